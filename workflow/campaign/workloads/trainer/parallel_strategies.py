@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
-from campaign.workloads.trainer.replayed_model import RootParallel, overlapped
+from campaign.workloads.trainer.replayed_model import RootParallel, overlapped, sharing_optimizer
 
 _DEFAULT_BUCKET_MIB, _FIRST_BUCKET_MIB = 25.0, 1.0  # of DistributedDataParallel
 
@@ -93,11 +93,14 @@ def _replicated(
     trained = [p for p in trainable.parameters() if p.requires_grad]
     parameters = masters.parameters if masters else trained
     kind, settings = trainable.optimizer_of(float(options["learning_rate"]))
-    if name == "zero1":
+    optimizer: torch.optim.Optimizer
+    if name == "zero1" and spec.replay is not None:
+        optimizer = sharing_optimizer(parameters, settings)
+    elif name == "zero1":
         # Here, not above: this import takes 0.2 s and only zero1 needs it.
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(parameters, kind, **settings)
+        optimizer = ZeroRedundancyOptimizer(parameters, kind, **settings)
     else:
         optimizer = kind(parameters, **settings)
     if masters:

@@ -90,6 +90,24 @@ class _WaitingOptimizer(torch.optim.Optimizer):
         self._work(self._element_s * sum(_own_elements(p) for group in self.param_groups for p in group["params"]))
 
 
+def sharing_optimizer(parameters: Sequence[Tensor], settings: dict[str, Any]) -> torch.optim.Optimizer:
+    """ZeRO stage 1: each rank updates its share of the elements, and a ring gathers them.
+
+    ZeroRedundancyOptimizer broadcasts instead, from each rank after the other. Broadcasts of gloo are trees, which pass a rank's
+    link several times; those of NCCL are rings.
+    """
+    ranks = dist.get_world_size()
+    share = torch.zeros(-(-sum(p.numel() * p.element_size() for p in parameters) // ranks), dtype=torch.uint8)
+    whole = share.new_empty(ranks * len(share))
+    optimizer = _WaitingOptimizer(parameters, settings["work"], settings["element_s"] / ranks)
+
+    def gather(*_: object) -> None:
+        dist.all_gather_single(whole, share)
+
+    optimizer.register_step_post_hook(gather)
+    return optimizer
+
+
 def _own_elements(parameter: Tensor) -> int:
     """Those of this rank's shard."""
     return parameter.to_local().numel() if hasattr(parameter, "to_local") else parameter.numel()
@@ -128,10 +146,12 @@ class _Exchange(torch.autograd.Function):
 def _passed_along(pieces: Sequence[Tensor], ranks: Sequence[int]) -> None:
     """Each rank gets all pieces from the one before it, and hands each to the one after it while it gets the next."""
     own = ranks.index(dist.get_rank())
+    # All at once: a rank sends what the other has asked for.
+    coming = [dist.irecv(piece, ranks[own - 1]) for piece in pieces] if own > 0 else [None] * len(pieces)
     sent = []
-    for piece in pieces:
-        if own > 0:
-            dist.recv(piece, ranks[own - 1])
+    for piece, received in zip(pieces, coming, strict=True):
+        if received is not None:
+            received.wait()
         if own + 1 < len(ranks):
             sent.append(dist.isend(piece, ranks[own + 1]))
     for work in sent:
