@@ -44,6 +44,7 @@ from campaign.workloads.trainer.timed_steps import (
 )
 
 _FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
+_FEWEST_PACED_STEPS = 2  # a pace is held from the second step on
 _COMPILERS = ("c++", "g++", "clang++")
 _PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
 _COMPILER_PATIENCE_S = 60
@@ -265,7 +266,8 @@ class Session:
         paced = bool(self.spec.pace_gflops)  # then neither cores nor their arithmetic decide how long a step takes
         if self.device.type == "cpu" and ranks > cores and not paced:
             flags.append(f"{ranks} ranks on {cores} cores")
-        if self.spec.warmup_steps_max is None and self.spec.warmup_steps < _FEWEST_WARMUP_STEPS:
+        fewest = _FEWEST_PACED_STEPS if paced else _FEWEST_WARMUP_STEPS
+        if self.spec.warmup_steps_max is None and self.spec.warmup_steps < fewest:
             flags.append(f"only {self.spec.warmup_steps} warm-up steps")
         if self.device.type == "cpu" and precision.emulated_here(self.spec.precision) and not paced:
             flags.append(f"{self.spec.precision} is emulated on this CPU")
