@@ -120,5 +120,8 @@ def test_a_network_too_small_says_so() -> None:
 @given(rate=st.floats(0.001, 400))
 def test_the_bucket_never_limits_the_rate(rate: float) -> None:
     words = shaping("eth0", rate).split()
-    assert int(words[9].removesuffix("b")) * 8 / 0.002 >= rate * 1e9 * 0.999 or words[9] == "131072b"
+    burst_bytes = int(words[9].removesuffix("b"))
+    assert burst_bytes * 8 / 0.001 >= rate * 1e9 * 0.999
+    # What passes at once after a pause is little beside a bucket of gradients, also of thinned ones.
+    assert burst_bytes == 16384 or burst_bytes * 8 / 0.001 <= rate * 1e9 * 1.001
     assert int(words[7].removesuffix("bit")) == pytest.approx(rate * 1e9, abs=1)

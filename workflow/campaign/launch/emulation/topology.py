@@ -29,8 +29,8 @@ OUTSIDE = "@outside"
 BRIDGE = "network"
 PRIVATE_NETWORK = IPv4Network("198.18.0.0/16")
 """Set aside for measuring networks (RFC 2544), so that no real network is hidden."""
-_BURST_BYTES = 128 * 1024
-_BURST_S = 0.002
+_BURST_BYTES = 16 * 1024
+_BURST_S = 0.001
 _QUEUE_MS = 100
 
 
@@ -193,6 +193,7 @@ def _pair(here: str, there: str, namespace: str) -> str:
 def shaping(interface: str, rate_gbit_per_s: float) -> str:
     """The `tc` line that shapes what leaves an interface. A token bucket: the kernel's netem is missing from too many kernels."""
     rate_bit_per_s = round(rate_gbit_per_s * 1e9)
-    # A bucket smaller than what the link moves between two timer ticks would never reach the rate.
+    # After a pause a bucket's worth passes at once, which is to be little of what a collective sends; a bucket smaller than what the
+    # link moves while the machine does something else would not reach the rate.
     burst_bytes = max(_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
     return f"qdisc add dev {interface} root tbf rate {rate_bit_per_s}bit burst {burst_bytes}b latency {_QUEUE_MS}ms"
