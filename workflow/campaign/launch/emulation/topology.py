@@ -193,7 +193,7 @@ def _pair(here: str, there: str, namespace: str) -> str:
 def shaping(interface: str, rate_gbit_per_s: float) -> str:
     """The `tc` line that shapes what leaves an interface. A token bucket: the kernel's netem is missing from too many kernels."""
     rate_bit_per_s = round(rate_gbit_per_s * 1e9)
-    # After a pause a bucket's worth passes at once, which is to be little of what a collective sends; a bucket smaller than what the
-    # link moves while the machine does something else would not reach the rate.
+    # After a pause a bucket's worth passes at once, which is to be little of what a collective sends. A bucket smaller than what
+    # the link moves while the machine does something else would not reach the rate.
     burst_bytes = max(_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
     return f"qdisc add dev {interface} root tbf rate {rate_bit_per_s}bit burst {burst_bytes}b latency {_QUEUE_MS}ms"
