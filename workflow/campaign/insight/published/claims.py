@@ -36,7 +36,12 @@ _UNIT = {
 _READ = ("state", "failures", "n_ok", "mean")
 # What says nothing about how fast compositions are.
 _NO_SPEED = ("planned_runs", "outcome", "largest_batch", "host_", "link")
-_OF_MEMORY = ("outcome", "largest_batch")
+# What a replay cannot know, and why.
+_NOT_REPLAYED = {
+    "outcome": "a replay does not know what fits into memory",
+    "largest_batch": "a replay does not know what fits into memory",
+    "planned_runs": "how often something was measured is no prediction",
+}
 _OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
 # What a computed number is of, where the claim's words may not say it.
 _QUANTITY = {
@@ -101,8 +106,8 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
     nothing: dict[str, Any] = {"other": [], "here": "", "of": "", "cells": []}
     if places := tables.context.get("inputs", {}).get(claim.id):
         return {**said, **nothing, "verdict": INPUT, "reason": f"taken as given: {', '.join(places)}"}
-    if tables.context.get("prediction") and claim.here and claim.here.compute in _OF_MEMORY:
-        return {**said, **nothing, "verdict": NOT_HERE, "reason": "a replay does not know what fits into memory"}
+    if tables.context.get("prediction") and claim.here and (why := _NOT_REPLAYED.get(claim.here.compute)):
+        return {**said, **nothing, "verdict": NOT_HERE, "reason": why}
     try:
         found_here = _found(claim, list(_under(claim, names, tables)), tables)
     except NotHere as reason:
