@@ -66,7 +66,7 @@ def printed(claim: Mapping[str, Any]) -> float | None:
 
 
 def picture(claims: Sequence[Mapping[str, Any]]) -> None:
-    """Predicted values over the published number, beside the range that the document's words allow."""
+    """Predicted values beside the range that the document's words allow, relative to its upper end, or to its lower one alone."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "predicted-studies", "font.size": 8})
     figure, axes = plt.subplots(figsize=(9.6, 0.26 * len(claims) + 1.1), layout="constrained")
     for row, claim in enumerate(reversed(claims)):
@@ -85,7 +85,7 @@ def picture(claims: Sequence[Mapping[str, Any]]) -> None:
     axes.set(
         xlim=(-0.25, _WIDEST),
         ylim=(-0.7, len(claims) - 0.3),
-        xlabel="predicted over published number; bar: what the document's words allow",
+        xlabel="predicted, relative to an end of what the document's words allow (bar)",
     )
     axes.spines[["top", "right"]].set_visible(False)
     mark = {"linestyle": "none", "markersize": 5, "markeredgecolor": "#1f5fa8"}
@@ -104,7 +104,7 @@ def points(claim: Mapping[str, Any]) -> Iterator[tuple[float, bool]]:
 
 def label(claim: Mapping[str, Any]) -> str:
     words = claim["says"].split(";")[0]
-    return f"{words if len(words) < 66 else words[:63] + ' …'} [{claim['document']}]"
+    return f"{words if len(words) < 78 else words[:75] + ' …'} [{claim['document']}]"
 
 
 if __name__ == "__main__":

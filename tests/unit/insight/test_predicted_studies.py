@@ -104,11 +104,11 @@ def test_inputs_are_claims_and_have_no_verdict(name: str) -> None:
 def test_ways_that_the_falcon_study_leaves_open_each_have_a_verdict() -> None:
     said = held("falcon")["falcon.f11.small_vision"]
     assert {case["words"]: case["stated"] for case in said["cases"]} == {
-        "gradients reduced during the backward pass, 16-bit gradients, input read and decoded": True,
-        "gradients reduced during the backward pass, 16-bit gradients, input resident": False,
-        "gradients reduced during the backward pass, 32-bit gradients, input read and decoded": True,
-        "gradients reduced after it, 16-bit gradients, input read and decoded": False,
-        "gradients reduced after it, 32-bit gradients, input read and decoded": False,
+        "with overlap, 16-bit gradients, input read": True,
+        "with overlap, 16-bit gradients, input resident": False,
+        "with overlap, 32-bit gradients, input read": True,
+        "without overlap, 16-bit gradients, input read": False,
+        "without overlap, 32-bit gradients, input read": False,
     }
 
 
