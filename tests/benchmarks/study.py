@@ -24,8 +24,11 @@ def study(project: Project) -> Iterable[Figure]:
     results = project.directory / "results"
     files = [str(ROOT / "config" / "campaigns" / f"{name}-predicted.yaml") for name in STUDIES]
     started_s = time.perf_counter()
-    for file in files:
-        subprocess.run(["campaign", "run", file, "--results", str(results)], check=True, stdout=sys.stderr)
+    # As in the Makefile: leases of twelve and more devices run alone.
+    narrowed = [(files[1], "--where", "ranks < 12"), (files[1], "--", "--cores", "1"), *((file,) for file in files)]
+    for file, *options in narrowed:
+        command = ["campaign", "run", file, "--results", str(results), *options]
+        subprocess.run(command, check=True, stdout=sys.stderr)
     took_s = time.perf_counter() - started_s
     show = ["campaign", "published", *files, "--results", str(results)]
     subprocess.run(show, check=True, stdout=sys.stderr)

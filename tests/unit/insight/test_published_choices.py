@@ -117,11 +117,13 @@ def test_the_score_counts_what_is_reached() -> None:
         claim("differs", 9.0),
         claim("differs", 9.0, 11.0),  # one of several ways is too far off
         claim("undecided", None),
+        claim("agrees", 30.0),  # its interval reaches what is printed, its value does not
+        claim("agrees", 0.0, stated=False),  # only as the document does not have it
         claim("agrees", 0.0, scored=False),
         claim("not measured here"),
         claim("input"),
     ]
-    assert [nearness(each) for each in claims] == ["inside", "near", "off", "off", None, None, None]
+    assert [nearness(each) for each in claims] == ["inside", "near", "off", "off", "off", None, None, None, None]
     found = score(claims)
-    assert (found.claims, found.reached, found.inside, found.near) == (6, 4, 1, 1)
-    assert str(found).startswith("4 of 6 claims can be reached: 1 inside the stated range, 1 within 10 % of it")
+    assert (found.claims, found.reached, found.inside, found.near) == (8, 5, 1, 1)
+    assert str(found).startswith("5 of 8 claims can be reached: 1 inside the stated range, 1 within 10 % of it")

@@ -39,15 +39,15 @@ def score(claims: Iterable[Mapping[str, Any]]) -> Score:
 def nearness(claim: Mapping[str, Any]) -> Near | None:
     """Where what is here lies; None: the claim is not reached, or says nothing of speed.
 
-    inside: it agrees. near: each value lies within 10 % of what the claim accepts. What the document states about how it was made
-    decides; where it leaves that open, all ways have to be inside, or near.
+    inside: it agrees, and each value lies inside what the claim accepts. near: each lies within 10 % of that. What the document
+    states about how it was made decides; where it leaves that open, all ways have to be inside, or near. Other ways reach nothing.
     """
-    if claim["verdict"] in (NOT_HERE, INPUT) or not claim.get("scored"):
+    cases = [case for case in claim.get("cases", ()) if case["stated"]]
+    if claim["verdict"] in (NOT_HERE, INPUT) or not claim.get("scored") or not cases:
         return None
-    cases = [case for case in claim["cases"] if case["stated"]] or claim["cases"]
-    if claim["verdict"] == "agrees":
+    if claim["verdict"] == "agrees" and not any(case["off_pct"] for case in cases):
         return "inside"
-    distances = [0.0 if case["verdict"] == "agrees" else case["off_pct"] for case in cases]
+    distances = [0.0 if case["off_pct"] is None and case["verdict"] == "agrees" else case["off_pct"] for case in cases]
     return "near" if all(each is not None and each <= NEAR_PCT for each in distances) else "off"
 
 
