@@ -59,6 +59,8 @@ def off_pct(claim: Claim, here: Here, found: Found) -> float | None:
     None where that means nothing: for a trend, a description, or an end of 0.
     """
     least, most = accepted(claim, here)
+    if not (least or most):
+        return None
     distances: list[float] = []
     for each in found.values if found.trend is None else ():
         if isinstance(each.value, str):
