@@ -57,6 +57,7 @@ def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         project = ClusterProject(directory / "project", cluster)
         # The emulated cluster answers at once; patience is for real ones.
         system = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
+        del system["emulation"]["pace"]  # other tests take the cores
         project.write("systems/falcon-demo.yaml", system | {"slurm": SLURM | {"latency_s": 30}})
         project.write("c.yaml", document | {"name": "c"})
         try:

@@ -52,7 +52,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
         some = {
             "configuration": ["1x4-local", "2x2-local", "1x4-hybrid", "1x4-fabric"],
             "workload": "bert-nano",
-            "batch": 4,
+            "batch": 8,
         }
         axes = demo["axes"] if request.param == "redfish" else some
         for name in demo["axes"]["workload"]:
