@@ -71,7 +71,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
     said = project.run("--until", "tables" if whole else "measure", time_out_s=900)
     cells = {cell.id for cell in expand(campaign).cells}
     records = project.records()
-    assert len(cells) == (29 if whole else 4)
+    assert len(cells) == (27 if whole else 4)
     assert {record.cell_id for record in records} == cells
     assert {record.status for record in records} == {"ok"}, [record.failure for record in records]
     assert not [flag for record in records for flag in record.flags if flag.startswith("composition")]
