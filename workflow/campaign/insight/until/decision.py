@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from campaign.insight.until import words
-from campaign.insight.until.arms import Arms
 from campaign.insight.until.offer import Offer
 from campaign.insight.until.question import Question
 from campaign.insight.until.weighed import choose, is_decided, weigh
@@ -47,7 +45,7 @@ def decide(question: Question, offer: Offer, tables: Tables | None, seed: int, r
     """What to measure next, in round `round` (from 1), or that no more is needed. tables: None where nothing was measured."""
     weighed = weigh(question, offer, tables)
     chosen = choose(weighed)
-    spent = _spent(offer, weighed.arms)
+    spent = None if offer.device_hours is None else weighed.prices.spent
     return Decision(
         round=round,
         stop=not chosen,
@@ -67,14 +65,3 @@ def decide(question: Question, offer: Offer, tables: Tables | None, seed: int, r
         device_hours=spent,
         whole_device_hours=offer.device_hours,
     )
-
-
-def _spent(offer: Offer, arms: Arms) -> float | None:
-    """Device-hours expected of what was measured; a lease that was composed for several rounds took as much each time."""
-    total = 0.0
-    for lease in offer.leases:
-        done = [arms.done.get((cell.id, lease.composition)) for cell in lease.cells]
-        uses = frozenset[str]().union(*(each for each in done if each))
-        total += lease.once_h * len(uses) if uses else 0.0
-        total += sum(hours for hours, here in zip(lease.cells_h, done, strict=True) if here)
-    return total if math.isfinite(total) else None

@@ -40,7 +40,7 @@ before anything is better than it."""
 UNLIKELY, HARDLY = 0.3, 0.02
 """The chances below which a question, and the comparison of two cells, are not expected to be answered by all that could be
 measured."""
-DOUBT = 0.08
+DOUBT = 0.04
 """How likely a wrong name may be where an answer is named that is not shown."""
 
 
@@ -79,12 +79,6 @@ class Shown:
     settles: Marks
     part: Floats
     measured: Marks
-
-    @property
-    def waits(self) -> Marks:
-        """Whether a statement would be shown if the spread of compositions were known exactly."""
-        asks = -np.asarray(scipy.special.ndtri(self.part), dtype=np.float64)
-        return np.asarray(self.measured & ~self.passes & (self.margin > asks * self.error), dtype=np.bool_)
 
 
 def tolerance(question: Question) -> float:
@@ -214,7 +208,9 @@ def shown(question: Question, arms: Arms, expected: Expectation, pairs: Pairs) -
     passes = ((tested & (difference - pairs.least > asks * error)) | far) & ~doubtful
     last = look_share(arms.offered[a], arms.offered[b], np.maximum(arms.offered[a], arms.offered[b]))
     asks_last = -scipy.special.ndtri(SIGNIFICANT * (1 - EXPECTED_PART) / family(question, arms) * last)
-    spread = np.sqrt(np.maximum(now - after**2, 1e-12))
+    # Differences change with what is left to measure, and errors with what will be known of the spread of compositions.
+    unknown = np.where(both, (asks_last * after) ** 2 / (2 * freedom), 0.0)
+    spread = np.sqrt(np.maximum(now - after**2, 0.0) + unknown + 1e-12)
     doubt_after = scipy.special.ndtr(-(difference - pairs.least) / after)
     settles = ~both | (doubt_after < (1 - likely) / 2)
     chance = np.where(can_be, scipy.special.ndtr((difference - pairs.least - asks_last * after) / spread), 0.0)

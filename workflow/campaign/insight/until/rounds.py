@@ -16,8 +16,13 @@ from campaign.insight.until.requirements import Pairs, Shown, of_composition
 
 LEARNING, ROUND = 0.06, 0.03
 """Of the cost of the whole matrix: what the first round may take, and each one after it."""
-FREEDOM, FREEDOM_OF_PAIR, SPREAD = 12.0, 40.0, 0.02
+MOST, MOST_SPREAD = 0.4, 0.3
+"""Of the same: what may be taken for a question that is not expected to be answered, and, with all the rest, for the spread of
+compositions alone."""
+FREEDOM, SPREAD = 12.0, 0.02
 """Freedom of the spread of compositions that is sought by composing what is cheap again, and what each round may take for it."""
+FREEDOM_OF_PAIR, SPREAD_OF_PAIR = 100.0, 0.08
+"""The same where two configurations are compared, which alone tell little of it: there the whole matrix has much more."""
 _FEWEST_LEARNED = 5
 _SPREAD = 0.03**2
 _BESIDE = 0.3  # of what a lease tells for its cost: cells that tell as much are measured on it as well
@@ -32,23 +37,26 @@ class Choice:
 
 
 class Prices:
-    """What is left to measure of each arm, and what it costs. Where no duration is known, a run of a device counts as one."""
+    """What is left to measure of each arm, and what it costs; what was spent, and what the whole matrix takes. Where no duration is
+    known, a run of a device counts as one."""
 
     def __init__(self, arms: Arms, offer: Offer) -> None:
         place = {cell.id: number for number, cell in enumerate(arms.cells)}
         known = offer.device_hours is not None
-        self.whole = 0.0
+        self.spent = self.whole = 0.0
         self.once: list[float] = []
         self.cost = np.full(len(arms.cells), np.inf)
         self.lease = np.full(len(arms.cells), -1, dtype=np.int64)
-        self.order: list[tuple[int, str]] = []
         for number, lease in enumerate(offer.leases):
             devices = float(lease.configuration.devices)
             once = lease.once_h if known else 0.0
             self.once.append(once)
-            self.order.append((lease.composition, lease.name))
             each = lease.cells_h if known else (devices,) * len(lease.cells)
             self.whole += once + sum(each)
+            done = [arms.done.get((cell.id, lease.composition), frozenset[str]()) for cell in lease.cells]
+            # A lease that was composed for several rounds took as much each time.
+            self.spent += once * len(frozenset[str]().union(*done))
+            self.spent += sum(hours for hours, here in zip(each, done, strict=True) if here)
             for cell, hours in zip(lease.cells, each, strict=True):
                 at = place.get(cell.id, -1)
                 # Compositions of a cell are measured in their order.
@@ -85,23 +93,32 @@ def learning(arms: Arms, expected: Expectation, prices: Prices) -> list[Choice]:
         configurations.add(int(arms.configuration[best]))
         left[best] = False
         cover -= np.outer(cover[best], cover[best]) / (cover[best, best] + _SPREAD)
-    return _in_order(taken, prices)
+    return _in_order(taken)
 
 
 def next_round(
-    arms: Arms, expected: Expectation, pairs: Pairs, known: Shown, wanted: Marks, prices: Prices, *, whole: bool
+    arms: Arms,
+    expected: Expectation,
+    pairs: Pairs,
+    known: Shown,
+    wanted: Marks,
+    prices: Prices,
+    *,
+    whole: bool,
+    likely: bool,
 ) -> list[Choice]:
     """Cells that do most for pairs that are not shown yet (`wanted`), for their cost; with them, while little is known of how much
     compositions differ, cheap ones that tell it. Empty where nothing is left to measure. whole: all of these cells, whatever they
-    cost.
+    cost. likely: whether an answer is expected.
     """
-    taken = _repeated(arms, pairs, wanted, prices, FREEDOM_OF_PAIR if whole else FREEDOM)
+    taken = _repeated(arms, pairs, wanted, prices, whole=whole)
     # Differences that only wait for the spread of compositions to be known are told by any cells that tell it.
     clear = known.margin > -stdtrit(FREEDOM, known.part) * known.error
     unclear = wanted & ~(clear & known.measured)
     worth = _worth(arms, expected, pairs, known, unclear if unclear.any() or taken else wanted)
     worth = np.where(prices.lease >= 0, worth, 0.0)
-    spent, budget = 0.0, math.inf if whole else ROUND * prices.whole
+    most = math.inf if likely else MOST * prices.whole - prices.spent
+    spent, budget = 0.0, most if whole else min(most, ROUND * prices.whole)
     if beside := {place for some in taken.values() for place in some}:
         worth[list(beside)] = 0.0
     first = True
@@ -121,36 +138,39 @@ def next_round(
             (float(value[count - 1] / cost[count - 1]), int(lease), here[:count].tolist(), float(cost[count - 1]))
         )
     for _, lease, some, cost in sorted(offers, key=lambda each: (-each[0], each[1])):
-        if not first and spent + cost > budget:
+        if spent + cost > (most if first else budget):
             continue
         first = False
         taken.setdefault(lease, []).extend(some)
         spent += cost
-    return _in_order(taken, prices)
+    return _in_order(taken)
 
 
-def _repeated(arms: Arms, pairs: Pairs, wanted: Marks, prices: Prices, freedom: float) -> dict[int, list[int]]:
+def _repeated(arms: Arms, pairs: Pairs, wanted: Marks, prices: Prices, *, whole: bool) -> dict[int, list[int]]:
     """Cheap cells to compose again, by lease, until the freedom of the spread of compositions is enough in each workload that pairs
-    are wanted of. Of each configuration one cell of a workload: further cells on its leases tell little more."""
+    are wanted of. Of each configuration one cell of a workload: further cells on its leases tell little more. whole: two
+    configurations are compared, and what is not asked about was not measured before."""
     design = arms.design
+    freedom, budget = (FREEDOM_OF_PAIR, SPREAD_OF_PAIR) if whole else (FREEDOM, SPREAD)
     taken: dict[int, list[int]] = {}
     if design is None:
         return taken
     names = np.array([cell.workload for cell in arms.cells])
-    spent = 0.0
+    spent, budget = 0.0, min(budget * prices.whole, MOST_SPREAD * prices.whole - prices.spent)
     for workload in np.unique(names[pairs.better[wanted]]):
         stratum = design.workloads.index(workload) if workload in design.workloads else -1
         here = (design.means.stratum == stratum) & (design.compositions > 1)
         lacking = freedom - (float(np.max(design.variances.alone.pool_freedom[here])) if here.any() else 0.0)
-        able = np.flatnonzero((names == workload) & (prices.lease >= 0) & (arms.measured > 0))
+        able = np.flatnonzero((names == workload) & (prices.lease >= 0) & ((arms.measured > 0) | whole))
         once = np.array([0.0 if lease in taken else prices.once[lease] for lease in prices.lease[able]])
         cost = prices.cost[able] + once
         configurations: set[int] = set()
-        for at in np.lexsort((able, cost)):
+        twice = arms.measured[able] == 0  # one composition tells nothing of how they differ
+        for at in np.lexsort((able, cost * (1 + twice))):
             place = int(able[at])
-            if lacking <= 0 or spent + cost[at] > SPREAD * prices.whole:
+            if lacking <= 0 or spent + cost[at] > budget:
                 break
-            if int(arms.configuration[place]) not in configurations:
+            if whole or int(arms.configuration[place]) not in configurations:
                 configurations.add(int(arms.configuration[place]))
                 taken.setdefault(int(prices.lease[place]), []).append(place)
                 spent += float(cost[at])
@@ -176,5 +196,5 @@ def _worth(arms: Arms, expected: Expectation, pairs: Pairs, known: Shown, wanted
     return worth
 
 
-def _in_order(taken: Mapping[int, list[int]], prices: Prices) -> list[Choice]:
+def _in_order(taken: Mapping[int, list[int]]) -> list[Choice]:
     return [Choice(lease, tuple(sorted(taken[lease]))) for lease in sorted(taken)]

@@ -55,7 +55,7 @@ def weigh(question: Question, offer: Offer, tables: Tables | None) -> Weighed:
     known = shown(question, arms, expected, pairs)
     prices = Prices(arms, offer)
     answered, wanted, chance = _answered(question, arms, pairs, known)
-    can = (prices.lease[pairs.better] >= 0) | (prices.lease[pairs.other] >= 0) | known.waits
+    can = (prices.lease[pairs.better] >= 0) | (prices.lease[pairs.other] >= 0) | (known.chance >= HARDLY)
     return Weighed(
         arms, expected, answers, pairs, known, answered, wanted & can, chance, prices, question.form == "comparison"
     )
@@ -81,6 +81,7 @@ def choose(weighed: Weighed) -> list[Choice]:
         weighed.wanted,
         weighed.prices,
         whole=weighed.pair,
+        likely=weighed.chance >= UNLIKELY,
     )
 
 
