@@ -9,7 +9,7 @@ from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.planted_questions import FORMS, count
 
-CAMPAIGNS = range(200, 300)
+CAMPAIGNS = range(300, 400)
 """None of those that the engine was made with."""
 
 

@@ -40,7 +40,7 @@ before anything is better than it."""
 UNLIKELY, HARDLY = 0.3, 0.02
 """The chances below which a question, and the comparison of two cells, are not expected to be answered by all that could be
 measured."""
-DOUBT = 0.04
+DOUBT = 0.02
 """How likely a wrong name may be where an answer is named that is not shown."""
 
 

@@ -14,11 +14,11 @@ from campaign.insight.until.expectation import Expectation
 from campaign.insight.until.offer import Offer
 from campaign.insight.until.requirements import Pairs, Shown, of_composition
 
-LEARNING, ROUND = 0.06, 0.03
+LEARNING, ROUND = 0.06, 0.04
 """Of the cost of the whole matrix: what the first round may take, and each one after it."""
 MOST, MOST_SPREAD = 0.4, 0.3
-"""Of the same: what may be taken for a question that is not expected to be answered, and, with all the rest, for the spread of
-compositions alone."""
+"""Of the same, what may be spent in all: where an answer is not likely, and when cells are composed for the spread of compositions
+alone, so that both of two that are compared can still be composed."""
 FREEDOM, SPREAD = 12.0, 0.02
 """Freedom of the spread of compositions that is sought by composing what is cheap again, and what each round may take for it."""
 FREEDOM_OF_PAIR, SPREAD_OF_PAIR = 100.0, 0.08
@@ -112,12 +112,12 @@ def next_round(
     cost. likely: whether an answer is expected.
     """
     taken = _repeated(arms, pairs, wanted, prices, whole=whole)
+    most = math.inf if likely else MOST * prices.whole - prices.spent
     # Differences that only wait for the spread of compositions to be known are told by any cells that tell it.
     clear = known.margin > -stdtrit(FREEDOM, known.part) * known.error
     unclear = wanted & ~(clear & known.measured)
     worth = _worth(arms, expected, pairs, known, unclear if unclear.any() or taken else wanted)
     worth = np.where(prices.lease >= 0, worth, 0.0)
-    most = math.inf if likely else MOST * prices.whole - prices.spent
     spent, budget = 0.0, most if whole else min(most, ROUND * prices.whole)
     if beside := {place for some in taken.values() for place in some}:
         worth[list(beside)] = 0.0

@@ -40,6 +40,11 @@ class Weighed:
     pair: bool
     """Whether two configurations are compared: then there is nothing to choose but how often both are composed."""
 
+    @property
+    def likely(self) -> bool:
+        """Whether an answer is worth more than `MOST` of the matrix."""
+        return self.chance >= 1 - UNLIKELY
+
 
 def weigh(question: Question, offer: Offer, tables: Tables | None) -> Weighed:
     """What is known, what has to be shown, and how much of it is. ConfigError for a question about too many cells."""
@@ -81,7 +86,7 @@ def choose(weighed: Weighed) -> list[Choice]:
         weighed.wanted,
         weighed.prices,
         whole=weighed.pair,
-        likely=weighed.chance >= UNLIKELY,
+        likely=weighed.likely,
     )
 
 

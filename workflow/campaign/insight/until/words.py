@@ -12,7 +12,7 @@ from campaign.insight.until.arms import Arms, Marks
 from campaign.insight.until.offer import Offer
 from campaign.insight.until.question import Question
 from campaign.insight.until.requirements import of_composition, tolerance
-from campaign.insight.until.rounds import Choice
+from campaign.insight.until.rounds import MOST, Choice
 from campaign.insight.until.weighed import Weighed
 
 _SHOWN = 6
@@ -42,6 +42,13 @@ def _ended(weighed: Weighed) -> str:
     if not (np.isfinite(weighed.prices.cost) & (arms.panel >= 0)).any():
         return " Nothing is left to measure."
     chance = f"{100 * weighed.chance:.0f}\u202f%"
+    if weighed.likely:
+        return " What is left to measure tells hardly more of it."
+    if weighed.wanted.any():
+        return (
+            f" No more is measured: at most {100 * MOST:.0f}\u202f% of the matrix is taken where the rest is not likely to "
+            f"show all of it (chance: {chance})."
+        )
     return (
         f" No more is measured, since all of it would be shown with a chance of {chance} only, with all that is left."
     )
