@@ -29,7 +29,8 @@ study: $(VENV)/.demo  ## Predict three published studies, and show which of thei
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (ten minutes on two cores)
-	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
+	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder -m "not alone"
+	pytest -m alone
 
 # Assertions of files that changed are rewritten once, instead of once in every worker.
 $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
@@ -37,7 +38,7 @@ $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
 	@touch $@
 
 test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute and a half; needs no root)
-	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser" tests/unit
+	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
 
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .

@@ -58,5 +58,5 @@ def test_one_device_of_several_hosts_or_of_one_costs_the_same_and_is_a_tie(demo:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ANYWHERE)
 @pytest.mark.parametrize("deviation", [0.01])
-def test_in_95_of_100_campaigns_the_choice_is_right(demo: Simulated, where: tuple[str, ...], deviation: float) -> None:
-    right(choices(demo, 100, deviation, where=where, seed=2), 0.95)
+def test_in_19_of_20_campaigns_the_choice_is_right(demo: Simulated, where: tuple[str, ...], deviation: float) -> None:
+    right(choices(demo, 20, deviation, where=where, seed=2), 0.95)

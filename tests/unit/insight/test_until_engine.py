@@ -27,10 +27,11 @@ def test_a_question_takes_part_of_the_matrix_and_says_nothing_false(form: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_of_100_campaigns_few_say_anything_false(form: str) -> None:
-    found = count(form, range(300, 400))
-    assert found.false <= 5
-    assert found.reached >= 85
+def test_of_ten_campaigns_at_most_one_says_anything_false(form: str) -> None:
+    """`python -m tests.benchmarks until` asks a hundred, of 50 to 500 cells."""
+    found = count(form, range(300, 310), cells=(50, 120))
+    assert found.false <= 1
+    assert found.reached >= 8
     assert found.share <= 0.4
 
 

@@ -34,7 +34,9 @@ MANY = {
 class Here:
     """A written plan of eight leases, and what a stand-in for measuring does with them."""
 
-    def __init__(self, directory: Path, **keys: object) -> None:
+    def __init__(self, directory: Path, together: int = 1, **keys: object) -> None:
+        """together: the first leases end when so many have started."""
+        self.together = together
         self.asked = Request(write_files(directory, {**MANY, **keys}), directory / "results")
         plan = read_plan(self.asked)
         self.results = Results(self.asked.results, plan.campaign.name)
@@ -46,6 +48,9 @@ class Here:
         files.append_json(
             self.log, {"start": plan.lease, "time_s": time.monotonic(), "reconcile": reconcile, "leave": leave}
         )
+        deadline_s = time.monotonic() + 20.0
+        while len(self.lines("start")) < self.together and time.monotonic() < deadline_s:
+            time.sleep(0.01)
         time.sleep(0.1)
         files.write_json(out, {"lease": plan.lease, "missing": []})
         files.append_json(self.log, {"end": plan.lease, "time_s": time.monotonic()})
@@ -84,7 +89,7 @@ def test_leases_are_measured_in_the_order_of_the_plan_one_at_a_time_on_one_machi
 
 @pytest.mark.parametrize(("cores", "most"), [(1, 1), (2, 2)])
 def test_without_isolation_as_many_are_under_way_as_there_are_cores(tmp_path: Path, cores: int, most: int) -> None:
-    here = Here(tmp_path, **{"campaign.protocol.isolation": "none"})
+    here = Here(tmp_path, most, **{"campaign.protocol.isolation": "none"})
     here.run(cores=cores)
     assert here.at_once() == most
 
@@ -110,7 +115,7 @@ def test_replays_are_measured_side_by_side_on_hosts_of_their_own_with_16_ranks_o
         "system.hosts": [{"name": "host[1-4]", "cores": 4, "devices": [{"model": "cpu-rank", "count": 8}]}],
         "campaign.configurations": [{"devices_per_host": ranks, "attach": "local"}],
     }
-    here = Here(tmp_path, **replayed)
+    here = Here(tmp_path, most, **replayed)
 
     here.run(cores=1)
     assert alone == [True]

@@ -80,6 +80,7 @@ def trace(one_device_s: float) -> ReplayWorkload:
     return ReplayWorkload.model_validate({"name": "replayed", "kind": "replay", "precisions": ["fp32"], **document})
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_replayed_step_takes_as_long_as_the_measured_one_over_three_link_rates(tmp_path: Path) -> None:
     training = TrainWorkload(name="trained", kind="train", model=MODEL, precisions=("fp32",))

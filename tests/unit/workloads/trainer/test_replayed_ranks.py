@@ -69,6 +69,7 @@ def fastest_step_s(*found: RankResult) -> float:
     return min(statistics.median(result.step_times_s) for result in found)
 
 
+@pytest.mark.alone
 def test_a_step_of_one_device_takes_the_seconds_of_its_compute_row(driver: Any, tmp_path: Path) -> None:
     (found,) = eventually(
         lambda attempt: results(driver, tmp_path / str(attempt), replay(), 1, dilation=3.0),
@@ -85,6 +86,7 @@ def test_a_step_of_one_device_takes_the_seconds_of_its_compute_row(driver: Any, 
     )
 
 
+@pytest.mark.alone
 def test_accumulation_makes_the_passes_of_smaller_batches_and_one_update(driver: Any, tmp_path: Path) -> None:
     """A single row is scaled with the batch: two halves of 0.8, and the optimizer's share of one half."""
     shared = replay(optimizer=3)  # of 15 shares, 12 are passes
@@ -94,6 +96,7 @@ def test_accumulation_makes_the_passes_of_smaller_batches_and_one_update(driver:
     )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "options", [{}, {"parallel": "zero1"}, {"parallel": "fsdp"}, {"parallel": "dp"}, {"overlap": False}]
 )
@@ -125,6 +128,7 @@ main()
     assert [result.collectives_own_s for result in found] == [collectives, collectives]
 
 
+@pytest.mark.alone
 def test_throughput_does_not_depend_on_the_dilation(driver: Any, tmp_path: Path) -> None:
     """Over one loopback, at which thinned bytes cost nothing: the waiting alone."""
 
@@ -244,6 +248,7 @@ def test_a_batch_is_read_when_the_step_asks_for_it_or_ahead_of_it() -> None:
     assert ready([0, 100, 101, 102, 103], 2, 2)[-2:] == [102, 104]
 
 
+@pytest.mark.alone
 def test_storage_that_is_slow_makes_steps_wait(driver: Any, tmp_path: Path) -> None:
     spec = json.loads(
         Path(replay().step(one_run(tmp_path / "run", one_cell(devices=1))).environment["CAMPAIGN_SPEC"]).read_text()
