@@ -1,4 +1,4 @@
-"""A campaign of replayed training: what the formula of `campaign recommend` says of cells that it was not shown, beside the replay."""
+"""A campaign of replayed training, and what the formula of `campaign recommend` says of cells that it was not shown."""
 
 from __future__ import annotations
 
