@@ -242,10 +242,12 @@ def followed(planted: Planted, question: Question) -> tuple[Decision, int]:
 
 @dataclass(frozen=True)
 class Told:
-    """Of one campaign: whether it named what the whole matrix names, or what is as good; whether something false was stated as
-    shown; whether the question, and how many of its panels, were decided, also by the whole matrix; its share of the cost."""
+    """Of one campaign. same: the answer is that of the whole matrix, or as good: of the best and the frontier what is named, of a
+    comparison whether it is decided; same_panels: so is each panel of a comparison. false: something false was stated as shown;
+    decided, by_all: the question, and how many of its panels, also by the whole matrix; share: of the cost."""
 
     same: bool
+    same_panels: bool
     false: bool
     decided: bool
     decided_by_all: bool
@@ -270,9 +272,12 @@ def told(planted: Planted, question: Question) -> Told:
     verdicts = [_verdict(question, planted, ours, whole, truth, panel) for panel in range(len(ours.arms.panels))]
     assert decision.device_hours is not None
     assert planted.offer.device_hours is not None
+    same_panels, false = all(same for same, _ in verdicts), any(false for _, false in verdicts)
+    by_question = decision.decided or not (whole.answered >= 0).all()
     return Told(
-        all(same for same, _ in verdicts),
-        any(false for _, false in verdicts),
+        not false and by_question if question.form == "comparison" else same_panels,
+        same_panels,
+        false,
         decision.decided,
         bool((whole.answered >= 0).all()),
         len(verdicts),
@@ -329,6 +334,10 @@ class Counted:
     @property
     def same(self) -> int:
         return sum(each.same for each in self.campaigns)
+
+    @property
+    def same_panels(self) -> int:
+        return sum(each.same_panels for each in self.campaigns)
 
     @property
     def false(self) -> int:

@@ -28,5 +28,9 @@ def until(project: Project) -> Iterable[Figure]:
         yield Figure(
             f"{form}: of these, for at most 40 % of device-hours (goal: 95)", found.reached, "of 100", math.inf
         )
+        if form == "comparison":
+            yield Figure(
+                f"{form}: decided in each panel that the matrix decides", found.same_panels, "of 100", math.inf
+            )
         yield Figure(f"{form}: mean share of device-hours", 100 * found.share, "%", 40)
         yield Figure(f"{form}: panels decided, of {panels}; by the whole matrix {by_all}", decided, "", math.inf)

@@ -247,7 +247,10 @@ def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
     """Of each run, the number of its set of hosts, -1 where it is not known; and the names of each set."""
     if "host_names" not in rows:
         return np.full(len(rows), -1, dtype=np.int64), ()
-    codes, names = pd.factorize(rows["host_names"].where(rows["host_names"] != ""))
+    known = rows["host_names"] != ""
+    if "predicted" in rows:  # hosts of replays are names, and cannot differ
+        known &= ~rows["predicted"].astype(bool)
+    codes, names = pd.factorize(rows["host_names"].where(known))
     return codes.astype(np.int64), tuple(frozenset(str(name).split(", ")) for name in names)
 
 

@@ -11,7 +11,7 @@ from campaign.insight.until.arms import Arms, Ints, Marks, arms_of
 from campaign.insight.until.expectation import Expectation, expect
 from campaign.insight.until.offer import Offer
 from campaign.insight.until.question import Question
-from campaign.insight.until.requirements import DOUBT, HARDLY, UNLIKELY, Pairs, Shown, named, pairs_of, shown
+from campaign.insight.until.requirements import ASSURED, DOUBT, HARDLY, UNLIKELY, Pairs, Shown, named, pairs_of, shown
 from campaign.insight.until.rounds import Choice, Prices, learning, next_round
 from campaign.tables.io import Tables
 
@@ -43,7 +43,7 @@ class Weighed:
     @property
     def likely(self) -> bool:
         """Whether an answer is worth more than `MOST` of the matrix."""
-        return self.chance >= 1 - UNLIKELY
+        return self.chance >= ASSURED
 
 
 def weigh(question: Question, offer: Offer, tables: Tables | None) -> Weighed:
