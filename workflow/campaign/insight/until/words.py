@@ -77,13 +77,7 @@ def rests_on(question: Question, offer: Offer, weighed: Weighed, spent: float | 
         )
     if question.form != "comparison" and (arms.measured[asked] < arms.offered[asked]).any():
         found.append("The error of 5\u202f% is divided over all pairs of cells and all looks at them.")
-    whole = offer.device_hours
-    if spent is not None and whole:
-        found.append(
-            f"{wording.number(spent)} of the whole matrix's {wording.number(whole)} device-hours "
-            f"({100 * spent / whole:.0f}\u202f%)."
-        )
-    else:
+    if spent is None or not offer.device_hours:
         blocks = sum(len(lease.cells) for lease in offer.leases)
         found.append(f"Durations are unknown; {len(arms.done)} of {blocks} compositions of cells.")
     return tuple(found)
