@@ -41,7 +41,8 @@ UNLIKELY, HARDLY = 0.3, 0.02
 """The chances below which a question, and the comparison of two cells, are not expected to be answered by all that could be
 measured."""
 ASSURED = 0.9
-"""The chance of an answer that is worth more than `campaign.insight.until.rounds.MOST` of the matrix: it is overrated, see decision 40."""
+"""The chance of an answer that is worth more than `campaign.insight.until.rounds.MOST` of the matrix: it is overrated, see decision
+40."""
 DOUBT = 0.02
 """How likely a wrong name may be where an answer is named that is not shown."""
 
