@@ -30,6 +30,8 @@ def test_what_counts_is_inside_the_window() -> None:
     assert found["tpot_ms_p95"] == pytest.approx(20)
     counted = Load().for_run({"rate_per_s": 10, "requests": 100})
     assert window(counted, rows) == (0.0, pytest.approx(9.95))
+    refused = [replace(row, error="refused", first_s=None, last_s=None) for row in rows]
+    assert summary(refused, window(counted, refused))["errors"] == 100
 
 
 def test_a_percentile_that_would_be_the_maximum_is_none() -> None:
