@@ -11,7 +11,8 @@ from statistics import fmean, stdev
 from scipy.stats import t as student
 
 from campaign.testbed.queueing_server import Law, QueueingServer
-from campaign.workloads.load import PERCENTILES, Load, Request, apply
+from campaign.workloads.load import PERCENTILES, Load, Request
+from campaign.workloads.load.generator import apply
 from tests.queueing_theory import Distribution, md1, mmc, quantile
 from tests.simulated_clock import run_simulated
 

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from campaign.testbed.queueing_server import QueueingServer
-from campaign.workloads.load import Load, Request, apply
-from campaign.workloads.load.generator import arrivals
+from campaign.workloads.load import Load, Request
+from campaign.workloads.load.generator import apply, arrivals
 from campaign.workloads.load.load_file import Lognormal, Uniform
 from campaign.workloads.load.prompts import length, prompts, read_prompts
 from campaign.workloads.load.streaming_client import Server

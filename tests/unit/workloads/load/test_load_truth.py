@@ -9,7 +9,8 @@ from statistics import fmean, median
 import pytest
 
 from campaign.testbed.queueing_server import QueueingServer
-from campaign.workloads.load import Load, apply, flags, summary, window
+from campaign.workloads.load import Load, flags, summary, window
+from campaign.workloads.load.generator import apply
 from tests.queueing_theory import erlang_c, md1_mean, mmc, quantile
 from tests.queues_under_truth import QUEUES, covers, measured
 from tests.simulated_clock import Clock, run_simulated

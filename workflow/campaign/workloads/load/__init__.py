@@ -4,8 +4,7 @@ Latencies count from the time at which a request was intended to start. A genera
 would otherwise leave out the requests that suffer (coordinated omission).
 """
 
-from campaign.workloads.load.generator import apply
 from campaign.workloads.load.load_file import Load
 from campaign.workloads.load.request_latencies import PERCENTILES, Request, columns, counted, flags, summary, window
 
-__all__ = ["PERCENTILES", "Load", "Request", "apply", "columns", "counted", "flags", "summary", "window"]
+__all__ = ["PERCENTILES", "Load", "Request", "columns", "counted", "flags", "summary", "window"]

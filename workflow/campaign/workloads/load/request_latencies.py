@@ -61,8 +61,7 @@ class Request:
 
 
 def window(load: Load, requests: Iterable[Request]) -> Window:
-    """What counts: after the warm-up, and until `duration_s`; of a load with `requests`, until the last was answered or to
-    start."""
+    """What counts: after the warm-up and until `duration_s`; a load with `requests` counts until the last was answered, or sent."""
     ends = [row.intended_s if row.last_s is None else row.last_s for row in requests]
     return load.warmup_s, load.duration_s or math.nextafter(max(ends, default=load.warmup_s), math.inf)
 
