@@ -25,7 +25,7 @@ from tests.unit.workloads.trainer.rank_driver import Driver, Outcome
 
 EMULATED = {"emulation": "allow"}
 RESNET = {**nano(measured_steps=4), "model": "resnet50w16", "options": {"image_px": 32, **EMULATED}}
-STEP_S = 0.12
+STEP_S = 0.2
 
 
 def paced(spec: dict[str, Any], devices: int = 1, step_s: float = STEP_S) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def lost(results: tuple[RankResult | None, ...]) -> float:
 
 def held(run: Callable[[], tuple[RankResult | None, ...]], most: float = 0.02) -> tuple[RankResult | None, ...]:
     """The first results of a few whose pace was held: other tests run beside this one."""
-    for _ in range(3):
+    for _ in range(5):
         results = run()
         if lost(results) <= most:
             return results
