@@ -53,6 +53,7 @@ check: $(VENV)/.dev  ## Style, types, architecture
 bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (an hour and a half; those of Slurm need root)
 	python -m tests.benchmarks
 	python -m tests.benchmarks.truth
+	python -m tests.benchmarks.queues
 	python -m tests.benchmarks.composing
 
 format: $(VENV)/.dev  ## Put everything into shape

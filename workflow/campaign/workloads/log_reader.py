@@ -37,10 +37,10 @@ class Log:
         """A log that is no file."""
         return cls(text.encode(errors="replace"))
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self, longest: int | None = None) -> Iterator[bytes]:
         """Whole lines as they were printed, some 128 KiB at a time. Only the last chunk may end without a line end.
 
-        A line of more than 16 MiB is no line of text, and is left out.
+        A line of more bytes than `longest` (16 MiB if None) is no line of text, and is left out.
         """
         held: list[bytes] = []  # what no line end has come for yet
         skipping = False
@@ -50,7 +50,7 @@ class Log:
                 if not cut:
                     if not skipping:
                         held.append(block)
-                        skipping = sum(map(len, held)) > _LINE_BYTES
+                        skipping = sum(map(len, held)) > (longest or _LINE_BYTES)
                     if skipping:
                         held.clear()
                     continue
@@ -67,13 +67,18 @@ class Log:
             yield rest
 
     def lines(
-        self, needles: Sequence[bytes] = (), rows: re.Pattern[bytes] | None = None, *, whole: bool = False
+        self,
+        needles: Sequence[bytes] = (),
+        rows: re.Pattern[bytes] | None = None,
+        *,
+        whole: bool = False,
+        longest: int | None = None,
     ) -> Iterator[str]:
         """Lines without their ends; with `needles` or `rows` only those that hold a needle or in which `rows` is found.
 
         rows: begins with a line feed, as every line does here. whole: leave out a last line that has no end.
         """
-        for chunk in map(plain, self.chunks()):
+        for chunk in map(plain, self.chunks(longest)):
             if whole and not chunk.endswith(b"\n"):
                 chunk = chunk[: chunk.rfind(b"\n") + 1]
             if needles or rows is not None:

@@ -39,6 +39,10 @@ PARSERS: Mapping[str, str] = {
     "nvbandwidth": "nvbandwidth: printed log, or JSON of -j",
     "osu": "OSU micro-benchmarks: bandwidth, latency, collectives",
     "perftest": "perftest: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests",
+    "vllm": "vLLM's `vllm bench serve`: file of --save-result, or printed log",
+    "sglang": "SGLang's `bench_serving`: file of --output-file, or printed log",
+    "trtllm_bench": "TensorRT-LLM's `trtllm-bench throughput` and `latency`: file of --report_json, or printed log",
+    "mlperf_inference": "MLPerf Inference's LoadGen: mlperf_log_summary.txt, or mlperf_log_detail.txt",
 }
 """Name of a parser -> what it reads; its module has the same name."""
 
@@ -72,7 +76,7 @@ def read_log(name: str, log: Log, scope: Scope) -> Reading:
     form = format_of(name)
     reader = form.reader()
     every = form.document is not None and form.document in log.head()
-    lines = log.lines(whole=not every) if every else log.lines(form.needles, form.rows, whole=True)
+    lines = log.lines(longest=form.line_max) if every else log.lines(form.needles, form.rows, whole=True)
     for line in lines:
         if len(line) <= form.line_max:
             reader.feed(line[label.end() :] if (label := _LABEL.match(line)) else line)

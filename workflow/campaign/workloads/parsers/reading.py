@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from campaign.workloads.load.request_latencies import Request
+
 ReadingStatus = Literal["ok", "nan", "invalid", "incomplete"]
 F = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|NAN|Inf|INF)"
 """A number in a regular expression, not a number and infinity included."""
@@ -56,7 +58,8 @@ class Curve:
 class Reading:
     """What a log says. problem: why it is not `ok`; throughput_per_s: samples per second of all ranks together.
 
-    step_times_s: [rank][step]. metrics: unit in the name. flags: what a reader of the numbers should know.
+    step_times_s: [rank][step]. metrics: unit in the name. requests: of a client whose file has them one by one.
+    flags: what a reader of the numbers should know.
     """
 
     status: ReadingStatus = "ok"
@@ -67,6 +70,7 @@ class Reading:
     matrices: Mapping[str, Matrix] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     steady: tuple[float, float] | None = None
+    requests: tuple[Request, ...] = ()
     flags: tuple[str, ...] = ()
 
 
@@ -118,6 +122,7 @@ class Verdict:
         self.metrics: dict[str, float | None] = {}
         self.matrices: dict[str, Matrix] = {}
         self.curves: dict[str, Curve] = {}
+        self.requests: tuple[Request, ...] = ()
 
     def incomplete(self, problem: str) -> None:
         self._problems.setdefault("incomplete", problem)
@@ -165,6 +170,7 @@ class Verdict:
             metrics=numbers,
             matrices=self.matrices,
             curves=self.curves,
+            requests=self.requests,
             flags=tuple(self.flags),
         )
 

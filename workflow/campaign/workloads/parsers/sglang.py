@@ -1,0 +1,13 @@
+"""SGLang's `python -m sglang.bench_serving`: the file of --output-file (a line is added by every run), or what it prints.
+
+Latencies count from when the client sent a request: with --max-concurrency beside a finite --request-rate, the wait in the client
+is left out. The default rate is `inf`. Failed requests are not counted: there are only fewer successful ones. `Concurrency` is the
+mean of the run, not the limit. The retokenized count is that of the text that came. --output-details has no times of start, so that
+its requests have no places in time.
+"""
+
+from campaign.workloads.parsers.reading import Format
+from campaign.workloads.parsers.serving_result import ServingResult
+from campaign.workloads.parsers.vllm import NEEDLES
+
+FORMAT = Format(ServingResult, needles=NEEDLES, document=b'"request_throughput"', line_max=256 << 20)

@@ -1,0 +1,117 @@
+"""TensorRT-LLM's `trtllm-bench throughput` and `latency`: the file of --report_json, or what it prints.
+
+It has no server: requests go to the engine in the same process, all at once or --concurrency at a time, so that latencies have no
+network, no HTTP and no arrivals in them, and their percentiles are those of a queue that was full at the start. The issue rate that
+it prints is that of this filling. TTFT and TPOT are there with --streaming only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, agree, number
+
+_RATES = {
+    "Request Throughput (req/sec)": "requests_per_s",
+    "Total Output Throughput (tokens/sec)": "output_tokens_per_s",
+    "Token Throughput (tokens/sec)": "output_tokens_per_s",
+    "Total Latency (ms)": "total_ms",
+    "Number of requests": "requests",
+    "Average Input Length (tokens)": "prompt_tokens_mean",
+    "Average Output Length (tokens)": "output_tokens_mean",
+}
+_LINE = re.compile(rf"\s*([A-Z][\w ()/.-]{{3,60}}):\s+({F})\s*$")
+_PERCENTILE = re.compile(rf"\s*\[(TTFT|TPOT|Latency)\] (P\d+|MINIMUM|MAXIMUM|AVERAGE)\s*:\s*({F})\s*$")
+_OF = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
+_WHAT = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean"}
+_DOCUMENT_MAX = 64 << 20
+
+
+class TrtllmBench:
+    def __init__(self) -> None:
+        self.found: dict[str, float] = {}
+        self.began = False
+        self.ended = False
+        self.json: list[str] = []
+        self.size = 0
+
+    def feed(self, line: str) -> None:
+        if line.startswith("{") or self.json:
+            self.size += len(line)
+            if self.size <= _DOCUMENT_MAX:
+                self.json.append(line)
+        elif "= PERFORMANCE OVERVIEW" in line:
+            self.began, self.ended = True, False
+        elif "= DATASET DETAILS" in line:
+            self.ended = self.began
+        elif found := _PERCENTILE.match(line):
+            self.found[f"{_OF[found[1]]}_ms_{_WHAT.get(found[2], found[2].lower())}"] = float(found[3])
+        elif (found := _LINE.match(line)) and found[1] in _RATES:
+            self.found[_RATES[found[1]]] = float(found[2])
+
+    def document(self) -> bool:
+        """Whether the report is whole."""
+        try:
+            report = json.loads("\n".join(self.json))
+            performance, info = report["performance"], report["request_info"]
+            streamed = report.get("streaming_metrics") or {}
+            groups = {
+                "e2e": performance.get("request_latency_percentiles_ms"),
+                "ttft": streamed.get("ttft_percentiles"),
+                "tpot": streamed.get("tpot_percentiles"),
+            }
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return False
+        said = {
+            "requests_per_s": performance.get("request_throughput_req_s"),
+            "output_tokens_per_s": performance.get("system_output_throughput_tok_s"),
+            "total_ms": performance.get("total_latency_ms"),
+            "requests": info.get("num_requests"),
+            "prompt_tokens_mean": info.get("avg_input_length"),
+            "output_tokens_mean": info.get("avg_output_length"),
+        }
+        for of, group in groups.items():
+            said |= {f"{of}_ms_{_what(key)}": value for key, value in (group or {}).items() if _what(key)}
+        self.found = {name: value for name, text in said.items() if (value := number(text)) is not None}
+        return True
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        whole = self.document() if self.json else self.ended
+        rate, total_ms, requests = (self.found.get(name) for name in ("requests_per_s", "total_ms", "requests"))
+        if not self.began and not self.json:
+            verdict.incomplete("no performance overview of trtllm-bench in the output")
+        elif not whole or rate is None:
+            verdict.incomplete("the report was cut off")
+        for name, value in self.found.items():
+            if not math.isfinite(value):
+                verdict.nan(f"{name} is {value:g}")
+        if rate is not None and total_ms and requests and not agree(requests / total_ms * 1e3, rate, 0.01):
+            verdict.invalid(f"{requests:g} requests in {total_ms:g} ms are not {rate:g} per second")
+        if whole:
+            verdict.flag("requests went to the engine without a server, and not at times of their own")
+        verdict.metrics = {name: value for name, value in self.found.items() if name != "total_ms"}
+        return verdict.reading(rate)
+
+
+def _what(key: Any) -> str:
+    name = {"minimum": "min", "maximum": "max", "average": "mean"}.get(str(key), str(key))
+    return name if re.fullmatch(r"p\d{1,2}|min|max|mean", name) else ""
+
+
+FORMAT = Format(
+    TrtllmBench,
+    needles=(
+        b"= PERFORMANCE OVERVIEW",
+        b"= DATASET DETAILS",
+        b"Throughput (",
+        b"(ms):",
+        b"Length (tokens):",
+        b"[",
+        b"requests:",
+    ),
+    document=b'"request_info"',
+)
