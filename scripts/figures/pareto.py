@@ -1,4 +1,4 @@
-"""Figure: throughput against what it costs in device-hours and in energy, and which cells no other beats in both."""
+"""Figure: throughput against what it costs in device-hours, in money and in energy, and which cells no other beats in both."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ from campaign.statistics import comparable_cells, comparisons, verdict
 TITLE = "Throughput against cost"
 SECTION = (
     "What does speed cost? Each mark is one cell: its throughput, and the cost of a million samples. On the Pareto front are "
-    "the cells that no other cell beats in both. Which of them to choose depends on the price of a device-hour or a joule."
+    "the cells that no other cell beats in both. Which of them to choose depends on the price of a device-hour or a joule; the "
+    "system file may give prices of devices."
 )
 PLACE = 180
 UNITS = {"front": ""}
@@ -103,7 +104,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
         cost_low=hours / cells["ci_high"],
         cost_high=hours / low,
     )
-    found = [by_time]
+    found = [by_time, *_by_price(by_time, str(data.context.get("system", {}).get("currency", "")))]
     ok = data.runs[data.runs["status"] == "ok"]
     if "energy_per_sample_j" in ok and ok["energy_per_sample_j"].notna().any():
         found.append(_by_energy(cells, ok, data.protocol))
@@ -111,6 +112,17 @@ def _rows(data: FigureData) -> pd.DataFrame:
     keys = ["cost_kind", "workload", *_same_work(rows)]
     several = rows.groupby(keys, sort=False, dropna=False)["cell_id"].transform("size") > 1
     return rows[several].reset_index(drop=True)
+
+
+def _by_price(by_time: pd.DataFrame, currency: str) -> list[pd.DataFrame]:
+    """The cells whose devices all have a price."""
+    if "price_per_h" not in by_time or not by_time["price_per_h"].notna().any():
+        return []
+    rows = by_time[by_time["price_per_h"].notna()]
+    an_hour = rows["price_per_h"] / rows["devices"]
+    costs = {name: rows[name] * an_hour for name in ("cost", "cost_low", "cost_high")}
+    kind = f"price of 1 M samples ({currency})"
+    return [rows.assign(cost_kind=kind, cost_unit=f"{currency} for 1 M samples", **costs)]
 
 
 def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame:
@@ -164,7 +176,7 @@ def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str,
     for _, group in rows.groupby(by, sort=False, dropna=False):
         front = group[group["front"] > 0].sort_values("front")
         first, last = front.iloc[0], front.iloc[-1]
-        unit = "device-hours" if first["cost_kind"] == _DEVICE_HOURS else "kWh"
+        unit = str(first["cost_unit"]).partition(" ")[0]
         words = [
             f"{wording.describe(row, named)} ({wording.rate(row['mean'])} samples/s at {wording.number(row['cost'])} {unit} for 1 "
             "M)"

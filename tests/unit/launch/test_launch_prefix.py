@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from campaign.accelerators.nvidia import CUDA
 from campaign.config.launch_prefix_rules import devices_to_ask
 from campaign.config.resolve import Campaign
 from campaign.config.resolve_slurm_options import devices_asked
@@ -30,7 +31,7 @@ from campaign.launch.srun_step import objection, rank_script, read_ends, step_ar
 from campaign.plan.matrix import expand
 from campaign.processes.marked import marked
 from campaign.slurm.options import sbatch_parameters
-from campaign.slurm.verify_devices import NVIDIA, checked, devices_script
+from campaign.slurm.verify_devices import checked, devices_script
 from campaign.workloads.protocol import Ended, Step
 from tests.campaign_files import load, one_cell, one_run
 from tests.fake_bitfusion import asked, install
@@ -302,7 +303,7 @@ def test_remote_devices_are_not_looked_for_on_the_host_and_parts_of_one_are_one(
     assert problem(*remote, said=("exit 0",)) is None
     assert problem(*parts, device("host1", 1, True)) == "1 devices found, 2 composed"
     only_remote = Composition((ComposedHost("host1", 4, 8.0, remote),))
-    assert " ".join(NVIDIA) not in devices_script(site, only_remote)[0]
+    assert " ".join(CUDA.list_command) not in devices_script(site, only_remote)[0]
 
 
 # ---- identity, and what a plan refuses ----

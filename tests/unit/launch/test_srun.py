@@ -11,7 +11,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,9 @@ CASES: Mapping[str, tuple[Step, StepPlacement, bool, dict[str, object]]] = {
     "ranks": (TRAIN, StepPlacement("host1", 29500), False, {"gres": "gpu:a100", "cpus_per_task": 8}),
     "devices": (
         TRAIN,
-        StepPlacement("host1", 29500, devices={"host1": "GPU-1,GPU-2", "host2": "GPU-3,GPU-4"}),
+        StepPlacement(
+            "host1", 29500, devices={"host1": "GPU-1,GPU-2", "host2": "GPU-3,GPU-4"}, masks=("CUDA_VISIBLE_DEVICES",)
+        ),
         False,
         {"gres": None, "cpus_per_task": None},
     ),
@@ -379,8 +382,37 @@ def test_a_run_is_given_its_own_devices_where_they_have_names() -> None:
         "host1": "host1-l",
         "host2": "host2-l",
     }
+    amd = SlurmPlacement(system(devices={"a100": {"runs_on": "rocm"}}), numbered(hosts, "GPU-a{}"), None).of(step, 1)
+    assert amd.devices == {"host1": "GPU-a1", "host2": "GPU-a1"}
+    script = rank_script(step, amd, "m", Path("/d"))
+    assert "export ROCR_VISIBLE_DEVICES=$devices" in script
+    assert "unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES" in script, "they would number what the other mask leaves"
     on_cpu = system(devices={"a100": {"runs_on": "cpu"}})
     assert SlurmPlacement(on_cpu, Composition(hosts), None).of(step, 1).devices == {}
+
+
+def numbered(hosts: Sequence[ComposedHost], name: str) -> Composition:
+    return Composition(
+        tuple(
+            replace(host, devices=tuple(replace(d, host_id=name.format(n)) for n, d in enumerate(host.devices)))
+            for host in hosts
+        )
+    )
+
+
+@pytest.mark.parametrize(("name", "hierarchy"), [("{}", "FLAT"), ("0.{}", "COMPOSITE")])
+def test_each_rank_sees_its_own_tile_of_an_intel_gpu_alone(name: str, hierarchy: str) -> None:
+    site = system(devices={"a100": {"runs_on": "xpu"}})
+    tiles = numbered(composed(True, True, hosts=1).hosts, name)
+    placement = SlurmPlacement(site, tiles, None).of(Step(("p",), {}, {"host1": 2}), 1)
+    assert placement.devices == {}
+    assert [dict(placement.given[rank].environment) for rank in (0, 1)] == [
+        {"ZE_AFFINITY_MASK": name.format(rank), "ZE_FLAT_DEVICE_HIERARCHY": hierarchy} for rank in (0, 1)
+    ]
+    one = SlurmPlacement(site, tiles, None).of(Step(("p",), {}, {"host1": 2}, per_rank=False), 1)
+    assert one.given[0].environment["ZE_AFFINITY_MASK"] == f"{name.format(0)},{name.format(1)}"
+    unnamed = SlurmPlacement(site, numbered(tiles.hosts, "00000000-{}"), None).of(Step(("p",), {}, {"host1": 2}), 1)
+    assert (unnamed.devices, unnamed.given) == ({}, {}), "a mask knows numbers only, so that Slurm chooses"
 
 
 def test_emulated_ranks_stand_behind_the_ports_of_their_devices() -> None:

@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from campaign.accelerators import Seen
+from campaign.accelerators.nvidia import CUDA
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.slurm import verify_devices
 from campaign.slurm.run_on_hosts import Answers
 from campaign.slurm.verify_devices import (
-    NVIDIA,
     DevicesDiffer,
-    Seen,
     checked,
     devices_script,
-    parse_device,
     verify,
 )
 
@@ -51,8 +50,8 @@ def problem(said: tuple[str, ...], composition: Composition, identified: bool = 
 
 
 def test_nvidia_smi_is_understood() -> None:
-    assert parse_device(f"{UUID.format(1)}, {A100}") == Seen(UUID.format(1), A100)
-    assert parse_device("0000:3B:00.0, Tesla V100, 16 GB ") == Seen("0000:3B:00.0", "Tesla V100, 16 GB")
+    lines = f"{UUID.format(1)}, {A100}", "0000:3B:00.0, Tesla V100, 16 GB "
+    assert CUDA.parse(lines) == (Seen(UUID.format(1), A100), Seen("0000:3B:00.0", "Tesla V100, 16 GB"))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_emulated_devices_are_not_known_by_the_fabrics_names() -> None:
 
 
 def test_who_is_asked_follows_from_the_devices() -> None:
-    assert " ".join(NVIDIA) in devices_script(system(), composed())[0]
+    assert " ".join(CUDA.list_command) in devices_script(system(), composed())[0]
     assert devices_script(system(), composed(model="core"))[1] is False
     own = system(slurm={"devices_command": ["list devices", "--all"]})
     assert "'list devices' --all" in devices_script(own, composed(model="core"))[0]
@@ -195,3 +194,21 @@ def test_unequal_hosts_are_asked_for_as_many_devices_as_each_has(
         (("host2",), ("--gpus-per-task=1", "--gpu-bind=none")),
     ]
     assert {host: len(seen) for host, seen in found.hosts.items()} == dict(parts)
+
+
+def test_other_vendors_devices_are_listed_and_compared() -> None:
+    amd = system(devices={"a100": {"runs_on": "rocm", "reported_as": "AMD Instinct MI300X"}})
+    assert "amd-smi list --csv" in devices_script(amd, composed())[0]
+    header = "device gpu,gpu_bdf,gpu_uuid,kfd_id"
+    rows = tuple(f"device {i},0000:c{i}:00.0,{UUID.format(i).removeprefix('GPU-')},7" for i in range(2))
+    assert checked(amd, composed(), {"host1": (header, *rows, "exit 0")}, identified=True).problems == {}
+    one = checked(amd, composed(), {"host1": (header, rows[0], "exit 0")}, identified=True).problems
+    assert one == {"host1": "1 devices found, 2 composed"}
+    tiles = Composition((replace(composed().hosts[0], devices=numbered(composed(), "0.{}")),))
+    intel = system(devices={"a100": {"runs_on": "xpu", "reported_as": "Intel(R) Data Center GPU Max 1550"}})
+    card = 'device "00000000-0000-0029-0000-002f0bd58086","0000:29:00.0","Intel(R) Data Center GPU Max 1550"'
+    assert checked(intel, tiles, {"host1": (card, "exit 0")}, identified=True).problems == {}, "a card has two tiles"
+
+
+def numbered(composition: Composition, name: str) -> tuple[Device, ...]:
+    return tuple(replace(d, host_id=name.format(n)) for n, d in enumerate(composition.hosts[0].devices))

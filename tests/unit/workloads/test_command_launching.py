@@ -137,7 +137,7 @@ def test_a_virtual_environment_comes_first_on_the_path(tmp_path: Path) -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=8), max_size=4))
 def test_modules_leave_every_argument_as_it_is(arguments: list[str]) -> None:
-    words = software_words(Software(modules=("a/1", "b")), cuda=False)
+    words = software_words(Software(modules=("a/1", "b")), runs_on="cpu")
     program = [sys.executable, "-S", "-c", "import sys; print(ascii(sys.argv[1:]))", *arguments]
     environment = {**os.environ, "BASH_FUNC_module%%": '() { echo "$@"; }', "PYTHONUTF8": "1"}
     told = subprocess.run([*words, *program], env=environment, capture_output=True, text=True, check=True).stdout

@@ -63,6 +63,18 @@ def verdict(log: str, codes: list[int | None], **more: bool) -> tuple[str, int |
         (OOM_OLD, [1], "oom_device", None),
         (OOM_NEW, [1, 1], "oom_device", 1),
         (
+            "RuntimeError: HIP out of memory. Tried to allocate 2.00 GiB",
+            [1],
+            "oom_device",
+            None,
+        ),
+        (
+            "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+            [1],
+            "oom_device",
+            None,
+        ),
+        (
             "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
             [1],
             "oom_device",

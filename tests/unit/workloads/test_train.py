@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.fabrics.launch_prefix import Launch
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.train import TrainWorkload
@@ -90,7 +93,8 @@ def test_what_was_communicated_goes_to_the_metrics(tmp_path: Path) -> None:
 
 def test_tf32_is_refused_on_a_processor_and_nowhere_else() -> None:
     workload = FILE
-    assert "GPU" in (workload.objection(one_cell(precision="tf32"), "cpu") or "")
+    assert "CPU core" in (workload.objection(one_cell(precision="tf32"), "cpu") or "")
+    assert "Intel GPU" in (workload.objection(one_cell(precision="tf32"), "xpu") or "")
     assert workload.objection(one_cell(precision="tf32"), "cuda") is None
     assert workload.objection(one_cell(precision="fp32"), "cpu") is None
 
@@ -141,3 +145,55 @@ def test_ranks_without_a_result_are_explained(tmp_path: Path, ended: Any, log: s
 def test_a_rank_that_hung_in_its_exit_is_flagged(tmp_path: Path) -> None:
     found = outcome(tmp_path, result(0), result(1, flags=("emulated",)), exit_hang=(1,))
     assert (found.status, found.flags) == ("ok", ("emulated", "exit_hang"))
+
+
+UUIDS = ("GPU-5f6b2f1c-0e0f-3c1f-8d3e-000000000001", "GPU-5f6b2f1c-0e0f-3c1f-8d3e-000000000002")
+
+
+def told(rank: int, uuid: str) -> RankResult:
+    return result(rank, work_on=(f"cuda:{rank}",), device_uuid=uuid.removeprefix("GPU-"))
+
+
+def on_gpus(directory: Path, *results: RankResult, launcher: Any = "slurm", log: str = "", **device: Any) -> Outcome:
+    """The outcome of ranks that were given the first two of these devices."""
+    devices = tuple(Device(f"s{n}", "gpu", "a100", uuid, "", local=True, **device) for n, uuid in enumerate(UUIDS))
+    run = one_run(directory / "run", one_cell(devices=2, workload="nano"))
+    run = replace(
+        run, runs_on="cuda", launcher=launcher, composition=Composition((ComposedHost("h", 4, 8.0, devices),))
+    )
+    for found in results:
+        write_result(run.directory, found)
+    return FILE.outcome(run, Ended((0, 0), 0.0, 1.0), Log.of(log))
+
+
+def test_a_run_says_which_devices_its_work_was_on(tmp_path: Path) -> None:
+    found = on_gpus(tmp_path, told(0, UUIDS[0]), told(1, UUIDS[1]))
+    assert (found.status, found.failure) == ("ok", None)
+    assert found.ran_on == tuple(f"cuda:{n} {uuid.removeprefix('GPU-')}" for n, uuid in enumerate(UUIDS))
+
+
+@pytest.mark.parametrize(
+    ("second", "reason", "given"),
+    [
+        (UUIDS[0], "several ranks used one device", {}),
+        ("GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f", "a rank used a device that is not of the run", {}),
+        # What a simulated fabric calls devices is not what this machine calls them, and parts of devices show their whole.
+        ("GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f", None, {"launcher": "local"}),
+        (UUIDS[0], None, {"launch": Launch(fraction="1/2")}),
+    ],
+)
+def test_ranks_on_other_devices_make_a_run_invalid(
+    tmp_path: Path, second: str, reason: str | None, given: dict[str, Any]
+) -> None:
+    found = on_gpus(tmp_path, told(0, UUIDS[0]), told(1, second), **given)
+    assert (found.status, found.failure and found.failure.reason) == ("invalid" if reason else "ok", reason)
+
+
+def test_a_framework_that_fell_back_to_the_cpu_makes_a_run_invalid(tmp_path: Path) -> None:
+    line = "UserWarning: Aten Op fallback from XPU to CPU happends. This may have performance implications."
+    run = replace(one_run(tmp_path / "run", one_cell(devices=1, workload="nano")), runs_on="xpu")
+    write_result(run.directory, result(0).model_copy(update={"world_size": 1}))
+    found = FILE.outcome(run, Ended((0,), 0.0, 1.0), Log.of(f"{line}\n"))
+    assert found.failure is not None
+    assert (found.status, found.failure.evidence) == ("invalid", line)
+    assert FILE.outcome(replace(run, runs_on="cpu"), Ended((0,), 0.0, 1.0), Log.of(f"{line}\n")).status == "ok"

@@ -25,15 +25,17 @@ def validate(campaign: Path) -> None:
     source = read_yaml(campaign)
     noun = noun_of(source.data)
     if noun == "campaign":
-        said, warnings = _campaign(campaign)
+        said, warnings, notes = _campaign(campaign)
     else:
-        said, warnings = f"a {noun} file", check_alone(noun, source)
+        said, warnings, notes = f"a {noun} file", check_alone(noun, source), ()
     warn(warnings)
     click.echo(f"{campaign}: valid; {said}")
+    for note in notes:
+        click.echo(f"note: {note}")
 
 
-def _campaign(path: Path) -> tuple[str, Sequence[str]]:
+def _campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
     plan = read_plan(Request(path, Path("results")))
     preflight(plan.campaign)
     counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system.name}"
-    return counted, plan.warnings
+    return counted, plan.warnings, plan.notes

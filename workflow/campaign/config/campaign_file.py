@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
 from campaign.documents.fields import AxisName, Count, Many, Model, Name, Precision
 from campaign.documents.metric import Better
@@ -148,8 +149,8 @@ class LinkMeasurement(Model):
     tolerance_pct: Annotated[float, Field(gt=0, lt=100)] = 25.0
     """A link that is slower than expected for its type by more than this is flagged in every record of the composition."""
 
-    def sizes_on(self, runs_on: Literal["cuda", "cpu"]) -> tuple[int, ...]:
-        return self.sizes_bytes or (8, 4096, 65536, 2**20, 2**24, 2**26, *([2**28] if runs_on == "cuda" else []))
+    def sizes_on(self, runs_on: Kind) -> tuple[int, ...]:
+        return self.sizes_bytes or (8, 4096, 65536, 2**20, 2**24, 2**26, *([] if runs_on == "cpu" else [2**28]))
 
 
 class ReferenceMeasurement(Model):

@@ -193,7 +193,7 @@ def _unequal_hosts(
             continue
         if not system.slurm.exclusive:
             yield f"{where}: Slurm is asked for equal hosts; unequal ones need whole hosts (`slurm.exclusive: true`)"
-        if "cuda" in kinds.values() and (system.slurm.strategy != "dynamic" or c.ranks < c.devices):
+        if set(kinds.values()) != {"cpu"} and (system.slurm.strategy != "dynamic" or c.ranks < c.devices):
             yield (
                 f"{where}: of unequal hosts Slurm grants numbers of GPUs, not the composed ones; use all of them "
                 "(`devices_used`), with `slurm.strategy: dynamic`, by which a host has no others"

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from campaign.documents.cell import Scalar, Storage
+from campaign.accelerators import Kind
+from campaign.documents.cell import Configuration, Scalar, Storage
 from campaign.documents.fields import HOSTS_PATTERN, Count, Model, Name, Precision
 from campaign.errors import nearest
 
@@ -106,14 +107,17 @@ class StoragePlace(Model):
 class DeviceModel(Model):
     """Properties of a device model."""
 
-    runs_on: Literal["cuda", "cpu"] = "cuda"
-    """`cuda`: a GPU; `cpu`: one process on a CPU core emulates each device, and the report says so."""
+    runs_on: Kind = "cuda"
+    """`cuda`: an NVIDIA GPU; `rocm`: an AMD GPU; `xpu`: an Intel GPU, or one tile of it; `cpu`: one process on a CPU core emulates
+    each device, and the report says so."""
     precisions: tuple[Precision, ...] | None = None
     """Supported precisions, if fewer than the software reports."""
     reported_as: str | None = None
     """Name that the host's tools report, such as `NVIDIA A100-PCIE-40GB`. A device with another name is not accepted."""
     peak_tflops: dict[Precision, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Dense peak in TFLOP/s by precision, to compute the share that a run reaches. Default: the vendor's figure, if known."""
+    price_per_h: Annotated[float, Field(gt=0)] | None = None
+    """Price of one device for an hour, in `currency`. Reports and recommendations then compare what samples cost."""
     pcie: PcieLink | None = None
     """Expected PCIe link. Records measured over a lesser link are flagged, as are links below the maximum of both ends."""
 
@@ -227,7 +231,8 @@ class SlurmSettings(SlurmOptions):
     """Commands for the strategy `dynamic`."""
     devices_command: tuple[str, ...] | None = None
     """Command that prints a line `identity, model` for each device that a host sees; it runs on every host at the start of an
-    allocation. Default: nvidia-smi for devices that run on `cuda`; otherwise the devices that Slurm granted are counted."""
+    allocation. Default: nvidia-smi, amd-smi or xpu-smi by the kind of the devices; with `cpu`, the devices that Slurm granted are
+    counted."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of every rank, such as `NCCL_SOCKET_IFNAME`."""
     max_jobs: Annotated[int, Field(ge=1)] | None = None
@@ -277,6 +282,8 @@ class SystemFile(Model):
     """Limits of use, and the owner of leases."""
     devices: dict[Name, DeviceModel] = Field(default_factory=dict)
     """Properties of device models. A model without an entry is a GPU."""
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] | None = None
+    """Currency of all prices, such as EUR. Prices are those of devices alone, composed ones that a run leaves idle included."""
     links: Links = Links()
     """Link rates of the site. The report repeats them."""
     storage: dict[Storage, StoragePlace] = Field(default_factory=dict)
@@ -306,6 +313,9 @@ class SystemFile(Model):
             raise ValueError(
                 f"'tenancy.allowed_hosts' has no host {', '.join(unknown)}; there are: {', '.join(sorted(names))}"
             )
+        priced = sorted(name for name, model in self.devices.items() if model.price_per_h is not None)
+        if priced and self.currency is None:
+            raise ValueError(f"'devices.{priced[0]}.price_per_h' is a price; add its currency, such as `currency: EUR`")
         homes = {name for entry in self.pool if entry.home for name in host_names(entry.home)}
         if unknown := sorted(homes - names):
             raise ValueError(f"'pool' has a home {unknown[0]} that is no host; there are: {', '.join(sorted(names))}")
@@ -314,6 +324,16 @@ class SystemFile(Model):
                 f"'tenancy.quota.{unknown[0]}' names no model of the pool; {nearest(unknown[0], (e.model for e in self.pool))}"
             )
         return self
+
+    def price_per_h(self, configuration: Configuration) -> float | None:
+        """Price of all composed devices for an hour; None where one of them has none."""
+        counts = Counter[str]()
+        for host in configuration.host_shapes:
+            for each in host.devices:
+                counts[each.model] += each.local + each.fabric
+        prices = {model: self.devices.get(model, DeviceModel()).price_per_h for model in counts}
+        known = {model: price for model, price in prices.items() if price is not None}
+        return sum(known[model] * count for model, count in counts.items()) if len(known) == len(prices) else None
 
     @property
     def pins_hosts(self) -> bool:

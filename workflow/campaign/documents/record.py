@@ -130,6 +130,11 @@ class Record(_Closed):
     window_s: tuple[float, ...] = Field(default=(), description="[rank] time of all measured steps together")
     metrics: dict[str, float] = Field(default_factory=dict, description="further numbers, unit in the name")
     phases_s: dict[str, float] = Field(default_factory=dict, description="import, group, model, warm-up, ...")
+    ran_on: tuple[str, ...] = Field(
+        default=(),
+        description="by rank: torch's devices that its parameters, gradients and losses were on, and the device's UUID where torch "
+        "tells it; empty where nothing reports it",
+    )
     links: str = Field(default="", description="hash of the links measured on the composition, in shared/")
     software: str = Field(default="", description="hash of the workload's own software environment, in shared/")
     telemetry: str = Field(

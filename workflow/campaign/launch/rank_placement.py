@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from campaign.accelerators import ACCELERATORS, Accelerator, Kind
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition, Device
@@ -146,17 +147,23 @@ class SlurmPlacement:
             for rank, (host, port_of_rank) in enumerate(places)
             if port_of_rank and (step.per_rank or rank == 0)
         }
-        given = {rank: each for rank, each in enumerate(self._used.given(step)) if each.prefix or each.environment}
+        kind, named = self._named(step)
+        given = {
+            rank: each
+            for rank, each in enumerate(self._masked(step, kind, named, self._used.given(step)))
+            if each.prefix or each.environment
+        }
         alone = len(set(places)) == 1
         interface = {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE} if self._cluster else {}
         return StepPlacement(
             _LOOPBACK if alone else self._address(*places[0]),
             port,
             prefixes,
-            self._named(step),
+            {host: ",".join(names) for host, names in named.items()} if kind and not kind.mask_per_rank else {},
             # A site says its own interface in `slurm.environment`.
             {name: value for name, value in interface.items() if name not in self._system.slurm.environment},
             given,
+            kind.masks if kind else (),
         )
 
     def flags(self, step: Step) -> tuple[str, ...]:
@@ -193,17 +200,32 @@ class SlurmPlacement:
     def _address(self, host: str, port: str) -> str:
         return host if self._cluster is None else self._cluster.addresses[port or host]
 
-    def _named(self, step: Step) -> dict[str, str]:
-        """CUDA_VISIBLE_DEVICES by host, where the fabric says what the host calls each device: Slurm would give any of them."""
+    def _named(self, step: Step) -> tuple[Accelerator | None, dict[str, Sequence[str]]]:
+        """The kind of the run's devices and their names by host, where the fabric tells what the host calls each device and a mask
+        can name them: Slurm would give any of them."""
         used = self._used.of(step)
         every = [device for devices in used.values() for device in devices]
-        if not every or not all(
-            device.host_id and not device.launch and self._runs_on(device) == "cuda" for device in every
-        ):
-            return {}
-        return {host: ",".join(str(device.host_id) for device in devices) for host, devices in used.items()}
+        kinds = {self._runs_on(device) for device in every}
+        if len(kinds) != 1 or not all(device.host_id and not device.launch for device in every):
+            return None, {}
+        kind = ACCELERATORS[kinds.pop()]
+        if not kind.visible([str(device.host_id) for device in every]):
+            return None, {}
+        return kind, {host: [str(device.host_id) for device in devices] for host, devices in used.items()}
 
-    def _runs_on(self, device: Device) -> str:
+    def _masked(
+        self, step: Step, kind: Accelerator | None, named: Mapping[str, Sequence[str]], given: Sequence[Given]
+    ) -> Sequence[Given]:
+        """What ranks are given, with a mask of its own for each where the kind of device needs it."""
+        if kind is None or not kind.mask_per_rank:
+            return given
+        names = [named[host][local : local + 1] for host, local in step.ranks] if step.per_rank else [*named.values()]
+        return [
+            replace(each, environment={**kind.visible(own), **each.environment})
+            for each, own in zip(given, names, strict=False)
+        ]
+
+    def _runs_on(self, device: Device) -> Kind:
         return self._system.devices.get(device.model, DeviceModel()).runs_on
 
 

@@ -70,8 +70,9 @@ class StepPlacement:
     """The placement of a run's ranks.
 
     address, port: where rank 0 is met; prefixes: argv to put before a rank's command, by rank (0 stands for one program for all
-    ranks); devices: CUDA_VISIBLE_DEVICES by host, where the run's devices are known by name; environment: further variables; given:
-    words before a rank's program and its variables, by rank, where its device needs them.
+    ranks); devices: names of the run's devices by host, where they are known; environment: further variables; given: words before a
+    rank's program and its variables, by rank, where its device needs them; masks: variables that hide devices, of which the first
+    says `devices`, and the others, which Slurm may have set, are removed.
     """
 
     address: str
@@ -80,6 +81,7 @@ class StepPlacement:
     devices: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[int, Given] = field(default_factory=dict)
+    masks: tuple[str, ...] = ()
 
     def programs(self, step: Step) -> tuple[str, ...]:
         """The programs that ranks are started with, by name."""
@@ -149,7 +151,9 @@ def _program(step: Step, placement: StepPlacement, marker: str, reaper: Sequence
         yield "unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEPID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE SLURM_CPU_BIND"
         yield "unset SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_DISTRIBUTION"
     if placement.devices:
-        own["CUDA_VISIBLE_DEVICES"] = "$devices"
+        own[placement.masks[0]] = "$devices"
+        if others := placement.masks[1:]:
+            yield f"unset {' '.join(others)}"
     words = {**own, **{name: shlex.quote(value) for name, value in given.items()}}
     # What the workload says itself is in the environment of srun already.
     yield from (f"export {name}={word}" for name, word in words.items() if name not in step.environment)

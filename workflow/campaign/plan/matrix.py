@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from campaign.accelerators import ACCELERATORS
 from campaign.config.expand_shapes import MAX_COMBINATIONS, product
 from campaign.config.input_files import inputs_of
 from campaign.config.launch_prefix_rules import launch_identity, objection
@@ -92,9 +93,18 @@ def expand(
         where = "--where" if chosen else campaign.place("exclude") if exclusions else campaign.place("axes")
         raise ConfigError(f"{where}: no cell is left to measure; {said}")
     left_out = tuple(Removed(*rule, count) for rule, count in removed.items())
-    notes = settings.notes({cell.workload for cell in cells.values()})
+    notes = [*settings.notes({cell.workload for cell in cells.values()}), *_unverified(campaign)]
     warnings = unused.warnings() if configurations is None else ()
     return Matrix(tuple(cells.values()), left_out, tuple(notes), tuple(warnings))
+
+
+def _unverified(campaign: Campaign) -> Iterator[str]:
+    """What nobody has tried of the kinds of devices that configurations have."""
+    models = sorted({model for configuration in campaign.configurations for model in configuration.models})
+    for kind, accelerator in ACCELERATORS.items():
+        of_kind = [model for model in models if campaign.device(model).runs_on == kind]
+        if of_kind and accelerator.unverified:
+            yield f"`runs_on: {kind}` ({', '.join(of_kind)}) is unverified: {accelerator.unverified}"
 
 
 class _Unused:

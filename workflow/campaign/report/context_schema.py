@@ -64,6 +64,7 @@ class SystemSaid(_Closed):
     name: str
     description: str = ""
     fabric: str = Field(description="the kind of fabric")
+    currency: str = Field(default="", description="of prices, where there are any")
     times: TimesSaid | None = Field(default=None, description="recorded times of the fabric's operations")
 
 

@@ -6,10 +6,12 @@ import importlib.metadata
 import os
 import platform
 import shutil
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from campaign.accelerators import ACCELERATORS
 from campaign.processes.command import run_command
 
 # What can change a number; listing every installed package would make each environment unique.
@@ -55,12 +57,12 @@ def _cpu_model() -> str:
 
 
 def _gpus() -> list[str]:
-    """One line a GPU from nvidia-smi, where there is one."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    query = "--query-gpu=index,uuid,name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max"
-    try:
-        answer = run_command(["nvidia-smi", query, "--format=csv,noheader"], timeout_s=30)
-    except OSError:
-        return []
-    return answer.out.strip().splitlines() if answer.code == 0 else []
+    """One line a GPU from the tools of its vendor, where they are installed."""
+    commands = [each.describe_command for each in ACCELERATORS.values() if each.describe_command]
+    found: list[str] = []
+    for command in commands:
+        if shutil.which(command[0]):
+            with suppress(OSError):
+                answer = run_command(command, timeout_s=30)
+                found += answer.out.strip().splitlines() if answer.code == 0 else []
+    return found

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from campaign.accelerators import Kind
+from campaign.accelerators.peak_rates import peak_tflops
 from campaign.config.input_files import inputs_of, refuse_edited
 from campaign.documents.cell import Cell
 from campaign.documents.driver_messages import DriverRequest, DriverResult
@@ -35,10 +37,17 @@ from campaign.run.environment import environment_document
 from campaign.run.progress import note
 from campaign.run.repeat_disturbed import until_undisturbed
 from campaign.workloads.log_reader import Log
-from campaign.workloads.peak_rates import peak_tflops
 from campaign.workloads.protocol import Ended, Outcome, Run, Storage, Workload
 
 _UNWRITABLE_S = 60.0
+
+
+def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
+    """The outcome of a run, which is invalid where its devices did nothing: then the work was done elsewhere."""
+    if outcome.status != "ok" or not samples.unused:
+        return outcome
+    failure = Failure(reason="devices of the run did no work", evidence="; ".join(samples.unused))
+    return replace(outcome, status="invalid", failure=failure)
 
 
 class Session:
@@ -147,7 +156,8 @@ class Session:
                 f"{self.results.directory}: the disk is full, so that a run could not write what it has to say; free space, "
                 "then run the same command again: finished records are kept"
             )
-        return self._record(run, ended, outcome, log, self._samples(run, ended, outcome))
+        samples = self._samples(run, ended, outcome)
+        return self._record(run, ended, worked_on_devices(outcome, samples), log, samples)
 
     def _run_of(self, cell: Cell, repetition: int, workload: Workload) -> Run:
         kind, system = cell.configuration.storage, self.campaign.system
@@ -168,7 +178,7 @@ class Session:
             **({"scale": emulation.scale, "dilation": emulation.time_dilation} if emulation else {}),
         )
 
-    def _objection(self, cell: Cell, workload: Workload, runs_on: str) -> str | None:
+    def _objection(self, cell: Cell, workload: Workload, runs_on: Kind) -> str | None:
         """Why the cell cannot be run on its device, or None."""
         device = self.campaign.device_of(cell.configuration)
         if device.precisions is not None and cell.precision not in device.precisions:
@@ -221,7 +231,7 @@ class Session:
         samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
         out = self.results.telemetry(run.cell.id, run.repetition)
         # Beside cores that stand for devices there may be real ones.
-        devices = run.ranks_by_host if run.runs_on == "cuda" else {}
+        devices = {} if run.runs_on == "cpu" else run.ranks_by_host
         return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices)
 
     def keep(self, cell: Cell, record: Record) -> Record:
@@ -279,6 +289,7 @@ class Session:
             window_s=outcome.window_s,
             metrics={**samples.metrics, **outcome.metrics},
             phases_s=dict(outcome.phases_s),
+            ran_on=outcome.ran_on,
             links=self.links,
             software=self._software(cell) if ended.codes else "",
             telemetry=str(out.relative_to(self.results.directory)) if samples.written else "",

@@ -7,25 +7,27 @@ Gres in place. Nothing is measured before the devices of all hosts have been ver
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from campaign.accelerators import ACCELERATORS, Accelerator, Kind, Seen
+from campaign.accelerators.accelerator import identity_and_model
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.host_agents.pairing import normal
 from campaign.slurm.run_on_hosts import ask_hosts, devices_of_tasks, together
 
-NVIDIA = ("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader")
 _DEVICE, _END = "device ", "exit "
 # Slurm's grant, one line a device; a step that asks for more than the host has is refused, or gets an empty list.
 _GRANTED = """IFS=,
-for device in ${CUDA_VISIBLE_DEVICES-${ROCR_VISIBLE_DEVICES-${ZE_AFFINITY_MASK-}}}; do
+for device in {granted}; do
   test "$device" = NoDevFiles || echo "device $device"
 done
 echo "exit 0"
 """
+_MASKS = [mask for each in ACCELERATORS.values() for mask in each.masks[:1]]
 _REPORTED = """said=$({command} 2>&1)
 code=$?
 printf '%s\\n' "$said" | while IFS= read -r line; do echo "device $line"; done
@@ -36,14 +38,6 @@ _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 
 class DevicesDiffer(HostFailed):
     """Hosts whose devices are not those of the composition; hosts: each with its problem."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One device as its host lists it. identity, model: empty if unknown."""
-
-    identity: str = ""
-    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +89,17 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
 
 def devices_script(system: SystemFile, composition: Composition) -> tuple[str, bool]:
     """What to run on a host, and whether its lines identify devices (else they are only counted)."""
-    command = system.slurm.devices_command
-    devices = (device for host in composition.hosts for device in on_host(host))
-    if command is None and any(runs_on(system, device) == "cuda" for device in devices):
-        command = NVIDIA
-    if command is None:
-        return _GRANTED, False
+    command = system.slurm.devices_command or kind_of(system, composition.hosts).list_command
+    if not command:
+        granted = "".join(f"${{{mask}-" for mask in _MASKS) + "}" * len(_MASKS)
+        return _GRANTED.replace("{granted}", granted), False
     return _REPORTED.replace("{command}", shlex.join(command)), True
+
+
+def kind_of(system: SystemFile, hosts: Sequence[ComposedHost]) -> Accelerator:
+    """The kind of device that a composition has; that of CPU processes where it has no other."""
+    kinds = [ACCELERATORS[runs_on(system, device)] for host in hosts for device in on_host(host)]
+    return next((kind for kind in kinds if kind.list_command), ACCELERATORS["cpu"])
 
 
 def checked(
@@ -109,15 +107,16 @@ def checked(
 ) -> Verified:
     """Compare what hosts said with the composition. Pure.
 
-    identified: whether the lines are `identity, model`; otherwise they are only counted, where Slurm grants devices at all.
+    identified: whether the lines identify devices; otherwise they are only counted, where Slurm grants devices at all.
     """
+    parse = identity_and_model if system.slurm.devices_command else kind_of(system, composition.hosts).parse
     seen: dict[str, tuple[Seen, ...]] = {}
     problems: dict[str, str] = {}
     for host in composition.hosts:
         said = lines.get(host.name, ())
         ended = next((line.removeprefix(_END) for line in said if line.startswith(_END)), "unknown")
         texts = [line.removeprefix(_DEVICE) for line in said if line.startswith(_DEVICE)]
-        seen[host.name] = tuple(parse_device(text) if identified else Seen() for text in texts if text.strip())
+        seen[host.name] = parse(texts) if identified else tuple(Seen() for text in texts if text.strip())
         # Slurm tells a step its devices by a variable for GPUs only.
         comparable = identified or system.slurm.gres.partition(":")[0] == "gpu"
         if ended != "0":
@@ -128,12 +127,6 @@ def checked(
     return Verified(seen, problems)
 
 
-def parse_device(line: str) -> Seen:
-    """`identity, model`, as `nvidia-smi --query-gpu=uuid,name --format=csv,noheader` prints it; a model may have commas."""
-    identity, _, model = line.partition(",")
-    return Seen(identity.strip(), model.strip())
-
-
 def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], *, identified: bool) -> str | None:
     """The problem of a host, or None. Additional devices do no harm, since runs are told theirs."""
     wanted = on_host(host)
@@ -141,17 +134,21 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
         return f"{len(seen)} devices found, {len(wanted)} composed"
     if not identified:
         return None
-    # The host's tools do not know an emulated device by the fabric's host id.
-    known = {device.host_id: device for device in wanted if device.host_id and runs_on(system, device) == "cuda"}
+    # The host's tools do not know an emulated device by the fabric's host id, and a number or `card.tile` identifies none.
+    known = {
+        device.host_id: device
+        for device in wanted
+        if device.host_id and runs_on(system, device) != "cpu" and not device.host_id.replace(".", "", 1).isdecimal()
+    }
     there = {device.identity for device in seen}
     # Fabrics and hosts write one identity in more ways than one.
-    same = {normal(identity) for identity in there}
+    same = {normal(name) for device in seen for name in (device.identity, device.address) if name}
     if lost := [f"{device.fabric_id} ({host_id})" for host_id, device in known.items() if normal(host_id) not in same]:
         return f"{', '.join(lost)} not among {', '.join(sorted(there))}"
     models = {device.identity: device.model for device in seen}
     for model in dict.fromkeys(device.model for device in wanted):
         called = system.devices.get(model, DeviceModel()).reported_as
-        if called is None:
+        if called is None or not any(models.values()):  # amd-smi lists no models
             continue
         count = sum(device.model == model for device in wanted)
         fitting = sum(each == called for each in models.values()) if len(models) == len(seen) else 0
@@ -170,6 +167,6 @@ def on_host(host: ComposedHost) -> tuple[Device, ...]:
     return tuple(found.values())
 
 
-def runs_on(system: SystemFile, device: Device) -> str:
-    """`cuda` or `cpu`, as the system file says of the device's model."""
+def runs_on(system: SystemFile, device: Device) -> Kind:
+    """The kind of a device, as the system file says of its model."""
     return system.devices.get(device.model, DeviceModel()).runs_on

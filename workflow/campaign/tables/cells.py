@@ -32,7 +32,8 @@ PLAN_COLUMNS = types(PLANNED)
 class PlannedCell:
     """A cell of the plan: how often it is to be run, under which lease, and why a run has no record (yet).
 
-    lease: of its first composition. runs: their numbers; empty for 1, 2, .. in one composition.
+    lease: of its first composition. runs: their numbers; empty for 1, 2, .. in one composition. price_per_h: of its composed
+    devices, None where they have none.
     """
 
     cell: Cell
@@ -40,6 +41,7 @@ class PlannedCell:
     lease: str
     missing: Mapping[int, str] = field(default_factory=dict)
     runs: tuple[int, ...] = ()
+    price_per_h: float | None = None
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -171,6 +173,7 @@ def _planned_row(entry: PlannedCell) -> dict[str, Any]:
         **{f"option_{name}": value for name, value in cell.options.items()},
         "n_planned": entry.repetitions,
         "lease": entry.lease,
+        "price_per_h": entry.price_per_h,
     }
 
 

@@ -197,7 +197,8 @@ def tables_of(collected: Collected) -> Tables:
             for place, run in enumerate(runs_here, 1)
             if (cell.id, run) not in present
         }
-        planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here))
+        price_per_h = collected.campaign.system.price_per_h(cell.configuration)
+        planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here, price_per_h))
     cells = cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting)
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)

@@ -103,6 +103,7 @@ PLANNED: Columns = {
     **_CELL,
     "n_planned": (COUNT, "repetitions that are planned"),
     "lease": (TEXT, "name of the lease that measures its first composition"),
+    "price_per_h": (NUMBER, "price of its composed devices for an hour; null where the system file has no prices"),
 }
 """The columns of the cells table that the plan knows."""
 

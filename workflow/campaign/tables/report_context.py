@@ -92,6 +92,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "description": campaign.system.description,
             "fabric": "not known (imported)" if campaign.file.imported else str(campaign.system.fabric.get("kind", "")),
             **_times(campaign),
+            **({"currency": campaign.system.currency} if campaign.system.currency else {}),
         },
         "notes": [
             *campaign.system.notes,

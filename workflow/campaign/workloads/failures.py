@@ -9,6 +9,7 @@ import re
 import signal
 from collections.abc import Sequence
 
+from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Failure, Status
 from campaign.errors import LaunchError
 from campaign.workloads.log_reader import Log
@@ -43,21 +44,16 @@ _MEMORY_ENDED = (
 MEMORY_ENDED = re.compile("|".join(_MEMORY_ENDED))
 """What Slurm says when it or the kernel has ended a step for its memory."""
 
-_DEVICE_MEMORY = r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|OOM when allocating tensor[^\n]*device:GPU"
-_DEVICE = re.compile(_DEVICE_MEMORY)
+_TENSORFLOW_OOM = r"OOM when allocating tensor[^\n]*device:GPU"
+_OUT_OF_MEMORY = [each.out_of_memory for each in ACCELERATORS.values() if each.out_of_memory]
+_DEVICE = re.compile("|".join((_TENSORFLOW_OOM, *(first for first, *_ in _OUT_OF_MEMORY))))
 _KERNEL_ENDED = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # of the kernel's own log
 _CAUSES = (
     _Signature(
         "oom_device",
         "the device's memory was not enough",
-        # Only the common prefix: the class and the words after it changed with nearly every release of torch.
-        _DEVICE_MEMORY,
-        r"CUBLAS_STATUS_ALLOC_FAILED",
-        r"CUDNN_STATUS_ALLOC_FAILED",
-        r"Cuda failure (?:2 )?'out of memory'",
-        r"CUDA failure \S+ 'out of memory'",  # nccl-tests
-        # On its own a warning of allocators that then ask for less.
-        r"CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)\b",
+        *(pattern for patterns in _OUT_OF_MEMORY for pattern in patterns),
+        _TENSORFLOW_OOM,
         r"RESOURCE_EXHAUSTED: Out of memory",  # XLA
     ),
     _Signature(
@@ -84,7 +80,7 @@ _CAUSES = (
     _Signature(
         "comm_error",
         "the communication library failed",
-        r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
+        *(pattern for each in ACCELERATORS.values() for pattern in each.communication_errors),
         r"gloo::EnforceNotMet",
         r"Received data size doesn't match expected size",
         r"enforce fail at [^\n]*gloo[^\n]*",
@@ -125,7 +121,8 @@ SIGNS = (
     b"connectFullMesh", b"ncclSystem", b"ncclUnhandled", b"ncclInternal", b"ncclInvalid", b"ncclRemote", b"EnforceNotMet",
     b"Received data size", b"enforce fail", b"CANCELLED AT", b"Connection closed", b"Connection reset", b"Connection refused",
     b"Broken pipe", b"srun: error", b"Killed", b"Out of memory", b"SIGKILL", b"exitcode",
-    b"_OUT_OF_MEMORY", b"OutOfMemory", b"MemoryAllocation", b"Last error:", b"Error:", b"Exception:", b"Interrupt:", b"Exit:",
+    b"_OUT_OF_", b"memory_error", b"AllocFailed", b"ALLOCATION_FAILURE", b"CCL_ERROR", b"oneCCL: ",
+    b"OutOfMemory", b"MemoryAllocation", b"Last error:", b"Error:", b"Exception:", b"Interrupt:", b"Exit:",
 )  # fmt: skip
 """Bytes of which every line that `classify` looks for holds at least one."""
 

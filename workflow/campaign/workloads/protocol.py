@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from campaign.accelerators import ACCELERATORS, Kind
+from campaign.accelerators.fallbacks import fallback_in
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Argument, AxisName, Model, Name, Precision
 from campaign.documents.metric import Better
@@ -17,6 +19,8 @@ from campaign.documents.record import Failure, Status
 from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
+
+FELL_BACK = "the framework reports that the CPU did work of the"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Run:
     repetition: int
     composition: Composition
     directory: Path
-    runs_on: Literal["cuda", "cpu"]
+    runs_on: Kind
     storage: Storage | None = None
     peak_tflops: float | None = None
     launcher: Literal["local", "slurm"] = "local"
@@ -125,7 +129,7 @@ class Outcome:
     """What a run gave. Rates are per second over all ranks.
 
     warmup_steps: how many were made; steady: Unix seconds between which all ranks were measured, by the clocks of their hosts; None
-    where that is not known.
+    where that is not known; ran_on: see `Record.ran_on`.
     """
 
     status: Status
@@ -138,6 +142,7 @@ class Outcome:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     steady: tuple[float, float] | None = None
     flags: tuple[str, ...] = ()
+    ran_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -288,7 +293,7 @@ class Workload(Model):
         """Why a campaign cannot be planned with this cell, with the remedy, or None."""
         return None
 
-    def objection(self, cell: Cell, runs_on: str) -> str | None:
+    def objection(self, cell: Cell, runs_on: Kind) -> str | None:
         """Why this cell cannot be run at all on such a device (`unsupported`), or None."""
         return None
 
@@ -297,8 +302,11 @@ class Workload(Model):
         """The step that measures the run; may write what it needs into `run.directory`."""
 
     def outcome(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        """What `read` gives; a rate that no work can have is a failure."""
+        """What `read` gives; work on the CPU in the place of a device, and a rate that no work can have, are failures."""
         found = self.read(run, ended, log)
+        if found.status == "ok" and (line := fallback_in(ACCELERATORS[run.runs_on], log.lines)):
+            failure = Failure(reason=f"{FELL_BACK} {ACCELERATORS[run.runs_on].title}", evidence=line[:500])
+            return replace(found, status="invalid", failure=failure)
         rate = found.throughput_per_s
         if found.status != "ok" or rate is None or rate > 0:
             return found

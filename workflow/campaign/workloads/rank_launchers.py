@@ -34,7 +34,7 @@ def command_line(
     mpirun and horovodrun come from the software environment, but start containers themselves: an image seldom holds the MPI that
     the site's network needs.
     """
-    inside = software_words(software, cuda=run.runs_on == "cuda")  # what each rank is started through
+    inside = software_words(software, runs_on=run.runs_on)  # what each rank is started through
     outside: list[str] = []
     if launch in ("mpirun", "horovodrun") and not (software and software.apptainer):
         outside, inside = inside, outside

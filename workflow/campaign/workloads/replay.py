@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from campaign.accelerators import Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Count, Model, Name, Precision
 from campaign.errors import ConfigError
@@ -184,7 +185,7 @@ class ReplayWorkload(Workload):
     def missing(self) -> str | None:
         return torch_missing()
 
-    def objection(self, cell: Cell, runs_on: str) -> str | None:
+    def objection(self, cell: Cell, runs_on: Kind) -> str | None:
         if runs_on != "cpu":
             return "a replay takes the place of devices; the system file has to say `runs_on: cpu` of this one"
         return strategy_objection(cell, self._options(cell))

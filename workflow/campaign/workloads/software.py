@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from campaign.accelerators import ACCELERATORS, Kind
 from campaign.documents.cell import Scalar
 from campaign.documents.fields import MODULE_PATTERN, OPERAND_PATTERN, Model
 from campaign.errors import LaunchError
@@ -49,7 +50,7 @@ class Container(Model):
     image: Filled
     """Image file. Names of the workload's options in braces are filled in, here and in the rest of `software`."""
     nv: bool = True
-    """Pass the host's NVIDIA driver into the container (`--nv`) if the devices are GPUs."""
+    """Pass the host's driver into the container (`--nv`, or `--rocm` for AMD) if the devices are GPUs that need it."""
     binds: tuple[Filled, ...] = ()
     """Directories of the host to mount, in the form of `--bind`."""
     program: Literal["apptainer", "singularity"] = "apptainer"
@@ -75,7 +76,7 @@ class Software(Model):
         return self
 
 
-def software_words(software: Software | None, *, cuda: bool) -> list[str]:
+def software_words(software: Software | None, *, runs_on: Kind) -> list[str]:
     """Words before a command that give it its environment; for a virtual environment it is the PATH that does (`search_path`)."""
     if software is None or software.venv is not None:
         return []
@@ -84,7 +85,8 @@ def software_words(software: Software | None, *, cuda: bool) -> list[str]:
         return ["conda", "run", "--no-capture-output", which, software.conda]
     if software.apptainer is not None:
         image = software.apptainer
-        driver = ["--nv"] if image.nv and cuda else []
+        option = ACCELERATORS[runs_on].container_option
+        driver = [option] if image.nv and option else []
         return [image.program, "exec", *driver, *(f"--bind={bind}" for bind in image.binds), image.image]
     # 'campaign' is the name of the script, as ps shows it.
     return ["bash", "-c", _MODULES, "campaign", *(software.modules or ()), "--"]
@@ -188,7 +190,7 @@ def _container(container: Container, kept: Path, where: str) -> dict[str, Any]:
     if code == 0:
         with suppress(ValueError, TypeError, KeyError):
             document["labels"] = dict(json.loads(out)["data"]["attributes"]["labels"])
-    words = software_words(Software(apptainer=container.model_copy(update={"binds": ()})), cuda=False)
+    words = software_words(Software(apptainer=container.model_copy(update={"binds": ()})), runs_on="cpu")
     return document | _python_packages([*words, "python3"])
 
 
@@ -205,7 +207,7 @@ def _venv(directory: str, where: str) -> dict[str, Any]:
 def _modules(software: Software, where: str) -> dict[str, Any]:
     names = software.modules or ()
     told = " ".join(names)
-    code, out, words = _ask([*software_words(software, cuda=False), "bash", "-c", _LOADED])
+    code, out, words = _ask([*software_words(software, runs_on="cpu"), "bash", "-c", _LOADED])
     if code != 0 or _NO_MODULE.search(words):
         raise _missing(where, f"the modules '{told}'", words, "see `module avail`, or correct `software.modules`")
     document: dict[str, Any] = {"kind": "modules", "modules": list(names)}
@@ -228,7 +230,7 @@ def _launcher(program: str, software: Software | None, where: str) -> str:
     """The first line that the launcher says of its version."""
     outside = None if software is not None and software.apptainer is not None else software
     path = search_path(outside, os.environ.get("PATH", os.defpath))
-    argv = [*software_words(outside, cuda=False), program, "--version"]
+    argv = [*software_words(outside, runs_on="cpu"), program, "--version"]
     code, out, words = _ask(argv, {} if path is None else {"PATH": path})
     said = next((line.strip() for line in (out + words).splitlines() if line.strip()), "")
     if code != 0:

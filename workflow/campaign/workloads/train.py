@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
+from campaign.accelerators import ACCELERATORS, Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.errors import ConfigError, nearest
 from campaign.workloads.log_reader import Log
@@ -130,9 +131,9 @@ class TrainWorkload(Workload):
     def missing(self) -> str | None:
         return torch_missing()
 
-    def objection(self, cell: Cell, runs_on: str) -> str | None:
-        if runs_on == "cpu" and cell.precision == "tf32":
-            return "tf32 is a format of GPU tensor cores; this device is a CPU"
+    def objection(self, cell: Cell, runs_on: Kind) -> str | None:
+        if runs_on != "cuda" and cell.precision == "tf32":
+            return f"tf32 is a mode of NVIDIA's tensor cores, and no mode of this kind of device: {ACCELERATORS[runs_on].title}"
         return strategy_objection(cell, self._options(cell))
 
     def _options(self, cell: Cell) -> dict[str, Scalar]:

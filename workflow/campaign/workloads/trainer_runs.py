@@ -12,6 +12,7 @@ from typing import Any
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
 from campaign.errors import install_command
+from campaign.workloads.device_evidence import other_devices, ran_on
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
@@ -95,7 +96,9 @@ def outcome_of_ranks(run: Run, ended: Ended, log: Log, processes: int) -> Outcom
         cause = next((result for result in failed if result.status not in _FOLLOWS), failed[0])
         if cause.status in _FOLLOWS and (found := ended.failure(log)):
             return found
-        return Outcome(cause.status, _failure(cause))
+        return Outcome(cause.status, _failure(cause), ran_on=ran_on(whole))
+    if failure := other_devices(run, whole):
+        return Outcome("invalid", failure, ran_on=ran_on(whole))
     return at_pace(_measured(run, whole, ended, failed))
 
 
@@ -126,6 +129,7 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         metrics={**_metrics(results), **lost_pace(results, slowest), **efficiency(run, results, slowest)},
         phases_s=phases,
         steady=_steady(results),
+        ran_on=ran_on(results),
         flags=tuple(sorted(hang.union(_slow_collectives(results, slowest / steps), *(r.flags for r in results)))),
     )
 

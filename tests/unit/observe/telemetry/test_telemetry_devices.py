@@ -1,7 +1,8 @@
-"""Counters of devices, against the documented interfaces of NVML and AMD SMI; neither was seen on hardware here."""
+"""Counters of devices, against the documented interfaces of NVML, AMD SMI and Sysman; none was seen on hardware here."""
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from campaign.observe.telemetry.sources import Asked, Probe
 from campaign.observe.telemetry.sources.amd import probes as amd_probes
+from campaign.observe.telemetry.sources.intel import probes as intel_probes
 from campaign.observe.telemetry.sources.nvidia import probes
 from tests.unit.observe.telemetry.fake_nvml import LOST, UNKNOWN, FakeNvml, Gpu
 
@@ -157,3 +159,66 @@ def test_amd_devices_leave_out_what_is_not_there() -> None:
             "clock_sm_mhz": 1700,
         }
     }
+
+
+def fill(structure: Any, **values: Any) -> int:
+    for name, value in values.items():
+        setattr(structure._obj, name, value)
+    return 0
+
+
+class FakeSysman(SimpleNamespace):
+    """pyzes with one card of two tiles, 40 % and 90 % busy, whose power and temperature need privileges."""
+
+    ZE_RESULT_SUCCESS, ZES_MEM_LOC_DEVICE, ZES_ENGINE_GROUP_ALL = 0, 1, 0
+    reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("ZES_"):
+            return 7
+        if name.endswith("_handle_t"):
+            return ctypes.c_uint32
+        if name.endswith("_t"):
+            fields = {"uuid": SimpleNamespace(id=bytes(range(16)))}
+            return type(name, (ctypes.Structure,), {"_fields_": [], "core": SimpleNamespace(**fields)})
+        counts = {"zesDriverGet": 1, "zesDeviceGet": 1, "zesDeviceEnumMemoryModules": 2, "zesDeviceEnumEngineGroups": 2,
+                  "zesDeviceEnumFrequencyDomains": 1, "zesDeviceEnumPowerDomains": 1}  # fmt: skip
+        if name in counts:
+            return lambda *arguments: self.numbered(counts[name], *arguments[-2:])
+        return lambda *_: 0 if name in ("zesInit", "zesDeviceGetProperties") else 1
+
+    @staticmethod
+    def numbered(count: int, counter: Any, handles: Any) -> int:
+        counter._obj.value = count
+        for index in range(count if handles else 0):
+            handles[index] = index
+        return 0
+
+    def zesMemoryGetProperties(self, handle: int, structure: Any) -> int:
+        return fill(structure, location=1)
+
+    def zesMemoryGetState(self, handle: int, structure: Any) -> int:
+        return fill(structure, size=64 << 30, free=(64 << 30) - (512 << 20))
+
+    def zesFrequencyGetState(self, handle: int, structure: Any) -> int:
+        return fill(structure, actual=1600.0)
+
+    def zesEngineGetProperties(self, handle: int, structure: Any) -> int:
+        return fill(structure, type=0)
+
+    def zesEngineGetActivity(self, handle: int, structure: Any) -> int:
+        self.reads += 1
+        ticks = (self.reads + 1) // 2
+        return fill(structure, activeTime=ticks * (900_000 if handle else 400_000), timestamp=ticks * 1_000_000)
+
+
+def test_intel_cards_are_as_busy_as_their_busiest_tile_and_leave_out_what_is_refused() -> None:
+    found = intel_probes(FakeSysman())
+    part = "gpu:00010203-0405-0607-0809-0a0b0c0d0e0f"
+    first = {"index": 0.0, "memory_used_mib": 1024.0, "clock_sm_mhz": 1600.0}
+    assert read(found) == {part: first}, "a share of time needs two looks"
+    assert read(found) == {part: {**first, "utilisation_pct": pytest.approx(90)}}
+
+
+def test_intel_without_privileges_or_devices_gives_nothing() -> None:
+    assert intel_probes(SimpleNamespace(ZE_RESULT_SUCCESS=0, zesInit=lambda flags: 0x70010000)) == []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from campaign.observe.telemetry.run_metrics import LOOKS, Used, summary
+from campaign.observe.telemetry.run_metrics import LOOKS, Used, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, Series, Window
 
 WINDOW = Window(100.0, 110.0)
@@ -186,3 +186,40 @@ def test_a_clock_that_was_set_is_flagged() -> None:
         {},
         ("telemetry: the clock of h was set by 12.3 s while the run was on",),
     )
+
+
+def looks(busy_pct: float, memory_mib: float | None, number: int = 0) -> Values:
+    values = {(gpu(number), "utilisation_pct"): constant(busy_pct)}
+    return values if memory_mib is None else {**values, (gpu(number), "memory_used_mib"): constant(memory_mib)}
+
+
+@pytest.mark.parametrize(
+    ("busy_pct", "memory_mib", "unused", "flagged"),
+    [
+        (0.0, 3.0, True, False),
+        (0.0, 400.0, False, True),  # copies need no kernels
+        (0.0, None, False, True),
+        (4.0, 3.0, False, False),
+    ],
+)
+def test_a_device_without_work_or_memory_was_not_used(
+    busy_pct: float, memory_mib: float | None, unused: bool, flagged: bool
+) -> None:
+    values = {**looks(busy_pct, memory_mib), **looks(90.0, 5000.0, 1)}
+    found, flags = unused_devices([host(values=values)], {"h": used(0, 1)}, WINDOW)
+    assert (bool(found), bool(flags)) == (unused, flagged)
+    assert all(UUID.format(0) in said and "never busy in 11 samples" in said for said in (*found, *flags))
+
+
+def test_of_devices_without_names_any_of_the_host_may_have_been_used() -> None:
+    values = {**looks(0.0, 3.0), **looks(90.0, 5000.0, 1)}
+    unnamed = {"h": Used((None,))}
+    assert unused_devices([host(values=values)], unnamed, WINDOW) == ((), ()), "the run had one, and one was busy"
+    (said,), _ = unused_devices([host(values=values)], {"h": Used((None, None))}, WINDOW)
+    assert UUID.format(0) in said
+
+
+def test_few_samples_prove_nothing() -> None:
+    short = tuple(100.0 + n for n in range(4))
+    found = unused_devices([host(values=looks(0.0, 3.0), times=short)], {"h": used(0)}, Window(100.0, 103.0))
+    assert found == ((), ())

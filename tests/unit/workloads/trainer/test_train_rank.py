@@ -164,3 +164,28 @@ def test_results_are_read_by_rank_and_a_damaged_one_is_named(tmp_path: Path) -> 
 def test_the_reduced_sizes_learn_at_their_defaults(driver: Any, tmp_path: Path, model: str) -> None:
     (result,) = driver.run(tmp_path, {"model": model, "batch": 4, "measured_steps": 25}).results
     assert result.loss_last < result.loss_first * 0.8
+
+
+STRAY = """
+import warnings, torch
+from campaign.workloads.trainer import timed_steps
+whole = timed_steps.Training.warm_up
+def warm_up(self):
+    found = whole(self)
+    warnings.warn("Aten Op fallback from XPU to CPU happends. This may have performance implications.")
+    warnings.warn("torch has something else to say")
+    self.model.register_parameter("stray", torch.nn.Parameter(torch.zeros(1, device="meta")))
+    return found
+timed_steps.Training.warm_up = warm_up
+main()
+"""
+
+
+def test_a_run_whose_work_is_elsewhere_is_invalid_and_no_fallback_is_silenced(
+    driver: Any, tmp_path: Path, nano_spec: Spec
+) -> None:
+    outcome = driver.run(tmp_path, nano_spec(), program=STRAY)
+    (result,) = outcome.results
+    assert (result.status, result.evidence, result.work_on) == ("invalid", "parameters on meta", ("cpu", "meta"))
+    assert "Aten Op fallback from XPU to CPU happends" in outcome.log
+    assert "something else" not in outcome.log

@@ -18,7 +18,7 @@ from campaign.insight.recommend.choice import Question, answer
 from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
 from campaign.insight.recommend.far_off import reasons
 from campaign.insight.recommend.fit import Checked, Fitted
-from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PREDICTIONS, Asked, Objective
+from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PER_PRICE, PREDICTIONS, Asked, Objective
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
 from campaign.insight.recommend.observations import LinkStart, link_starts, undilated
 from campaign.insight.recommend.shape_enumeration import pool_of, system_of
@@ -44,6 +44,8 @@ def advise(tables: Tables, asked: Asked) -> Advice:
     metric = metric_of(tables.context)
     if metric != THROUGHPUT:
         tables, asked = _by_metric(tables, asked, metric)
+    if "price_per_h" not in tables.cells:  # of an earlier version
+        tables = replace(tables, cells=tables.cells.assign(price_per_h=np.nan))
     cells, runs = tables.cells, tables.runs
     named = ["precision", *option_columns(cells)]
     system = system_of(tables.context)
@@ -55,10 +57,11 @@ def advise(tables: Tables, asked: Asked) -> Advice:
         rows = rows[rows["measured"]]
     words = _words(cells, named, tables.design)
     allowed = rows if rows.empty else rows[_allowed(rows, asked)]
+    currency = str(tables.context.get("system", {}).get("currency", ""))
     answers = [
         answer(question, own)
         for objective in asked.objectives
-        for question, own in _questions(objective, rows, allowed, named, words, asked, metric)
+        for question, own in _questions(objective, rows, allowed, named, words, asked, metric, currency)
     ]
     document = RecommendationDocument(
         basis=_basis(models, system is not None, rows),
@@ -119,6 +122,7 @@ def _allowed(rows: pd.DataFrame, asked: Asked) -> np.ndarray[tuple[int], np.dtyp
         "throughput_per_s": rows["rate"],
         "step_s": rows["batch_global"] / rows["rate"],
         "device_hours_per_million": 1e6 / rows["rate"] * rows["devices"] / 3600,
+        "cost_per_million": 1e6 / rows["rate"] * rows["price_per_h"] / 3600,
         "energy_per_sample_j": rows["energy_j"],
         "measured": rows["measured"],
         "extrapolated": rows["extrapolated"] != "",
@@ -144,11 +148,13 @@ def _questions(
     words: Mapping[str, tuple[str, int, int]],
     asked: Asked,
     metric: Metric,
+    currency: str = "",
 ) -> Iterator[tuple[Question, pd.DataFrame]]:
     """A question for each workload as it is run, or one for a mix, with the candidates for it. Nobody who did not ask is told that
     there is no answer."""
     unasked = asked.objectives is DEFAULT
-    if rows.empty or (unasked and objective.name == PER_JOULE and not rows["energy_j"].notna().any()):
+    needs = {PER_JOULE: "energy_j", PER_PRICE: "price_per_h"}.get(objective.name)
+    if rows.empty or (unasked and needs and not rows[needs].notna().any()):
         return
     if objective.name == MIX:
         workloads = list(dict.fromkeys(rows["workload"]))
@@ -165,7 +171,8 @@ def _questions(
     own = dict(list(allowed.groupby(by, sort=False)))
     for key, measured in rows[rows["measured"]].groupby(by, sort=False):
         about = wording.describe(dict(zip(by, key, strict=True)), by)
-        yield Question(objective, about, (str(key[0]),), words, measured, metric), own.get(key, allowed.iloc[:0])
+        question = Question(objective, about, (str(key[0]),), words, measured, metric, currency)
+        yield question, own.get(key, allowed.iloc[:0])
 
 
 def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) -> tuple[str, ...]:

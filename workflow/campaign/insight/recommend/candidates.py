@@ -2,9 +2,10 @@
 
 A frame with a row for each shape, workload, batch, precision and options: its shape; `configuration`, `ranks`, `devices`, `way`;
 `measured`, `replayed`, `cell_id`, `n_ok`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`;
-`known`: whether that sd holds the spread of compositions, so that ties can be told; `energy_j` a sample, with `energy_sd`;
-`said_rate`: the model's of a measured cell whose configuration was left out; `extrapolated`: in words, or ''; `outside`: whether it
-is; `memory`: fits, out or unknown; `trusted`: whether predictions may be chosen; `shape`: its number.
+`price_per_h` of its devices, nan without prices; `known`: whether that sd holds the spread of compositions, so that ties can be
+told; `energy_j` a sample, with `energy_sd`; `said_rate`: the model's of a measured cell whose configuration was left out;
+`extrapolated`: in words, or ''; `outside`: whether it is; `memory`: fits, out or unknown; `trusted`: whether predictions may be
+chosen; `shape`: its number.
 """
 
 from __future__ import annotations
@@ -48,7 +49,19 @@ _KEPT = (
         "freedom",
         "known",
     ),
-    *("low", "high", "energy_j", "energy_sd", "said_rate", "extrapolated", "outside", "memory", "trusted", "shape"),
+    *(
+        "low",
+        "high",
+        "price_per_h",
+        "energy_j",
+        "energy_sd",
+        "said_rate",
+        "extrapolated",
+        "outside",
+        "memory",
+        "trusted",
+        "shape",
+    ),
 )
 
 
@@ -187,6 +200,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
     return frame.assign(
         measured=False,
         known=True,
+        price_per_h=frame["devices"] * (cells["price_per_h"] / cells["devices"]).median(),
         cell_id="",
         n_ok=0,
         configuration=[called[shape] for shape in each_shape],

@@ -20,6 +20,7 @@ from campaign.insight.recommend.objectives import (
     MIX,
     PER_DEVICE_HOUR,
     PER_JOULE,
+    PER_PRICE,
     THROUGHPUT,
     TIME,
     Objective,
@@ -54,6 +55,8 @@ class Question:
     measured: pd.DataFrame
     metric: Metric = metrics.THROUGHPUT
     """The campaign's; the objective `throughput` is about it."""
+    currency: str = ""
+    """That of the system file's prices."""
 
     @property
     def by_metric(self) -> bool:
@@ -64,6 +67,8 @@ class Question:
     def scale(self) -> _Scale:
         if self.by_metric:
             return _Scale(1 if self.metric.higher else -1, wording.rate, self.metric.unit)
+        if self.objective.name == PER_PRICE:
+            return _Scale(-1, wording.rate, f"{self.currency} a million samples".lstrip())
         return _SCALES[self.objective.name]
 
 
@@ -173,6 +178,8 @@ def _nothing(question: Question, rows: pd.DataFrame) -> Answer:
         why = "no configuration fulfils the constraints"
     elif question.objective.name == PER_JOULE:
         why = "no cell has samples of power"
+    elif question.objective.name == PER_PRICE:
+        why = "the system file has no prices (`price_per_h` of its devices)"
     elif question.objective.name == MIX:
         why = "no configuration has all workloads of the mix"
     else:
@@ -191,6 +198,8 @@ def _scored(objective: Objective, rows: pd.DataFrame) -> pd.DataFrame:
         value = rate / _MILLION
     elif objective.name == PER_DEVICE_HOUR:
         value = rate * _HOUR_S / rows["devices"]
+    elif objective.name == PER_PRICE:
+        value = rate * _HOUR_S / rows["price_per_h"] / _MILLION
     elif objective.name == PER_JOULE:
         value, sd = 1 / rows["energy_j"], rows["energy_sd"].fillna(rows["sd"])
     elif objective.name == CHEAPEST:

@@ -15,6 +15,7 @@ THROUGHPUT = "throughput"
 TIME = "time"
 PER_DEVICE_HOUR = "throughput-per-device-hour"
 PER_JOULE = "throughput-per-joule"
+PER_PRICE = "throughput-per-price"
 CHEAPEST = "cheapest-within"
 MIX = "mix"
 
@@ -23,6 +24,7 @@ MEANINGS = {
     TIME: "the shortest time for a million samples",
     PER_DEVICE_HOUR: "the most samples for each hour of each composed device, idle ones included",
     PER_JOULE: "the most samples for each joule of the devices in use, where power was sampled",
+    PER_PRICE: "the lowest price of a million samples, by the prices of composed devices in the system file",
     CHEAPEST: "the fewest device-hours among those that are at most so many percent slower than the fastest",
     MIX: "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
 }
@@ -35,6 +37,7 @@ PREDICTIONS = {
     "throughput_per_s": "samples per second of all devices, measured or predicted",
     "step_s": "seconds of a step",
     "device_hours_per_million": "device-hours for a million samples",
+    "cost_per_million": "price of a million samples, nan where the system file has no prices",
     "energy_per_sample_j": "joules of the devices in use, nan where power was not sampled",
     "measured": "whether it was measured",
     "extrapolated": "whether it is outside of what was measured",
@@ -84,11 +87,13 @@ class Asked:
 DEFAULT = (
     Objective(THROUGHPUT),
     Objective(PER_DEVICE_HOUR),
+    Objective(PER_PRICE),
     Objective(CHEAPEST, 5.0),
     Objective(PER_JOULE),
     Objective(MIX),
 )
-"""What the report answers: energy where power was sampled, the mix where there are several workloads."""
+"""What the report answers: prices where the system file has some, energy where power was sampled, the mix where there are several
+workloads."""
 
 
 def asked(
@@ -120,8 +125,8 @@ def _objective(text: str, known: Collection[str]) -> Objective:
     if name in MEANINGS and not rest:
         return Objective(name)
     raise ConfigError(
-        f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_JOULE}, {CHEAPEST}:5%, "
-        f"{MIX}:a=0.7,b=0.3"
+        f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_PRICE}, {PER_JOULE}, "
+        f"{CHEAPEST}:5%, {MIX}:a=0.7,b=0.3"
     )
 
 

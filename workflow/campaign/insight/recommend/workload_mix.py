@@ -59,6 +59,7 @@ def mixed(rows: pd.DataFrame, shares: Sequence[tuple[str, float]]) -> pd.DataFra
         trusted=True,
         cell_id="",
         n_ok=0,
+        price_per_h=np.nan,
         energy_j=np.nan,
         energy_sd=np.nan,
     )

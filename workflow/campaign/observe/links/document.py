@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from campaign.accelerators import Kind
 from campaign.observe.links.link_kinds import KINDS, kinds
 from campaign.observe.links.spec import Closed, LeftOut, LinkSpec, RankLinks
 
@@ -98,7 +99,7 @@ class LinksDocument(Closed):
     """One measurement of the links of one composition. Everything that was not measured is absent or None."""
 
     schema_version: Literal["links/1"] = "links/1"
-    runs_on: Literal["cuda", "cpu"]
+    runs_on: Kind
     devices: tuple[MeasuredDevice, ...]
     kinds: tuple[tuple[str | None, ...], ...] = Field(description="[from][to] the kind of way")
     settings: dict[str, Any] = Field(description="sizes, repeats, warm-up and time that were asked for")
@@ -236,7 +237,7 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevic
     )
     pinned, copied = "pinned host memory", "copy within main memory: the devices are CPU processes"
     return HostDevice(
-        what=pinned if spec.device == "cuda" else copied,
+        what=copied if spec.device == "cpu" else pinned,
         size_bytes=max(sizes),
         h2d_gb_per_s=to_device,
         d2h_gb_per_s=from_device,

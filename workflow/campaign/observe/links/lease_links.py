@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from campaign.accelerators import Kind
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
@@ -38,7 +39,7 @@ _START_S = 120.0  # loading torch from a busy shared file system
 def measure_links(
     launcher: Launcher,
     composition: Composition,
-    runs_on: Literal["cuda", "cpu"],
+    runs_on: Kind,
     settings: LinkMeasurement,
     directory: Path,
     marker: str,

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from campaign.errors import ConfigError
+from campaign.accelerators import ACCELERATORS
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
+from campaign.workloads.trainer.rank_device import choose_device, device_module
 from campaign.workloads.trainer.rank_interface import Place
 
 _BUFFERS = 3  # of one size that a rank holds at most
@@ -93,7 +94,7 @@ class Session:
     def run(self) -> None:
         """Measure everything; raises what torch raises."""
         torch.set_num_threads(1)
-        self.device = _device(self.spec.device, self.place.local_rank)
+        self.device = choose_device(self.spec.device, self.place.local_rank)
         self._join_group()
         self._exchange = Exchange(self.device)
         self._measure_host_device()
@@ -114,9 +115,9 @@ class Session:
             rank=self.place.rank,
             world_size=self.place.world_size,
             error=error,
-            backend="nccl" if self.device.type == "cuda" else "gloo",
+            backend=ACCELERATORS[self.spec.device].backend,
             torch_version=torch.__version__,
-            device_name=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU process",
+            device_name="CPU process" if self._gpus is None else self._gpus.get_device_name(self.device),
             took_s=time.monotonic() - self._started_s,
             latency=tuple(self._latency),
             unidirectional=tuple(self._unidirectional),
@@ -132,10 +133,16 @@ class Session:
         if dist.is_initialized():
             dist.destroy_process_group()
 
+    @property
+    def _gpus(self) -> Any:
+        """torch's module of the device; None on a CPU."""
+        return None if self.device.type == "cpu" else device_module(self.device.type)
+
     def _join_group(self) -> None:
+        kind = ACCELERATORS[self.spec.device]
         if self.place.world_size > 1:
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo",
+                "gloo" if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{kind.backend}",
                 rank=self.place.rank,
                 world_size=self.place.world_size,
                 timeout=timedelta(seconds=self.spec.time_out_s),
@@ -159,11 +166,9 @@ class Session:
 
     def _in_memory(self, size: int) -> bool:
         """Whether all ranks have enough free memory."""
-        if self.device.type == "cuda":
-            free = torch.cuda.mem_get_info(self.device)[0]
-        else:
-            # Hosts whose devices are CPU processes can all be one machine.
-            free = _available_bytes() // self.place.world_size
+        # Hosts whose devices are CPU processes can all be one machine.
+        shared = self._gpus is None
+        free = _available_bytes() // self.place.world_size if shared else self._gpus.mem_get_info(self.device)[0]
         word = torch.tensor([int(_BUFFERS * size > free)])
         dist.all_reduce(word)
         return not word.item()
@@ -245,7 +250,7 @@ class Session:
 
     def _measure_host_device(self) -> None:
         """One device at a time: those of a host share the way to its memory."""
-        most = LARGEST_COPY_BYTES if self.device.type == "cuda" else LARGEST_COPY_ON_CPU_BYTES
+        most = LARGEST_COPY_ON_CPU_BYTES if self._gpus is None else LARGEST_COPY_BYTES
         size = min(most, self.spec.sizes_bytes[-1])
         for rank in range(self.place.world_size):
             if self.place.world_size > 1:
@@ -256,30 +261,16 @@ class Session:
 
     def _reaches(self) -> dict[int, bool]:
         """By rank on the same host, where this process sees its device too."""
-        if self.device.type != "cuda" or torch.cuda.device_count() == 1:
+        gpus = self._gpus
+        if gpus is None or gpus.device_count() == 1:
             return {}
         mine, own = self.spec.hosts[self.place.rank], self.device.index
         there = [rank for rank, host in enumerate(self.spec.hosts) if host == mine]
         return {
-            rank: torch.cuda.can_device_access_peer(own, index)
+            rank: gpus.can_device_access_peer(own, index)
             for rank in there
-            if (index := own + rank - self.place.rank) != own and 0 <= index < torch.cuda.device_count()
+            if (index := own + rank - self.place.rank) != own and 0 <= index < gpus.device_count()
         }
-
-
-def _device(kind: str, local_rank: int) -> torch.device:
-    if kind == "cpu":
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    # One visible device: the launcher has bound each rank to its own. More: the local rank chooses.
-    index = 0 if count == 1 else local_rank
-    if index >= count:
-        raise ConfigError(
-            f"local rank {index} has no device of its own: this process sees {count} (driver, CUDA_VISIBLE_DEVICES)"
-        )
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    return device
 
 
 def _available_bytes() -> int:

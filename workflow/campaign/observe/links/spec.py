@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from campaign.accelerators import Kind
 from campaign.errors import ConfigError, RecordError
 from campaign.files import write_once
 from campaign.workloads.trainer.rank_interface import result_path
@@ -26,7 +27,7 @@ class LinkSpec(Closed):
     repeats: int = Field(ge=1)
     warmup: int = Field(ge=0)
     budget_s: float = Field(gt=0)
-    device: Literal["cuda", "cpu"]
+    device: Kind
     time_out_s: float = Field(gt=0, description="of one operation between ranks; waiting for a turn is one too")
 
     @field_validator("sizes_bytes")

@@ -1,18 +1,22 @@
 """Timed messages between two ranks, and copies between a device and its host's memory. Needs torch.
 
 Every message of a sample is answered: the clock of the sender runs from before the send until the receiver's word (4 bytes) that
-all of it is there. On CUDA operations are queued on the device, and the clock stops after the last of them (`synchronize`), so that
-times hold the start of kernels, as they do in every program that uses NCCL.
+all of it is there. A GPU queues operations, and the clock stops after the last of them (`synchronize`), so that times hold the
+start of kernels, as they do in every program that uses NCCL.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from campaign.workloads.trainer.rank_device import device_module
 
 PING_PONGS = 10  # in one latency sample
 LARGEST_COPY_BYTES = 2**28
@@ -33,11 +37,11 @@ class Exchange:
         return torch.zeros(size_bytes // 4, device=self.device)
 
     def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if self.device.type != "cpu":
+            device_module(self.device.type).synchronize(self.device)
 
     def ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
-        """Seconds one way: half of a message there and back. On CUDA the mean of several that are queued, else their median."""
+        """Seconds one way: half of a message there and back. On a GPU the mean of several that are queued, else their median."""
         self.synchronize()
         trips_s = []
         started_s = before_s = time.perf_counter()
@@ -53,7 +57,7 @@ class Exchange:
         self.synchronize()
         whole_s = (time.perf_counter() - started_s) / PING_PONGS
         # On a queue only the whole has an end; elsewhere a trip during which something else ran says nothing of the link.
-        return (whole_s if self.device.type == "cuda" else median(trips_s)) / 2
+        return (median(trips_s) if self.device.type == "cpu" else whole_s) / 2
 
     def one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
         """Seconds until the receiver's word is back; of no meaning at the receiver."""
@@ -96,16 +100,16 @@ def _wait(*operations: dist.P2POp) -> None:
 
 def copies_s(device: torch.device, size_bytes: int, warmup: int, repeats: int) -> tuple[list[float], list[float]]:
     """Seconds of copies to the device and from it. Host memory is pinned; for a CPU process both are copies within main memory."""
-    host = torch.zeros(size_bytes // 4, pin_memory=device.type == "cuda")
+    host = torch.zeros(size_bytes // 4, pin_memory=device.type != "cpu")
     there = torch.zeros(size_bytes // 4, device=device)
-    timed = _by_events if device.type == "cuda" else _by_clock
+    timed = _by_clock if device.type == "cpu" else partial(_by_events, device_module(device.type))
     to_device = [timed(lambda: there.copy_(host, non_blocking=True)) for _ in range(warmup + repeats)]
     from_device = [timed(lambda: host.copy_(there, non_blocking=True)) for _ in range(warmup + repeats)]
     return to_device[warmup:], from_device[warmup:]
 
 
-def _by_events(copy: Callable[[], object]) -> float:
-    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+def _by_events(module: Any, copy: Callable[[], object]) -> float:
+    before, after = module.Event(enable_timing=True), module.Event(enable_timing=True)
     before.record()
     copy()
     after.record()

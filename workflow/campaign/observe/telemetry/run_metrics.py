@@ -18,6 +18,8 @@ from campaign.observe.telemetry.samples import HostSamples, Series, Window, toge
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _GB = 1e9
 T = TypeVar("T")
+_FEWEST_LOOKS = 5
+_BUSY_PCT, _CONTEXT_MIB = 1.0, 32.0
 
 ONE_MACHINE = "telemetry: emulated hosts share one machine's counters"
 WHOLE_RUN = "telemetry over the whole run"
@@ -122,6 +124,41 @@ def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tupl
             chosen = sorted(there, key=lambda part: _number(host, part))[: len(wanted.named)]
         found |= {part: _Device(host, part) for part in chosen}
     return list(found.values()), missing
+
+
+def unused_devices(
+    hosts: Sequence[HostSamples], used: Mapping[str, Used], run: Window
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Devices that did nothing in a run, and flags of those that computed nothing.
+
+    Neither was busy in any sample. A program that uses a device has memory there, a hundred MiB for its context alone; where there
+    is none, nothing ran. Copies need no kernels, so that memory on a device that was not busy is no proof. Of devices without a
+    name, as many as the run has may be any of the host's.
+    """
+    unused: list[str] = []
+    idle: list[str] = []
+    for host in hosts:
+        wanted = used.get(host.host, Used())
+        there = {_bare(part): part for part in host.parts("gpu")}
+        named = [there.get(_bare(f"gpu:{name}")) for name in wanted.named]
+        parts = [part for part in named if part] if wanted.by_name else list(there.values())
+        still = [found for part in parts if (found := _still(_Device(host, part), run))]
+        lacking = still[: max(0, len(wanted.named) - (len(parts) - len(still)))]
+        unused += [said for said, in_use in lacking if not in_use]
+        idle += [f"telemetry: {said}" for said, in_use in lacking if in_use]
+    return tuple(unused), tuple(idle)
+
+
+def _still(device: _Device, run: Window) -> tuple[str, bool] | None:
+    """How little a device did, in words, and whether a program may have been on it; None for one that did something."""
+    busy, memory = (device.covered(name, run) for name in ("utilisation_pct", "memory_used_mib"))
+    samples = len(busy.inside(run).times) if busy else 0
+    if busy is None or samples < _FEWEST_LOOKS or busy.peak(run) >= _BUSY_PCT:
+        return None
+    said = f"{device.part} on {device.seen_by.host} was never busy in {samples} samples"
+    if memory is None:
+        return said, True
+    return f"{said}, and had {memory.peak(run):.3g} MiB of its memory in use", memory.peak(run) >= _CONTEXT_MIB
 
 
 def _bare(part: str) -> str:

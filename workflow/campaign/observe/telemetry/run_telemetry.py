@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from campaign.launch.rank_placement import UsedDevices
-from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary
+from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, Window, rows
 
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ _STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
 
 @dataclass(frozen=True)
 class Summary:
-    """Telemetry of one run. written: whether a file of its samples was written."""
+    """Telemetry of one run. written: whether a file of its samples was written; unused: see `run_metrics.unused_devices`."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     written: bool = False
+    unused: tuple[str, ...] = ()
 
 
 class Telemetry:
@@ -92,8 +93,11 @@ class Telemetry:
         flags = [f"telemetry: no samples of {host}" for host in silent if expected or hosts]
         if not any(len(series.times) > 1 for host in hosts for series in host.series.values()):
             return Summary({}, tuple(flags) if expected else ())
-        metrics, more = summary(hosts, window, self._used(devices), samples)
+        used = self._used(devices)
+        metrics, more = summary(hosts, window, used, samples)
         flags += more
+        unused, idle = unused_devices(hosts, used, Window(started, ended))
+        flags += idle
         if metrics and steady is None:
             flags.append(WHOLE_RUN)
         if not metrics and expected:
@@ -101,7 +105,7 @@ class Telemetry:
         if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent):
             flags.append(ONE_MACHINE)
         problem = write(out, hosts)
-        return Summary(metrics, tuple(flags + ([problem] if problem else [])), not problem)
+        return Summary(metrics, tuple(flags + ([problem] if problem else [])), not problem, unused)
 
     def _between(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
         """What samplers saw, and the hosts of those that saw nothing. Samples are read once."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from campaign.accelerators.peak_rates import peak_tflops
 from campaign.documents.fields import Precision
 from campaign.errors import ConfigError
-from campaign.workloads.peak_rates import peak_tflops
 from campaign.workloads.protocol import Workload
 from campaign.workloads.sample_flops import SIZES
 from campaign.workloads.traces.trace_file import Trace, compute_row, make_trace

@@ -6,11 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 
 from campaign.workloads.trainer.dataset import Dataset, Record
 from campaign.workloads.trainer.models import Sample, Trainable, batch_of
+from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 from campaign.workloads.trainer.replayed_model import ReplayedFeed
 
@@ -103,7 +105,7 @@ class StorageFeed:
         self._device = device
         self._channels_last = channels_last
         self._next = 0
-        self._free: list[_Free] = [(Record(example, device.type == "cuda"), None) for _ in range(2 * workers + 1)]
+        self._free: list[_Free] = [(Record(example, device.type != "cpu"), None) for _ in range(2 * workers + 1)]
         self._given: _Free | None = None
         self._threads = ThreadPoolExecutor(workers, "loader") if workers else None
         self._coming: deque[Future[Record]] = deque()
@@ -131,9 +133,10 @@ class StorageFeed:
         self.waited_s = (self.waited_s or 0.0) + time.perf_counter() - started_s
         batch = _on_device(record.tensors, self._device, self._channels_last)
         event = None
-        if self._device.type == "cuda":
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self._device))
+        if self._device.type != "cpu":
+            module = device_module(self._device.type)
+            event = module.Event()
+            event.record(module.current_stream(self._device))
         self._given = record, event
         return batch
 
@@ -145,7 +148,7 @@ class StorageFeed:
         return record
 
 
-_Free = tuple[Record, torch.cuda.Event | None]
+_Free = tuple[Record, Any]  # and the event after its copy to a device, or None
 """Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
 
 

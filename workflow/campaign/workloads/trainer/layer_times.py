@@ -18,7 +18,7 @@ _Part = tuple[Layer, Phase] | None  # None: the optimizer
 def measure_layers(training: Training, trainable: Trainable, step_times_s: Sequence[float]) -> LayerTimes:
     """The median measured step by its parts: as they are divided in as many further steps, on the mean of the middle half of these.
 
-    Of a device that communicates with no other. On CUDA by events, which is not verified yet.
+    Of a device that communicates with no other. On a GPU by events, which is not verified yet.
     """
     layers = network_layers(trainable)
     found = _middle([_step_by_part(training, trainable, layers) for _ in step_times_s])

@@ -115,7 +115,7 @@ def _replicated(
     elif name != "single":
         model = wrapped = DistributedDataParallel(
             trainable,
-            device_ids=[device] if device.type == "cuda" else None,
+            device_ids=None if device.type == "cpu" else [device],
             init_sync=spec.replay is None,
             **_bucket_caps(float(options["bucket_mib"]), spec.thinning),
         )

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from campaign.documents.fields import Precision
 from campaign.workloads.trainer.models import Trainable
+from campaign.workloads.trainer.rank_device import device_module
 
 _AUTOCAST: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _TF32_CAPABILITY = (8, 0)
@@ -60,12 +61,24 @@ def unsupported_reason(precision: Precision, device: torch.device, allow_emulati
             wanted = " or ".join(sorted(_CPU_FEATURES[precision]))
             return f"this CPU has no {precision} instructions ({wanted}); with option emulation: allow it is computed slowly"
         return None
+    if device.type != "cuda":
+        return _unsupported_elsewhere(precision, device)
     major, minor = torch.cuda.get_device_capability(device)
     name = f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor})"
     if precision == "tf32" and (major, minor) < _TF32_CAPABILITY:
         return f"{name} has no tf32; it needs compute capability 8.0"
     if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=allow_emulation):
         return f"{name} has no bf16; torch would emulate it"
+    return None
+
+
+def _unsupported_elsewhere(precision: Precision, device: torch.device) -> str | None:
+    """Of a device that is neither a CPU nor one with CUDA's interface."""
+    if precision == "tf32":
+        return f"tf32 is a mode of NVIDIA's tensor cores, and none of {device.type} here"
+    module = device_module(device.type)
+    if precision == "bf16" and not module.is_bf16_supported(including_emulation=False):
+        return f"{module.get_device_name(device)} has no bf16; torch would emulate it"
     return None
 
 

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
+from campaign.accelerators.fallbacks import TORCH_WARNINGS
 from campaign.documents.record import Status
 from campaign.errors import ConfigError
 from campaign.workloads.failures import classify
@@ -46,6 +47,8 @@ def _run(environment: Mapping[str, str]) -> int:
     if not sys.warnoptions:
         # What torch has to say of its own interfaces, once in every rank of every run, would hide what the log is read for.
         warnings.simplefilter("ignore")
+    # Work that a device leaves to the CPU makes the run invalid, whatever else a site silences.
+    warnings.filterwarnings("always", message=f".*(?:{TORCH_WARNINGS})")
     if place.world_size > 1 and place.local_ranks is not None:
         # Without an interface gloo resolves the host's name, which need not lead to this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from campaign.accelerators import Kind
 from campaign.documents.cell import Scalar
 from campaign.documents.fields import Precision
 from campaign.documents.record import Status
@@ -127,7 +128,7 @@ class TrainSpec(BaseModel):
     measured_steps: int = Field(ge=1)
     seed: int = Field(default=1234, ge=0)
     options: dict[str, Scalar] = Field(default_factory=dict)
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Kind = "cpu"
     storage_dir: Path | None = None
     storage_gb_per_s: float | None = Field(default=None, gt=0)
     storage_ranks: int = Field(default=1, ge=1)
@@ -155,7 +156,7 @@ class TrainSpec(BaseModel):
     def channels_last(self) -> bool:
         """Whether images and convolutions are to have that memory format; `fully_shard` takes no weights that have it."""
         options = self.resolved_options()
-        return bool(options.get("channels_last", self.device == "cuda" and options["parallel"] != "fsdp"))
+        return bool(options.get("channels_last", self.device != "cpu" and options["parallel"] != "fsdp"))
 
     def resolved_options(self) -> dict[str, Scalar]:
         """The model's default options with this run's on top."""
@@ -240,6 +241,7 @@ class RankResult(BaseModel):
     host_memory_peak_bytes: int | None = None
     device_memory_allocated_peak_bytes: int | None = None
     device_memory_reserved_peak_bytes: int | None = None
+    work_on: tuple[str, ...] = ()  # torch's devices of parameters and gradients at start and end, and of all losses
     device_name: str = ""
     device_uuid: str | None = None
     torch_version: str = ""

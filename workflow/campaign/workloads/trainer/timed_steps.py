@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import Feed
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
+from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 _SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
@@ -181,21 +183,21 @@ class CpuClock:
         return [after - before for before, after in zip(self._marks_s, self._marks_s[1:], strict=False)]
 
 
-class CudaClock:
+class DeviceClock:
     """Events in the device's queue, read after the window: timing a step does not wait for it."""
 
     dilation = 1.0
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._events: list[torch.cuda.Event] = []
+        self._device, self._module = device, device_module(device.type)
+        self._events: list[Any] = []
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self._device)
+        self._module.synchronize(self._device)
 
     def mark(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
+        event = self._module.Event(enable_timing=True)
+        event.record(self._module.current_stream(self._device))
         self._events.append(event)
 
     def step_times_s(self) -> list[float]:
@@ -203,16 +205,17 @@ class CudaClock:
         return [before.elapsed_time(after) / 1000 for before, after in pairs]
 
 
-Clock = CpuClock | CudaClock
+Clock = CpuClock | DeviceClock
 
 
 def make_clock(device: torch.device, dilation: float = 1.0) -> Clock:
-    return CudaClock(device) if device.type == "cuda" else CpuClock(dilation)
+    return CpuClock(dilation) if device.type == "cpu" else DeviceClock(device)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured steps: each one's time, all together by the wall clock and by processor time, and each one's loss.
+    """The measured steps: each one's time, all together by the wall clock and by processor time, each one's loss, and the devices
+    that losses were on.
 
     started: Unix seconds at its begin, by this host's clock. Times of steps and window are those of the measured device.
     """
@@ -222,6 +225,7 @@ class Window:
     window_s: float
     process_time_s: float
     losses: tuple[float, ...]
+    losses_on: tuple[str, ...] = ()
 
 
 def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Callable[[], None]) -> Window:
@@ -239,8 +243,8 @@ def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Calla
     window_s = (time.perf_counter() - start_s) / clock.dilation
     process_time_s = time.process_time() - process_start_s
     barrier()
-    read = torch.stack(losses).double().cpu().tolist()
-    return Window(started, tuple(clock.step_times_s()), window_s, process_time_s, tuple(read))
+    read, losses_on = torch.stack(losses).double().cpu().tolist(), tuple(sorted({str(loss.device) for loss in losses}))
+    return Window(started, tuple(clock.step_times_s()), window_s, process_time_s, tuple(read), losses_on)
 
 
 def measure_communication(training: Training, step_times_s: tuple[float, ...]) -> tuple[float, float]:

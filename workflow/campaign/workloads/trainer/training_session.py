@@ -22,8 +22,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Status
-from campaign.errors import ConfigError
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import make_feed
@@ -31,6 +31,7 @@ from campaign.workloads.trainer.layer_times import measure_layers
 from campaign.workloads.trainer.models import flops_per_step
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
+from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
 from campaign.workloads.trainer.rank_interface import Place, RankResult, TrainSpec
 from campaign.workloads.trainer.replayed_model import ReplayedModel
 from campaign.workloads.trainer.timed_steps import (
@@ -67,7 +68,7 @@ class Session:
         # Before any tensor work: OpenMP's pool is made at the first, and a rank stands for one core.
         torch.set_num_threads(1)
         spec, place = self.spec, self.place
-        self.device = device = self._choose_device()
+        self.device = device = choose_device(spec.device, place.local_rank, spec.replicas)
         self.flags = self._conditions()
         if reason := unsupported_reason(spec, place.world_size, device):
             return self.result("unsupported", reason=reason)
@@ -94,16 +95,18 @@ class Session:
             warmup = training.warm_up()
             clock = make_clock(device, spec.dilation)
             clock.synchronize()
+        at_start = self._places(trainable)
         if warmup.steady is False:
             self.flags.append(NOT_STEADY)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if device.type != "cpu":
+            device_module(device.type).reset_peak_memory_stats(device)
         if paced is not None:
             paced.begin_window()
         predicted = spec.replay is not None and training.strategy.name not in ("single", "dp")
         collectives = collectives_so_far() if predicted else 0
         applied, waited_s = training.applied_steps, feed.waited_s
         window = measure(training.step, spec.measured_steps, clock, self._barrier)
+        at_end = {**self._places(trainable), "losses": window.losses_on}
         lost_s = None if paced is None else paced.lost_s()
         skipped = spec.measured_steps - (training.applied_steps - applied)
         traffic = training.strategy.traffic
@@ -124,6 +127,9 @@ class Session:
                 "loss_first": _finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
                 "loss_last": _finite(window.losses[-1]),
                 "flops_per_step": flops_per_step(spec) if place.rank == 0 else None,
+                "work_on": tuple(
+                    sorted({on for seen in (at_start, at_end) for every in seen.values() for on in every})
+                ),
             }
             if measured["precision"] != spec.precision:
                 self.flags.append(f"precision in force is {measured['precision']}, not {spec.precision}")
@@ -135,7 +141,8 @@ class Session:
             measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
         if spec.times_layers:
             measured["layer_times"] = measure_layers(training, trainable, window.step_times_s)
-        status, reason, evidence = self._judge(window, skipped)
+        astray = elsewhere(device, at_end) or elsewhere(device, at_start)
+        status, reason, evidence = self._judge(window, skipped, astray)
         return self.result(
             status,
             reason=reason,
@@ -163,7 +170,7 @@ class Session:
         )
 
     def _of_the_device(self) -> dict[str, Any]:
-        return {} if self.spec.replay else {**_identity(self.device), **_memory_peaks(self.device)}
+        return {} if self.spec.replay else {**identity(self.device), **_memory_peaks(self.device)}
 
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.
@@ -185,29 +192,11 @@ class Session:
         finally:
             self.phases_s[name] = time.perf_counter() - start_s
 
-    def _choose_device(self) -> torch.device:
-        if self.spec.device == "cpu":
-            return torch.device("cpu")
-        count = torch.cuda.device_count()
-        if count == 0:
-            raise ConfigError(
-                "device cuda was asked for and this process sees none (driver, CUDA_VISIBLE_DEVICES, torch build)"
-            )
-        if count < self.spec.replicas:
-            raise ConfigError(f"{self.spec.replicas} devices were asked for in one process, and it sees {count}")
-        # One visible device: the launcher has bound each rank to its own. More: the local rank chooses.
-        index = 0 if count == 1 else self.place.local_rank
-        if index >= count:
-            raise ConfigError(f"local rank {index} has no device of its own: this process sees {count}")
-        device = torch.device("cuda", index)
-        torch.cuda.set_device(device)
-        return device
-
     def _join_group(self) -> None:
         if self.place.world_size > 1:
             dist.init_process_group(
-                "nccl" if self.device.type == "cuda" else "gloo",
-                device_id=self.device if self.device.type == "cuda" else None,
+                ACCELERATORS[self.spec.device].backend,
+                device_id=None if self.device.type == "cpu" else self.device,
                 rank=self.place.rank,
                 world_size=self.place.world_size,
                 timeout=timedelta(seconds=self.spec.time_out_s),
@@ -215,7 +204,7 @@ class Session:
 
     def _barrier(self) -> None:
         if self.place.world_size > 1:
-            dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+            dist.barrier(device_ids=None if self.device.type == "cpu" else [self.device.index])
 
     def _paced(self) -> PacedDevices | None:
         """The emulated devices of this process. Before the model is built, because counting draws random numbers."""
@@ -245,8 +234,15 @@ class Session:
         self._built["parameters"] = sum(parameter.numel() for parameter in trainable.parameters())
         return trainable
 
-    def _judge(self, window: Window, skipped: int) -> tuple[Status, str, str]:
-        """Status, reason and evidence."""
+    def _places(self, trainable: models.Trainable) -> dict[str, tuple[str, ...]]:
+        parameters = list(trainable.parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return places({"parameters": parameters, "gradients": gradients})
+
+    def _judge(self, window: Window, skipped: int, astray: str) -> tuple[Status, str, str]:
+        """Status, reason and evidence. astray: what was not on the device."""
+        if astray:
+            return "invalid", f"the work was not all on {self.device}, the device of this rank", astray
         steps = self.spec.measured_steps
         for number, loss in enumerate(window.losses, 1):
             if not math.isfinite(loss):
@@ -284,20 +280,11 @@ def _memory_peaks(device: torch.device) -> dict[str, int]:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             peaks["host_memory_peak_bytes"] = int(line.split()[1]) * 1024
-    if device.type == "cuda":
-        peaks["device_memory_allocated_peak_bytes"] = torch.cuda.max_memory_allocated(device)
-        peaks["device_memory_reserved_peak_bytes"] = torch.cuda.max_memory_reserved(device)
+    if device.type != "cpu":
+        memory = device_module(device.type)
+        peaks["device_memory_allocated_peak_bytes"] = memory.max_memory_allocated(device)
+        peaks["device_memory_reserved_peak_bytes"] = memory.max_memory_reserved(device)
     return peaks
-
-
-def _identity(device: torch.device) -> dict[str, str]:
-    if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
-        return {"device_name": found.name, "device_uuid": str(found.uuid)}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return {"device_name": line.partition(":")[2].strip()}
-    return {"device_name": os.uname().machine}
 
 
 def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:

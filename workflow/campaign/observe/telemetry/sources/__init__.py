@@ -15,6 +15,7 @@ SOURCES: dict[str, str] = {
     "host": "campaign.observe.telemetry.sources.host",
     "nvidia": "campaign.observe.telemetry.sources.nvidia",
     "amd": "campaign.observe.telemetry.sources.amd",
+    "intel": "campaign.observe.telemetry.sources.intel",
     "gauges": "campaign.observe.telemetry.sources.program_gauges",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.workloads.peak_rates import peak_tflops
+from campaign.accelerators.peak_rates import peak_tflops
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,9 @@ from campaign.workloads.peak_rates import peak_tflops
         ("NVIDIA B200", "bf16", 2250.0),
         ("AMD Instinct MI250X", "fp16", 191.5),
         ("AMD Instinct MI300X", "fp32", 163.4),
+        ("AMD Instinct MI300A", "bf16", 980.6),
+        ("Intel(R) Data Center GPU Max 1100", "bf16", 355.5),
+        ("Intel(R) Data Center GPU Max 1550", "tf32", 209.7),
     ],
 )
 def test_a_reported_name_has_its_dense_peak(name: str, precision: str, peak: float) -> None:

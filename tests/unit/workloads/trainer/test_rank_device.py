@@ -1,0 +1,85 @@
+"""Which device a rank takes, and what it says of where its work was. GPUs of all vendors are stand-ins."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from campaign.accelerators import Kind
+from campaign.errors import ConfigError
+from campaign.workloads.trainer import rank_device
+from campaign.workloads.trainer.rank_device import choose_device, elsewhere, identity, places
+
+
+class Module(SimpleNamespace):
+    """`torch.xpu` or `torch.cuda` with some devices."""
+
+    chosen: torch.device | None = None
+
+    def device_count(self) -> int:
+        return int(self.count)
+
+    def set_device(self, device: torch.device) -> None:
+        self.chosen = device
+
+    def get_device_properties(self, device: torch.device) -> Any:
+        return SimpleNamespace(name="Intel(R) Data Center GPU Max 1550", uuid=bytes(range(16)))
+
+
+@pytest.fixture
+def xpu(monkeypatch: pytest.MonkeyPatch) -> Module:
+    module = Module(count=2)
+    monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
+    return module
+
+
+@pytest.mark.parametrize(("count", "local_rank", "index"), [(1, 3, 0), (2, 1, 1)])
+def test_a_rank_takes_the_device_it_is_shown_or_that_of_its_number(
+    xpu: Module, count: int, local_rank: int, index: int
+) -> None:
+    xpu.count = count
+    device = choose_device("xpu", local_rank)
+    assert device == xpu.chosen == torch.device("xpu", index)
+    assert identity(device) == {
+        "device_name": "Intel(R) Data Center GPU Max 1550",
+        "device_uuid": "000102030405060708090a0b0c0d0e0f",
+    }
+
+
+@pytest.mark.parametrize(
+    ("count", "local_rank", "devices", "words"),
+    [(0, 0, 1, "sees none .*ZE_AFFINITY_MASK"), (2, 2, 1, "local rank 2"), (2, 0, 3, "3 devices")],
+)
+def test_a_device_that_is_not_there_is_no_cpu(
+    xpu: Module, count: int, local_rank: int, devices: int, words: str
+) -> None:
+    xpu.count = count
+    with pytest.raises(ConfigError, match=words):
+        choose_device("xpu", local_rank, devices)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hip", "cuda", "words"), [("cuda", "6.4", None, "runs_on: rocm"), ("rocm", None, "13.0", "built for CUDA")]
+)
+def test_a_torch_of_the_other_vendor_is_told_apart(
+    xpu: Module, monkeypatch: pytest.MonkeyPatch, kind: Kind, hip: str | None, cuda: str | None, words: str
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(ConfigError, match=words):
+        choose_device(kind, 0)
+
+
+def test_tensors_elsewhere_are_told_from_those_on_the_device() -> None:
+    model = torch.nn.Linear(2, 2)
+    on_cpu = places({"parameters": model.parameters(), "gradients": []})
+    assert on_cpu == {"parameters": ("cpu",)}
+    assert elsewhere(torch.device("cpu"), on_cpu) == ""
+    assert elsewhere(torch.device("xpu", 1), on_cpu) == "parameters on cpu"
+    mixed = places({"losses": [torch.zeros(1, device="meta"), torch.zeros(1)]})
+    assert elsewhere(torch.device("meta"), mixed) == "losses on cpu"
+    assert elsewhere(torch.device("xpu", 1), {"losses": ("xpu:0", "xpu:1")}) == "losses on xpu:0"
+    assert elsewhere(torch.device("xpu"), {"losses": ("xpu:0",)}) == ""

@@ -1,0 +1,71 @@
+"""NVIDIA GPUs: CUDA, NCCL, NVML.
+
+Sources: CUDA C++ programming guide (CUDA_VISIBLE_DEVICES); nvidia-smi --help-query-gpu; data sheets as noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from campaign.accelerators.accelerator import Accelerator, peaks
+
+_MASK = "CUDA_VISIBLE_DEVICES"
+_H100_SXM = peaks(67.0, 494.5, 989.5, 989.5)
+
+
+def _visible(names: Sequence[str]) -> Mapping[str, str]:
+    return {_MASK: ",".join(names)}
+
+
+CUDA = Accelerator(
+    kind="cuda",
+    title="NVIDIA GPU",
+    torch_type="cuda",
+    backend="nccl",
+    masks=(_MASK,),
+    visible=_visible,
+    list_command=("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"),
+    describe_command=(
+        "nvidia-smi",
+        "--query-gpu=index,uuid,name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max",
+        "--format=csv,noheader",
+    ),
+    container_option="--nv",
+    out_of_memory=(
+        # Only the common prefix: the class and the words after it changed with nearly every release of torch.
+        r"CUDA(?: error:)? out of memory",
+        r"CUBLAS_STATUS_ALLOC_FAILED",
+        r"CUDNN_STATUS_ALLOC_FAILED",
+        r"Cuda failure (?:2 )?'out of memory'",
+        r"CUDA failure \S+ 'out of memory'",  # nccl-tests
+        # On its own a warning of allocators that then ask for less.
+        r"CUDA_ERROR_OUT_OF_MEMORY|cudaError(?:OutOfMemory|MemoryAllocation)\b",
+    ),
+    communication_errors=(
+        r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
+    ),
+    peaks=(
+        (r"p100", r"pcie", peaks(9.3, fp16=18.7)),  # NVIDIA Tesla P100 data sheet
+        (r"p100", r"sxm2?|nvlink", peaks(10.6, fp16=21.2)),
+        (r"v100s", r"", peaks(16.4, fp16=130.0)),  # NVIDIA V100 data sheet 1165301-r5
+        (r"v100", r"pcie", peaks(14.0, fp16=112.0)),
+        (r"v100", r"sxm[23]?|nvlink", peaks(15.7, fp16=125.0)),
+        (r"t4", r"", peaks(8.1, fp16=65.0)),  # NVIDIA T4 data sheet 951643
+        # Data sheet; its tensor figures are with sparsity and fp8, so that they are left out.
+        (r"rtx6000", r"ada", peaks(91.1)),
+        (r"rtx6000", r"quadro", peaks(16.3, fp16=130.5)),  # NVIDIA Turing architecture white paper WP-09183-001
+        (r"a10", r"", peaks(31.2, 62.5, 125.0, 125.0)),  # NVIDIA A10 data sheet
+        # Computed: 56 multiprocessors at 1.44 GHz with the rates of the A100's (data sheet: 10.3, 82, 165).
+        (r"a30", r"", peaks(10.3, 82.0, 165.0, 165.0)),
+        (r"a40", r"", peaks(37.4, 74.8, 149.7, 149.7)),  # NVIDIA A40 data sheet
+        (r"a100", r"", peaks(19.5, 156.0, 312.0, 312.0)),  # NVIDIA A100 data sheet 1758950-r4 (PCIe and SXM alike)
+        (r"l4", r"", peaks(30.3, 60.0, 121.0, 121.0)),  # NVIDIA L4 data sheet, half
+        (r"l40s", r"", peaks(91.6, 183.0, 362.0, 362.0)),  # NVIDIA L40S data sheet, half
+        (r"h[12]00", r"nvl", {}),
+        (r"h100", r"pcie", peaks(51.0, 378.0, 756.5, 756.5)),  # NVIDIA H100 tensor core GPU data sheet, half
+        (r"h100", r"sxm5?|hbm3", _H100_SXM),
+        (r"h200", r"", _H100_SXM),  # it computes as H100 SXM
+        (r"b200", r"", peaks(75.0, 1100.0, 2250.0, 2250.0)),  # NVIDIA Blackwell data sheet, HGX B200, half
+    ),
+    telemetry="NVML (nvidia-ml-py)",
+)

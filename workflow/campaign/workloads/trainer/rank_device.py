@@ -1,0 +1,86 @@
+"""The torch device of a rank: chosen, identified, and the evidence that its work was there. Needs torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from campaign.accelerators import ACCELERATORS, Kind
+from campaign.errors import ConfigError
+
+
+def choose_device(kind: Kind, local_rank: int, devices: int = 1) -> torch.device:
+    """The device of a rank, made torch's current one; devices: how many this process uses.
+
+    ConfigError: this process sees too few, or its torch is for another kind. Nothing is ever run in its place.
+    """
+    accelerator = ACCELERATORS[kind]
+    if accelerator.torch_type == "cpu":
+        return torch.device("cpu")
+    if problem := _wrong_build(kind):
+        raise ConfigError(f"device {kind} was asked for, and {problem}")
+    count = device_module(accelerator.torch_type).device_count()
+    if count == 0:
+        masks = ", ".join(accelerator.masks)
+        raise ConfigError(
+            f"device {kind} was asked for and this process sees none (driver, {masks}, torch build: {torch.__version__})"
+        )
+    if count < devices:
+        raise ConfigError(f"{devices} devices were asked for in one process, and it sees {count}")
+    # One visible device: the launcher has bound each rank to its own. More: the local rank chooses.
+    index = 0 if count == 1 else local_rank
+    if index >= count:
+        raise ConfigError(f"local rank {index} has no device of its own: this process sees {count}")
+    device = torch.device(accelerator.torch_type, index)
+    device_module(device.type).set_device(device)
+    return device
+
+
+def device_module(torch_type: str) -> Any:
+    """`torch.cuda`, `torch.xpu`, ..: what torch has for each type of device under the same names."""
+    return torch.get_device_module(torch_type)
+
+
+def _wrong_build(kind: Kind) -> str:
+    """AMD's devices have CUDA's names in torch, so that only its build tells them apart."""
+    hip = torch.version.hip is not None
+    if kind == "rocm" and not hip and torch.version.cuda is not None:
+        return "this torch is built for CUDA"
+    if kind == "cuda" and hip:
+        return "this torch is built for ROCm; use `runs_on: rocm`"
+    return ""
+
+
+def identity(device: torch.device) -> dict[str, str]:
+    """`device_name`, and `device_uuid` where torch tells it."""
+    if device.type != "cpu":
+        found = device_module(device.type).get_device_properties(device)
+        uuid = getattr(found, "uuid", None)
+        text = uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
+        return {"device_name": found.name, **({"device_uuid": text} if text else {})}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return {"device_name": line.partition(":")[2].strip()}
+    return {"device_name": os.uname().machine}
+
+
+def places(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
+    """The devices that tensors are on, by what the tensors are."""
+    found = {what: tuple(sorted({str(tensor.device) for tensor in of})) for what, of in tensors.items()}
+    return {what: devices for what, devices in found.items() if devices}
+
+
+def elsewhere(device: torch.device, seen: Mapping[str, Iterable[str]]) -> str:
+    """What was not on the device, in words; empty for nothing. A device without a number is any of its type."""
+
+    def same(name: str) -> bool:
+        other = torch.device(name)
+        return other.type == device.type and (None in (other.index, device.index) or other.index == device.index)
+
+    return "; ".join(
+        f"{what} on {', '.join(wrong)}" for what, names in seen.items() if (wrong := [n for n in names if not same(n)])
+    )
