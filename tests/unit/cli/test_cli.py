@@ -135,6 +135,13 @@ def test_validate(run: Run, campaign: Path, tmp_path: Path) -> None:
     assert "Traceback" not in result.output
 
 
+def test_validate_says_what_nobody_has_tried(run: Run, tmp_path: Path) -> None:
+    amd = campaign_files.write_files(tmp_path / "amd", {"system.devices.cpu-rank": {"runs_on": "rocm"}})
+    result = run("validate", str(amd), results=False)
+    assert result.exit_code == 0
+    assert "note: `runs_on: rocm` (cpu-rank) is unverified: nothing was run on an AMD GPU" in result.output
+
+
 @pytest.mark.parametrize("noun", ["systems/bench.yaml", "workloads/program.yaml", "claims"])
 def test_a_system_workload_or_claims_file_is_validated_alone(run: Run, campaign: Path, noun: str) -> None:
     file = PUBLISHED / "falcon.yaml" if noun == "claims" else campaign.parent / noun

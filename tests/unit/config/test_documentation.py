@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
+from campaign.accelerators import ACCELERATORS
 from campaign.config import load
 from campaign.config.documentation import pages
 from campaign.config.documentation.__main__ import main, outdated
@@ -172,6 +173,10 @@ def test_the_status_tables_name_every_entry_of_the_registries() -> None:
     for name, adapter in fabric_kinds().items():
         row = next(line for line in fabrics if line.startswith(f"| [`{name}`]"))
         assert adapter.unverified[1:] in row
+    accelerators = pages.accelerators()
+    for kind, each in ACCELERATORS.items():
+        assert f"| `{kind}` | {each.title} |" in accelerators
+        assert each.unverified[1:] in accelerators
     workloads = pages.workloads()
     for name in (*WORKLOADS, *PARSERS, *(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))):
         assert f"`{name}`" in workloads

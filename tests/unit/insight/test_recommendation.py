@@ -190,6 +190,43 @@ def test_energy_is_weighed_where_power_was_sampled(planted: Tables) -> None:
     assert "power" in none.sentences[0]
 
 
+def priced(tables: Tables, price_per_h: float) -> Tables:
+    context = {**tables.context, "system": {**tables.context.get("system", {}), "currency": "EUR"}}
+    return replace(
+        tables, cells=tables.cells.assign(price_per_h=price_per_h * tables.cells["devices"]), context=context
+    )
+
+
+def test_a_million_samples_have_a_price_where_devices_have_one(planted: Tables) -> None:
+    best = answer(priced(planted, 3.0), "throughput-per-price", "measured")
+    by_hours = answer(planted, "throughput-per-device-hour", "measured")
+    assert best.choice is not None
+    assert by_hours.choice is not None
+    assert best.choice.configuration == by_hours.choice.configuration
+    assert best.choice.value == pytest.approx(3.0 * 1e6 / by_hours.choice.value)
+    assert best.choice.low < best.choice.value < best.choice.high
+    assert "EUR a million samples" in best.choice.said
+    assert "throughput-per-price" in [each.objective for each in recommend(priced(planted, 3.0)).answers]
+    none = answer(planted, "throughput-per-price")
+    assert none.choice is None
+    assert "no prices" in none.sentences[0]
+    limit = best.choice.value * 1.001
+    (only,) = recommend(priced(planted, 3.0), "throughput", where=[f"cost_per_million < {limit}", "measured"]).answers
+    assert only.choice is not None
+    assert only.choice.configuration == best.choice.configuration
+
+
+def test_of_two_kinds_of_devices_the_cheaper_sample_wins_though_it_is_slower(planted: Tables) -> None:
+    dear = planted.cells["attach"] == "local"
+    prices = np.where(dear, 100.0, 1.0) * planted.cells["devices"]
+    best = answer(replace(planted, cells=planted.cells.assign(price_per_h=prices)), "throughput-per-price", "measured")
+    assert best.choice is not None
+    assert best.choice.configuration.startswith("fabric")
+    fastest = answer(planted, "throughput", "measured")
+    assert fastest.choice is not None
+    assert best.choice.configuration != fastest.choice.configuration
+
+
 def test_the_report_answers_what_there_are_measurements_for(planted: Tables) -> None:
     told = [each.objective for each in recommend(planted).answers]
     assert told == ["throughput", "throughput-per-device-hour", "cheapest-within:5%"]

@@ -212,6 +212,20 @@ def test_the_front_is_marked_and_named(drawn: dict[str, Drawing]) -> None:
     assert hours["cost"].tolist() == pytest.approx(expected.tolist())
 
 
+def test_prices_are_a_cost_of_their_own_where_devices_have_some(data: FigureData) -> None:
+    assert not any("price" in kind for kind in MODULES["pareto"].draw(data).data["cost_kind"].unique())
+    cells = data.cells.assign(
+        price_per_h=np.where(data.cells["attach"] == "fabric", 2.0, np.nan) * data.cells["devices"]
+    )
+    priced = replace(data, cells=cells, context={**data.context, "system": {"name": "s", "currency": "EUR"}})
+    drawing = MODULES["pareto"].draw(priced)
+    rows = drawing.data[drawing.data["cost_kind"] == "price of 1 M samples (EUR)"]
+    assert set(rows["attach"]) == {"fabric"}, "what has no price is left out"
+    assert rows["cost"].tolist() == pytest.approx((2.0 * rows["devices"] * 1e6 / 3600 / rows["mean"]).tolist())
+    assert (rows["cost_low"] <= rows["cost"]).all()
+    assert any(", EUR: " in said for said in drawing.findings)
+
+
 POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=30)
 
 

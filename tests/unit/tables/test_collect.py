@@ -19,6 +19,7 @@ from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
 from campaign.tables.collected_records import Collected
+from campaign.tables.device_evidence import device_evidence
 from campaign.tables.report_context import baseline, context_document
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
@@ -132,6 +133,27 @@ def test_the_context_says_what_was_left_out_and_what_software_ran(tmp_path: Path
     assert document["software"] == [{"name": "torch", "version": "2.0"}]
     assert document["campaign"]["title"] == "Title"
     assert any("emulated" in note for note in document["notes"])
+
+
+def test_the_report_says_what_is_unverified_and_how_it_is_known_where_work_was(tmp_path: Path) -> None:
+    changes = {"system.devices.cpu-rank": {"runs_on": "xpu", "price_per_h": 1.5}, "system.currency": "EUR"}
+    campaign = load(tmp_path / "config", changes)
+    fill(campaign, tmp_path / "r")
+    collected = gather(campaign, tmp_path / "r")
+    document = context_document(collected)
+    assert any(
+        "`runs_on: xpu` (cpu-rank) is unverified: nothing was run on an Intel GPU" in n for n in document["notes"]
+    )
+    (note,) = [note for note in document["notes"] if note.startswith("Evidence that work was on the devices")]
+    valid = len(collected.records)
+    assert note.endswith(f"{valid} have neither: that their work was on the devices is not known.")
+    told = [r.model_copy(update={"ran_on": ("xpu:0",)}) for r in collected.records[1:]]
+    (note,) = device_evidence(campaign, [collected.records[0], *told])
+    assert f"ranks of {valid - 1} reported" in note
+    assert " 1 have neither" in note
+    assert document["system"]["currency"] == "EUR"
+    prices = tables_of(collected).cells.set_index("configuration")["price_per_h"]
+    assert prices["1x2-fabric"].unique().tolist() == [3.0]
 
 
 def test_hosts_that_failed_are_told_with_the_reason(campaign: Campaign, results: Path) -> None:

@@ -13,6 +13,7 @@ _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
     "_mb_per_s": ("MB/s", "1e6 bytes per second", "higher"),
     "_per_s": ("1/s", "per second", "higher"),
     "_per_j": ("1/J", "per joule", "higher"),
+    "_per_h": ("1/h", "per hour", None),
     "_pct": ("%", "percent", None),
     "_mib": ("MiB", "MiB", None),
     "_gib": ("GiB", "GiB", None),

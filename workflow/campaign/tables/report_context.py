@@ -31,6 +31,7 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.reference import hardware
 from campaign.plan.repetitions import said as often
+from campaign.tables.device_evidence import device_evidence
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
@@ -103,6 +104,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_emulated_links(collected),
             *_paces(collected),
             *_storage(campaign),
+            *device_evidence(campaign, collected.records),
             *_targets(collected.matrix),
             *_not_adjusted(collected),
             *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),

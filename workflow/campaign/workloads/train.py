@@ -17,7 +17,7 @@ _COLLECTIVE_TIME_OUT_S = 120.0
 _SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}
 _INTRODUCTION = """\
 Training steps of a built-in PyTorch model with random weights on synthetic data. The same code runs on CPUs (gloo) and on GPUs
-(NCCL); CUDA is not verified on hardware yet. `options` are those of the model, with the model's defaults. Options that every model
+(NCCL, RCCL, XCCL); no GPU was tried yet. `options` are those of the model, with the model's defaults. Options that every model
 has may be axes of a campaign even if the workload file does not list them. An option that does not work on a device, or together
 with another option, is recorded as `unsupported` with the reason.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from campaign.accelerators import ACCELERATORS
 from campaign.config.documentation.markdown import sections, sentence, table
 from campaign.config.documentation.schemas import NOUNS, options_schema, schema_of
 from campaign.config.yaml_file import read_yaml
@@ -173,6 +174,24 @@ def fabrics() -> str:
     )
 
 
+def accelerators() -> str:
+    """All kinds of devices, and what is unverified of each."""
+    rows = (
+        (
+            f"`{kind}`",
+            each.title,
+            f"`{each.torch_type}`, `{each.backend}`",
+            ", ".join(f"`{mask}`" for mask in each.masks[:1]),
+            f"`{' '.join(each.list_command)}`" if each.list_command else "",
+            each.telemetry,
+            sentence(each.unverified) if each.unverified else "",
+        )
+        for kind, each in ACCELERATORS.items()
+    )
+    header = ("`runs_on`", "Device", "torch", "Mask", "Listed by", "Telemetry", "Unverified")
+    return _page(["# Accelerators", "[How to use and add them](../how-to/accelerators.md).", table(header, rows)])
+
+
 def workloads() -> str:
     """All kinds of workloads, shipped files and parsers."""
     shipped = [_shipped(path) for path in sorted((CONFIG / "workloads").glob("*.yaml"))]
@@ -254,5 +273,10 @@ def documents() -> dict[Path, str]:
         + "\n"
         for noun in NOUNS
     }
-    pages = {"configuration": configuration, "fabrics": fabrics, "workloads": workloads}
+    pages = {
+        "accelerators": accelerators,
+        "configuration": configuration,
+        "fabrics": fabrics,
+        "workloads": workloads,
+    }
     return {**{ROOT / "docs" / "reference" / f"{name}.md": page() for name, page in pages.items()}, **schemas}
