@@ -13,7 +13,10 @@ from matplotlib.figure import Figure as MplFigure
 from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData
 
-_UNITS = "per_s|s|ms|us|j|w|pct|mib|gb_per_s|_per_h|bytes|layers|gflop_per_sample|mb_per_step|per_allreduce_mb|per_step|per_allreduce_byte"
+_UNITS = (
+    "per_s|per_h|s|ms|us|j|w|pct|mib|gb_per_s|bytes|layers|gflop_per_sample|mb_per_step|per_allreduce_mb|per_step|"
+    "per_allreduce_byte"
+)
 _WITH_UNIT = re.compile(rf"(^|_)({_UNITS})(_low|_high)?$")
 UNPAINTED = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
 """In place of a picture that nobody looks at: writing one takes most of the time of a figure."""

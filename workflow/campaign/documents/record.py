@@ -42,8 +42,8 @@ Status = Literal[
     "comm_timeout",  # a collective operation waited longer than its limit
     "comm_error",  # the communication library failed
     "crashed",  # ended with an error that is none of the above
-    # finished, and its own check or arithmetic contradicts what it printed, or its work was not on its devices: the rate is kept, and
-    # not believed
+    # finished, and its own check or arithmetic contradicts what it printed, or its work was not on its devices: the rate is kept,
+    # and not believed
     "invalid",
     "implied",  # not run: a smaller batch on the same hardware ran out of memory
     "incomplete",  # ended well, but the expected output was not found in what it printed
