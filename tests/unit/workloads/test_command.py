@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from campaign.errors import ConfigError
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.command_template import RESERVED, check_template, fill
+from campaign.workloads.command_template import RESERVED, check_template, fill, run_values
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from tests.campaign_files import one_cell, one_run
@@ -51,7 +51,7 @@ def test_an_axis_replaces_the_default_of_an_option(tmp_path: Path) -> None:
 
 
 def test_exactly_the_documented_names_can_be_filled_in() -> None:
-    assert set(workload(options={"size": 3}).values(one_cell(), 1)) == RESERVED | {"size"}
+    assert set(run_values({"size": 3}, one_cell(), 1)) == RESERVED | {"size"}
 
 
 @given(st.text(max_size=30))

@@ -75,7 +75,7 @@ class Axes(Model):
     workload: Many[Name]
     """Names of workload files."""
     batch: Many[Count] = (1,)
-    """Samples per device and step. The global batch is this times the number of ranks."""
+    """Samples per device and step. The global batch is this times the number of ranks. Cells of services have batch 1."""
     precision: Many[Precision] = ("fp32",)
     """Number format of the arithmetic."""
     options: dict[AxisName, Many[Scalar]] = Field(default_factory=dict)

@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from campaign.documents.cell import Attach, Cell, Configuration, Scalar, Storage
+from campaign.documents.requests import Requests
 from campaign.errors import RecordError, first_problem
 from campaign.files import content_hash, require_json, write_once
 from campaign.paths import Results
@@ -137,6 +138,7 @@ class Record(_Closed):
         description="by rank: torch's devices that its parameters, gradients and losses were on, and the device's UUID where torch "
         "tells it; empty where nothing reports it",
     )
+    requests: Requests | None = Field(default=None, description="of a service: every request of the load, as columns")
     links: str = Field(default="", description="hash of the links measured on the composition, in shared/")
     software: str = Field(default="", description="hash of the workload's own software environment, in shared/")
     telemetry: str = Field(

@@ -362,7 +362,8 @@ def _shape_axes(configuration: Configuration) -> dict[str, Any]:
 
 def _cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
     options = {name: values[name] for name in campaign.file.axes.options}
-    return Cell("", values["configuration"], values["workload"], values["batch"], values["precision"], options)
+    batch = 1 if campaign.workloads[values["workload"]].serves_requests else values["batch"]
+    return Cell("", values["configuration"], values["workload"], batch, values["precision"], options)
 
 
 def _told(removed: Counter[tuple[str, str]]) -> str:

@@ -290,6 +290,7 @@ class Session:
             metrics={**samples.metrics, **outcome.metrics},
             phases_s=dict(outcome.phases_s),
             ran_on=outcome.ran_on,
+            requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",
             telemetry=str(out.relative_to(self.results.directory)) if samples.written else "",

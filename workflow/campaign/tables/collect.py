@@ -171,6 +171,7 @@ def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
     from campaign.tables.cells import PlannedCell, cells_table
     from campaign.tables.io import Tables
+    from campaign.tables.requests import requests_table
     from campaign.tables.runs import reference_table, runs_table
     from campaign.tables.step_times import step_times_table
     from campaign.tables.time_series import sampled
@@ -211,11 +212,12 @@ def tables_of(collected: Collected) -> Tables:
         telemetry,
         step_times_table(collected.records),
         reference_table(collected.reference, collected.campaign.metric, predicting),
+        requests_table(collected.records),
     )
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json,
+    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps, reference and requests (Parquet), leases.json, links.json,
     context.json; and costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 

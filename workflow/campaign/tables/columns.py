@@ -203,6 +203,22 @@ STEPS: Columns = {
     "time_s": (NUMBER, "time of one measured step of the slowest rank; ascending inside of each run"),
 }
 
+REQUESTS: Columns = {
+    "cell_id": (TEXT, "cell of the run"),
+    "repetition": (COUNT, "number of the run"),
+    "intended_s": (
+        NUMBER,
+        "when the request was to start, in seconds from the start of the load; latencies count from here",
+    ),
+    "sent_s": (NUMBER, "when it was sent; later than intended where the load generator was late"),
+    "first_s": (NUMBER, "when its first token came; null where none came"),
+    "last_s": (NUMBER, "when its last token came; null where none came"),
+    "prompt_tokens": (NUMBER, "tokens of its prompt, as the server counts them where it does"),
+    "output_tokens": (NUMBER, "tokens of its answer"),
+    "error": (TEXT, "why it has no complete answer; empty where it has"),
+    "in_window": (FLAG, "whether it counts: it was to start after the warm-up and before the end of the load"),
+}
+
 TELEMETRY: Columns = {
     "cell_id": (TEXT, "cell of the run; one run a cell is kept over time"),
     "repetition": (COUNT, "repetition of the run"),
@@ -222,6 +238,7 @@ _TABLES: Mapping[str, Columns] = {
     "telemetry": TELEMETRY,
     "steps": STEPS,
     "reference": REFERENCE,
+    "requests": REQUESTS,
 }
 _CAMPAIGN = {"campaign": "name of the campaign; of the source where two campaigns have one name"}
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -238,6 +255,7 @@ ROWS: Mapping[str, str] = {
     "telemetry": "one row a sample of a run, thinned",
     "reference": "one row a run of the reference, which is measured in every lease; empty without one",
     "steps": "one row a measured step; of runs with more than 200 steps, 200 quantiles of them",
+    "requests": "one row a request to a service; empty without one",
 }
 
 

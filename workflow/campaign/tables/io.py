@@ -56,7 +56,7 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 
 DOCUMENTS = ("leases", "links", "context")
-SERIES = ("telemetry", "steps", "reference")
+SERIES = ("telemetry", "steps", "reference", "requests")
 """Tables that are not for people to read: many rows a run, and the runs of the reference."""
 
 
@@ -72,6 +72,7 @@ class Tables:
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
+    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def design(self) -> Design:

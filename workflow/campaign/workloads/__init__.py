@@ -16,6 +16,7 @@ WORKLOADS: dict[str, str] = {
     "train": "campaign.workloads.train:TrainWorkload",
     "replay": "campaign.workloads.replay:ReplayWorkload",
     "synthetic": "campaign.workloads.synthetic:SyntheticWorkload",
+    "service": "campaign.workloads.service:ServiceWorkload",
     "command": "campaign.workloads.command:CommandWorkload",
 }
 """`kind` of a workload file -> its class, which is imported when a file of this kind is read."""

@@ -17,7 +17,7 @@ from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precisio
 from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads import software as environments
-from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, texts
+from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, run_values, texts
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import WITHOUT_RATE, ParserName, Scope, read_log
 from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
@@ -197,7 +197,7 @@ class CommandWorkload(Workload):
 
     def step(self, run: Run) -> Step:
         cell = run.cell
-        values = self.values(cell, run.repetition)
+        values = run_values(self.options, cell, run.repetition)
         where = f"workload {self.name}"
         environment = self._environment(run, values, where)
         software = self._software(cell.options)
@@ -253,15 +253,3 @@ class CommandWorkload(Workload):
             least = float(values[option]) * cell.configuration.ranks
             if metric in metrics and metrics[metric] < least:
                 yield f"less than expected: {metric} is {metrics[metric]:.6g}, and {option} asks for {least:.6g}"
-
-    def values(self, cell: Cell, repetition: int) -> dict[str, Scalar]:
-        """What may stand in braces in the command (see `config.template`)."""
-        settings = cell.settings
-        return {
-            **self.options,
-            **cell.axes(),
-            "repetition": repetition,
-            "seed": settings.seed,
-            "warmup_steps": settings.warmup_steps,
-            "measured_steps": settings.measured_steps,
-        }

@@ -6,7 +6,7 @@ import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from campaign.documents.cell import AXES, Scalar
+from campaign.documents.cell import AXES, Cell, Scalar
 from campaign.errors import ConfigError, nearest
 
 RUN_VALUES: Mapping[str, str] = {
@@ -19,6 +19,19 @@ RUN_VALUES: Mapping[str, str] = {
 
 RESERVED = frozenset(AXES) | frozenset(RUN_VALUES)
 """Names that an option cannot have."""
+
+
+def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int) -> dict[str, Scalar]:
+    """What may stand in braces in a run. options: those of the workload's file, which the cell's replace."""
+    settings = cell.settings
+    return {
+        **options,
+        **cell.axes(),
+        "repetition": repetition,
+        "seed": settings.seed,
+        "warmup_steps": settings.warmup_steps,
+        "measured_steps": settings.measured_steps,
+    }
 
 
 def fill(text: str, values: Mapping[str, Scalar], where: str) -> str:

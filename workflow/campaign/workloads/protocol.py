@@ -16,6 +16,7 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Argument, AxisName, Model, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
+from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
@@ -143,6 +144,7 @@ class Outcome:
     steady: tuple[float, float] | None = None
     flags: tuple[str, ...] = ()
     ran_on: tuple[str, ...] = ()
+    requests: Requests | None = None
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,8 @@ class Workload(Model):
     """Whether its runs go on warming up until they are steady (`warmup_steps_max`)."""
     predicts: ClassVar[bool] = False
     """Whether its numbers are predictions of what devices would do, and no measurements of devices."""
+    serves_requests: ClassVar[bool] = False
+    """Whether its runs are made of requests, and not of steps: then its cells have no batch, which is 1 for them."""
     reads_log: ClassVar[bool] = False
     """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
 

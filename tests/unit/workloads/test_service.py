@@ -1,0 +1,358 @@
+"""Services: runs of a real server with a real load, their faults, and the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from campaign.errors import ConfigError, LaunchError
+from campaign.plan.matrix import expand
+from campaign.processes.marked import live, words_of
+from campaign.workloads.log_reader import Log
+from campaign.workloads.protocol import Ended, Outcome, Step
+from campaign.workloads.service import ServiceWorkload
+from campaign.workloads.service_run import __main__ as program
+from campaign.workloads.service_run.server_metrics import metrics_of
+from campaign.workloads.service_run.specification import ServerMetrics
+from tests.campaign_files import ids, load, one_cell, one_run
+
+SERVER = Path(__file__).with_name("serving_program.py")
+LOAD = {"requests": 8, "rate_per_s": 100, "arrivals": "fixed", "prompt_tokens": 8, "output_tokens": 2}
+RATE = {"metric": "throughput_per_s", "regex": r"rate (\S+)"}
+
+
+def service(fault: str = "none", *, server: dict[str, Any] | None = None, **changes: Any) -> ServiceWorkload:
+    document: dict[str, Any] = {"name": "s", "kind": "service", "precisions": ["fp32"], "load": LOAD, **changes}
+    if "client" in changes:
+        document.pop("load")
+    command = [sys.executable, "-S", str(SERVER), "{port}", fault]
+    return ServiceWorkload.model_validate({**document, "server": {"command": command, **(server or {})}})
+
+
+Measure = Callable[..., Outcome]
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    """A run of the program in a fork of this process, which has imported it already; nothing of it is left."""
+
+    def run(workload: ServiceWorkload, hosts: int = 1, devices: int = 1) -> Outcome:
+        one = one_run(tmp_path / "run", one_cell(hosts=hosts, devices=devices, workload="s"))
+        step, log = workload.step(one), tmp_path / "log"
+        before, started = set(live()), time.time()
+        group = {"WORLD_SIZE": str(step.processes), "MASTER_ADDR": "first", "MASTER_PORT": "1234"}
+        pids = [
+            _forked(step, log, {**group, "RANK": str(rank)} if step.per_rank else {}) for rank in range(step.processes)
+        ]
+        codes = tuple(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
+        new = set(live()) - before
+        assert not [each for each in new if any(SERVER.name.encode() in word for word in words_of(each, "cmdline"))]
+        return workload.outcome(one, Ended(codes, started, time.time()), Log(log))
+
+    return run
+
+
+def _forked(step: Step, log: Path, environment: Mapping[str, str]) -> int:
+    if pid := os.fork():
+        return pid
+    try:
+        os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 1)
+        os.environ.update(environment)
+        sys.argv = ["service_run", step.argv[-1]]
+        os._exit(program.main())
+    except BaseException:
+        traceback.print_exc()
+        os._exit(70)
+
+
+def test_a_run_has_every_request_and_the_numbers_of_client_and_server(measure: Measure) -> None:
+    read = {"answers": "answers_total", "busy": "busy", "absent": "no_such_total"}
+    found = measure(service(server={"metrics": {"read": read}}))
+    assert (found.status, found.failure) == ("ok", None)
+    assert found.requests is not None
+    assert len(found.requests.intended_s) == 8 == found.metrics["requests"]
+    assert found.requests.in_window == (True,) * 8
+    assert found.throughput_per_s == found.metrics["requests_per_s"] > 0
+    assert (found.metrics["server_answers"], found.metrics["server_busy"]) == (8, 0.5)
+    assert found.metrics["ttft_ms_p50"] > 0
+    assert {"server_ready", "load", "server_stop"} == found.phases_s.keys()
+    assert any("no_such_total" in flag for flag in found.flags)
+    assert found.steady is not None
+
+
+FAULTS: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
+    "dies at start": ("dies at start", {}, "crashed", "ended with exit code 3 before it was ready", "no weights"),
+    "dies under load": ("dies under load", {}, "crashed", "ended with exit code 7 during the load", "no more memory"),
+    "never ready": (
+        "never ready",
+        {"server": {"ready_within_s": 0.4}},
+        "time_limit",
+        "not ready within 0.4 s",
+        "loading",
+    ),
+    "garbage": (
+        "answers garbage",
+        {},
+        "invalid",
+        "none of 8 requests succeeded",
+        "8 times: the answer is no event stream",
+    ),
+    "errors": (
+        "fails sometimes",
+        {},
+        "invalid",
+        r"2 of 8 requests failed \(25 %; errors_at_most_pct is 1\)",
+        "queue is full",
+    ),
+    "client": (
+        "none",
+        {"client": {"command": ["sh", "-c", "echo no route; exit 4"], "parsers": [RATE]}},
+        "crashed",
+        "the client ended with exit code 4",
+        "no route",
+    ),
+    "no number": (
+        "none",
+        {"client": {"command": ["echo", "none"], "parsers": [RATE]}},
+        "incomplete",
+        "throughput_per_s",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_is_an_outcome_with_its_evidence(case: str, measure: Measure) -> None:
+    fault, changes, status, reason, evidence = FAULTS[case]
+    found = measure(service(fault, **changes))
+    assert found.failure is not None
+    assert found.status == status
+    assert re.search(reason, found.failure.reason)
+    assert evidence in found.failure.evidence
+
+
+def test_few_errors_are_allowed_where_the_file_says_so(measure: Measure) -> None:
+    found = measure(service("fails sometimes", errors_at_most_pct=30))
+    assert (found.status, found.metrics["errors"]) == ("ok", 2)
+    assert found.requests is not None
+    assert sum(error is not None for error in found.requests.error) == 2
+
+
+def test_a_server_that_does_not_end_is_killed_and_flagged(measure: Measure) -> None:
+    found = measure(service("ignores SIGTERM", server={"stop_within_s": 0.3}))
+    assert found.status == "ok"
+    assert any("did not end within 0.3 s" in flag and "killed" in flag for flag in found.flags)
+
+
+@pytest.mark.parametrize("fault", ["becomes a daemon", "leaves a worker"])
+def test_what_left_its_parent_session_and_environment_is_ended_too(fault: str, measure: Measure) -> None:
+    found = measure(service(fault))
+    assert found.status == "ok"
+    assert not any("SIGTERM" in flag for flag in found.flags)
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced(measure: Measure) -> None:
+    assert measure(service("port taken once")).status == "ok"
+
+
+def test_a_fixed_port_that_is_taken_is_the_machines_failure(measure: Measure) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"port {port} \(server.port\) is used by another process"):
+            measure(service(server={"port": port}))
+
+
+def test_a_missing_program_is_the_machines_failure(measure: Measure) -> None:
+    with pytest.raises(LaunchError, match="no-such-server: could not be started"):
+        measure(service(server={"command": ["/no-such-server"]}))
+
+
+@pytest.mark.parametrize("ready", [{"tcp": True}, {"log": r"^ready, pid \d+"}, {"http": "/health"}])
+def test_probes(ready: dict[str, Any], measure: Measure) -> None:
+    assert measure(service(server={"ready": ready})).status == "ok"
+
+
+def test_a_client_writes_or_prints_its_numbers(measure: Measure) -> None:
+    printing = {"command": ["echo", "rate 12.5 at {url} with {size}"], "parsers": [RATE]}
+    assert measure(service(client=printing, options={"size": 3})).throughput_per_s == 12.5
+    writing = {"command": ["sh", "-c", "echo rate 7; echo rate 8 >{result}"], "parsers": [RATE]}
+    found = measure(service(client=writing))
+    assert (found.throughput_per_s, found.requests) == (8, None)
+
+
+def test_errors_that_a_client_counts_make_a_run_invalid(measure: Measure) -> None:
+    parsers = [RATE, {"metric": "requests", "regex": r"of (\d+)"}, {"metric": "errors", "regex": r"(\d+) errors"}]
+    found = measure(service(client={"command": ["echo", "rate 3 with 5 errors of 50"], "parsers": parsers}))
+    assert (found.status, found.failure and found.failure.reason) == (
+        "invalid",
+        "5 of 50 requests failed (10 %; errors_at_most_pct is 1)",
+    )
+
+
+def test_memory_of_the_device_that_the_server_lacks_is_named_so(measure: Measure) -> None:
+    words = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1"
+    found = measure(service(server={"command": ["sh", "-c", words]}))
+    assert found.status == "oom_device"
+    assert found.failure is not None
+    assert "before it was ready" in found.failure.reason
+
+
+WAITING = "echo process $RANK {rank} of $WORLD_SIZE at {first_host}:{first_port}; "
+
+
+@pytest.mark.parametrize(
+    ("launch", "hosts", "devices", "first"), [("per_host", 2, 1, r"127.0.0.1:\d+"), ("per_rank", 1, 2, "first:1234")]
+)
+def test_a_server_of_several_processes(
+    launch: str, hosts: int, devices: int, first: str, measure: Measure, tmp_path: Path
+) -> None:
+    python = f"{sys.executable} -S {SERVER} {{port}} none"
+    first_waits = "until [ -e joined ]; do sleep 0.02; done"
+    others = "touch joined; exec sleep 600"
+    command = ["sh", "-c", f"{WAITING} if [ {{rank}} = 0 ]; then {first_waits}; exec {python}; else {others}; fi"]
+    found = measure(service(server={"command": command, "launch": launch}), hosts, devices)
+    assert (found.status, found.failure) == ("ok", None)
+    text = (tmp_path / "log").read_text()
+    for rank in (0, 1):
+        assert re.search(rf"^process {rank} {rank} of 2 at {first}$", text, re.MULTILINE)
+
+
+def test_a_process_of_the_server_that_ends_on_another_host_ends_the_run(measure: Measure) -> None:
+    command = ["sh", "-c", "if [ {rank} = 1 ]; then echo lost link; exit 5; else sleep 600; fi"]
+    found = measure(service(server={"command": command, "launch": "per_host"}), 2)
+    assert found.status == "crashed"
+    assert found.failure is not None
+    assert found.failure.reason == "the server ended with exit code 5 before it was ready"
+    assert "lost link" in found.failure.evidence
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"load": None}, "give either 'load'"),
+        ({"client": {"command": ["x"]}}, "give either 'parser' or 'parsers'"),
+        ({"client": {"command": ["x"], "parsers": [RATE]}, "model": "m"}, "'model' goes with 'load'"),
+        ({"server": {"ready": {"tcp": True, "log": "x"}}}, "give exactly one of 'http', 'tcp: true' and 'log'"),
+        ({"server": {"ready": {"log": "("}}}, "is no regular expression"),
+        ({"server": {"ready": {"http": "health"}}}, "is no path"),
+        ({"options": {"port": 1}}, "'options' has 'port', which is a name of the run"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(words)):
+        service(**changes)
+
+
+def campaign() -> dict[str, Any]:
+    """Changes that add a service to the small campaign."""
+    document = {
+        "name": "s",
+        "kind": "service",
+        "precisions": ["fp32", "bf16"],
+        "options": {"size": 8, "rate_per_s": 4},
+        "server": {"command": ["python3", "{port}"]},
+        "load": {"duration_s": 5},
+    }
+    return {"workloads.s": document, "campaign.axes.workload": ["steps", "s"]}
+
+
+def test_a_cell_of_a_service_has_no_batch_and_rates_are_an_axis(tmp_path: Path) -> None:
+    changes = {**campaign(), "campaign.axes.batch": [4, 8], "campaign.axes.workload": "s"}
+    cells = expand(load(tmp_path, {**changes, "campaign.axes.options": {"rate_per_s": [1, 2, 4]}})).cells
+    found = sorted((cell.configuration.name, cell.precision, cell.options["rate_per_s"]) for cell in cells)
+    assert len(found) == len(set(found)) == 3 * len({each[:2] for each in found})
+    assert {cell.batch for cell in cells} == {1}
+
+
+def test_what_changes_no_measurement_changes_no_cell(tmp_path: Path) -> None:
+    before = ids(tmp_path, campaign())
+    patience = {"workloads.s.server.ready_within_s": 5, "workloads.s.server.stop_within_s": 5}
+    assert ids(tmp_path, {**campaign(), **patience, "workloads.s.objective": {"ttft_ms": {"p99": 5}}}) == before
+    assert ids(tmp_path, {**campaign(), "workloads.s.load.duration_s": 6}) != before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"workloads.s.server.command": ["x", "{prot}"]},
+            "workloads/s.yaml:.*'{prot}' is not known; did you mean 'port'",
+        ),
+        ({"workloads.s.server.command": ["bin/x"]}, "'bin/x' is a relative path"),
+        (
+            {"workloads.s.load.rate_per_s": 1, "workloads.s.load.concurrency": 2},
+            "give either 'rate_per_s' or 'concurrency'",
+        ),
+        ({"campaign.axes.options": {"rate_per_s": [-1]}, "campaign.axes.workload": "s"}, "campaign.yaml:.*rate_per_s"),
+        (
+            {"workloads.s.load.prompts": "prompts.jsonl"},
+            "'prompts.jsonl' decides what is measured; name it under 'inputs'",
+        ),
+    ],
+)
+def test_the_campaign_names_what_does_not_fit(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, {**campaign(), **changes})
+
+
+def test_options_that_cannot_be_applied_together_are_refused_when_planning(tmp_path: Path) -> None:
+    options = {"workloads.s.options": {"rate_per_s": 4, "concurrency": 0}, "campaign.axes.workload": "s"}
+    found = load(tmp_path, {**campaign(), **options, "campaign.axes.options": {"concurrency": [0, 2]}})
+    with pytest.raises(ConfigError, match=r"'concurrency': 2.*give either 'rate_per_s' or 'concurrency'"):
+        expand(found)
+
+
+def test_all_cells_of_a_repetition_have_the_same_arrivals(tmp_path: Path) -> None:
+    def seed(repetition: int, **cell: Any) -> int:
+        one = replace(one_run(tmp_path, one_cell(workload="s", **cell)), repetition=repetition)
+        step = service().step(one)
+        found: int = json.loads(Path(step.argv[-1]).read_text())["load"]["seed"]
+        return found
+
+    assert seed(1) == seed(1, id="1" * 20, precision="bf16") != seed(2)
+
+
+PAGE = """\
+# HELP vllm:num_preemptions_total Preemptions.
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0"} %d
+vllm:num_preemptions_total{engine="1"} 2
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+# TYPE vllm:queue_seconds histogram
+vllm:queue_seconds_bucket{le="+Inf"} %d
+vllm:queue_seconds_count %d
+vllm:queue_seconds_sum 1.5
+"""
+
+
+def test_counters_are_differences_and_gauges_are_the_last_value() -> None:
+    read = {
+        "preempted": "vllm:num_preemptions_total",
+        "cache": "vllm:kv_cache_usage_perc",
+        "queued": "vllm:queue_seconds_count",
+    }
+    found, missing = metrics_of(ServerMetrics(read=read), PAGE % (3, 4, 4), PAGE % (10, 9, 9))
+    assert found == {"server_preempted": 7, "server_cache": 0.75, "server_queued": 5}
+    assert missing == []
+    assert metrics_of(ServerMetrics(read={"a": "absent"}), "", PAGE % (1, 1, 1)) == (
+        {},
+        ["the server's /metrics has no absent"],
+    )
+    with pytest.raises(ValueError, match="html"):
+        metrics_of(ServerMetrics(read=read), "", "<html>\n")

@@ -1,0 +1,49 @@
+"""Requests of one run of a service, as columns: a record holds them, and the table `requests` has a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+_Numbers = tuple[float | None, ...]
+
+
+class Requests(BaseModel):
+    """One entry a request in each column. Seconds are from the start of the load; None where it did not come to that."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    intended_s: tuple[float, ...]
+    sent_s: _Numbers
+    first_s: _Numbers
+    last_s: _Numbers
+    prompt_tokens: tuple[int | None, ...]
+    output_tokens: tuple[int | None, ...]
+    error: tuple[str | None, ...]
+    in_window: tuple[bool, ...]
+
+    @model_validator(mode="after")
+    def _equally_long(self) -> Requests:
+        if len({len(getattr(self, name)) for name in type(self).model_fields}) > 1:
+            raise ValueError("columns of requests have different lengths")
+        return self
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]], window_s: tuple[float, float]) -> Requests:
+        """Of columns, perhaps more than these; a request is in the window if it was intended to start there."""
+        begin, end = window_s
+        inside = tuple(begin <= intended_s < end for intended_s in columns["intended_s"])
+        mine = {name: columns[name] for name in cls.model_fields if name in columns}
+        rounded = {name: tuple(map(_to_microseconds, values)) for name, values in mine.items()}
+        return cls(**rounded, in_window=inside)
+
+    @property
+    def counted(self) -> list[str | None]:
+        """Of the requests in the window the error, or None."""
+        return [error for error, inside in zip(self.error, self.in_window, strict=True) if inside]
+
+
+def _to_microseconds(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value

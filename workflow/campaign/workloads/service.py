@@ -1,0 +1,339 @@
+"""Services: a server is started, a load is applied to it, and what its clients met is measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from campaign.documents.cell import AXES, Cell, Scalar
+from campaign.documents.fields import Argument, Model
+from campaign.documents.record import Failure, Status
+from campaign.errors import LaunchError, first_problem, problems_of
+from campaign.files import hash_of
+from campaign.workloads import software as environments
+from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, run_values, texts
+from campaign.workloads.failures import classify
+from campaign.workloads.load import Load
+from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers import Reading, Scope, read_log
+from campaign.workloads.parsers.expressions import hints, read_expressions
+from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
+from campaign.workloads.service_run.specification import (
+    CLIENT_OUTPUT,
+    CLIENT_RESULT,
+    RESULT,
+    SERVICE_VALUES,
+    Client,
+    Problem,
+    Result,
+    Server,
+    Specification,
+)
+from campaign.workloads.software import Software, filled, search_path, software_words
+
+Percentile = Literal["p50", "p90", "p95", "p99"]
+_Limits = dict[Percentile, Annotated[float, Field(gt=0)]]
+
+_INTRODUCTION = """\
+A server that answers requests, such as one for the inference of language models. A run starts it on the devices of its lease,
+waits until it is ready, applies a load, and ends it with everything that it started. Records hold what its clients met: time to
+first token (TTFT), time per output token (TPOT), time to the end of an answer (E2E), requests and tokens per second, errors.
+
+The built-in `load` sends requests to OpenAI-compatible servers at their times, whether earlier ones are answered or not. Latencies
+count from these times. `client` names another program instead. An option named like a key of `load` replaces it, so that rates,
+lengths and concurrencies are axes of a campaign. A cell has no batch: its `batch` is 1, whatever `axes.batch` is.
+`throughput_per_s` counts completed requests.
+
+A server that ends early, or is not ready in time, makes a failed run with the end of its output as evidence. A run in which no
+request succeeded, or too many failed, is `invalid`. The table `requests` has every request.
+"""
+_EXAMPLE = """\
+name: echo-service
+kind: service
+precisions: [fp32]
+options: {rate_per_s: 40}
+server:
+  command: [python3, -m, campaign.testbed.queueing_server, --port, "{port}"]
+  ready: {tcp: true}
+load: {requests: 40, prompt_tokens: 8, output_tokens: 4}
+objective: {ttft_ms: {p99: 500}}
+"""
+
+
+class Objective(Model):
+    """What users are promised: upper limits of percentiles, in milliseconds."""
+
+    ttft_ms: _Limits = Field(default_factory=dict)
+    """Time to first token, such as `{p99: 500}`."""
+    tpot_ms: _Limits = Field(default_factory=dict)
+    """Time per output token after the first."""
+    e2e_ms: _Limits = Field(default_factory=dict)
+    """Time to the end of the answer."""
+
+
+class ServiceWorkload(Workload):
+    """A server under load."""
+
+    introduction: ClassVar[str] = _INTRODUCTION
+    example: ClassVar[str] = _EXAMPLE
+    serves_requests: ClassVar[bool] = True
+
+    kind: Literal["service"]
+    """A server under load."""
+    server: Server
+    """The server."""
+    load: Load | None = None
+    """Load that is applied to an OpenAI-compatible server."""
+    client: Client | None = None
+    """Instead of `load`: a program that applies the load."""
+    model: Argument | None = None
+    """With `load`: name of the model that requests ask for. Default: the first that `/v1/models` lists."""
+    objective: Objective = Objective()
+    """What the service has to hold. It changes nothing of what is measured."""
+    errors_at_most_pct: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """A run with a larger share of failed requests is `invalid`."""
+    software: Software | None = None
+    """Software environment of server and client. Default: what is on the PATH."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ServiceWorkload:
+        if (self.load is None) == (self.client is None):
+            raise ValueError("give either 'load', which is built in, or 'client', a program that applies one")
+        if self.client is not None and self.model is not None:
+            raise ValueError("'model' goes with 'load'; a client names the model in its command")
+        if taken := sorted(SERVICE_VALUES.keys() & self.options.keys()):
+            raise ValueError(f"'options' has '{taken[0]}', which is a name of the run; choose another one")
+        return self
+
+    @classmethod
+    def tables(cls) -> Iterator[Table]:
+        names = [(f"`{{{name}}}`", meaning) for name, meaning in {**SERVICE_VALUES, **AXES, **RUN_VALUES}.items()]
+        yield Table("Names in braces of services", "The options, and:", ("Name", "Meaning"), names)
+
+    @property
+    def one_process_for_all(self) -> bool:
+        return self.server.launch != "per_rank"
+
+    def input_words(self) -> Sequence[str]:
+        if self.inputs is not None:
+            return self.inputs
+        return (*self.server.command, *(self.client.command if self.client else ()))
+
+    def summary(self) -> Mapping[str, Any]:
+        program = next((word for word in self.server.command if "/" in word or word.endswith((".py", ".sh"))), None)
+        parser = None if self.client is None else self.client.parser or "its own"
+        return {
+            "model or program": (program or self.server.command[0]).rpartition("/")[2],
+            "launch": self.server.launch,
+            "parser": parser,
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Without what is promised, and how long the server may take to start and end."""
+        document = super().identity()
+        document.pop("objective", None)
+        for patience in ("ready_within_s", "stop_within_s"):
+            document["server"].pop(patience, None)
+        return document
+
+    def problems(self, around: Surroundings) -> Iterator[str]:
+        known = RESERVED | SERVICE_VALUES.keys() | self.options.keys()
+        for part in ("server", "client"):
+            filled_in = self.model_dump(include={part: {"command", "environment"}}).get(part) or {}
+            for place, text in texts(filled_in):
+                yield from problems_of(check_template, text, known, around.place(part, *place))
+            program = (filled_in.get("command") or [""])[0]
+            if "/" in program and not program.startswith(("/", "{")):
+                yield (
+                    f"{around.place(part, 'command', 0)}: '{program}' is a relative path, but every run starts in its own "
+                    "directory; give the full path, or a program on the PATH"
+                )
+        if self.model is not None:
+            yield from problems_of(check_template, self.model, known, around.place("model"))
+        if self.load is not None:
+            yield from self._load_problems(self.load, around)
+
+    def _load_problems(self, load: Load, around: Surroundings) -> Iterator[str]:
+        if load.prompts is not None and load.prompts not in (self.inputs or ()):
+            yield (
+                f"{around.place('load', 'prompts')}: '{load.prompts}' decides what is measured; name it under 'inputs', too, so "
+                "that its content counts"
+            )
+        varied = {option: values for option, values in around.axes.items() if option in Load.model_fields}
+        if not varied:
+            try:
+                load.for_run(self.options)
+            except ValueError as error:
+                yield f"{around.place('load')}: {_words(error)}"
+        for option, values in varied.items():
+            for index, value in enumerate(values):
+                try:
+                    Load.model_validate({option: value})
+                except ValueError as error:
+                    yield f"{around.axis_place(option, index)}: {_words(error)}"
+
+    def refusal(self, cell: Cell) -> str | None:
+        if self.load is None:
+            return None
+        try:
+            self.load.for_run({**self.options, **cell.options})
+        except ValueError as error:
+            return f"workload '{self.name}' with options {dict(cell.options)}: {_words(error)}"
+        return None
+
+    def missing(self) -> str | None:
+        for part, command in (("server", self.server.command), ("client", self.client and self.client.command)):
+            if command and self.software is None and "{" not in command[0] and not shutil.which(command[0]):
+                return f"{part}: '{command[0]}' was not found on this machine; install it, or give its full path"
+        return None
+
+    def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
+        software = self._software(options)
+        return environments.software_document(software, None, cache, f"workload '{self.name}'")
+
+    def _software(self, options: Mapping[str, Scalar]) -> Software | None:
+        if self.software is None:
+            return None
+        return filled(self.software, {**self.options, **options}, f"workload {self.name}")
+
+    def hints(self, log: Log) -> list[str]:
+        return [] if self.client is None else hints(log, self.client.parser, self.client.parsers)
+
+    def step(self, run: Run) -> Step:
+        cell, where = run.cell, f"workload {self.name}"
+        values = run_values(self.options, cell, run.repetition)
+        software = self._software(cell.options)
+        path = search_path(software, os.environ.get("PATH", os.defpath))
+        load = None
+        if self.load is not None:
+            # The same arrivals for all cells of a repetition, so that these differ by what serves them alone.
+            seed = int(hash_of(f"{self.load.seed}/{cell.settings.seed}/{run.repetition}"), 16)
+            load = self.load.for_run({**self.options, **cell.options, "seed": seed})
+            load = load.model_copy(update={"prompts": run.files.get(load.prompts or "", load.prompts)})
+        specification = Specification(
+            where=where,
+            directory=run.directory,
+            server=self.server,
+            client=self.client,
+            load=None if load is None else load.model_dump(mode="json", exclude_defaults=True),
+            model=None if self.model is None else fill(self.model, values, f"{where}: model"),
+            values=values,
+            files=dict(run.files),
+            words=tuple(software_words(software, cuda=run.runs_on == "cuda")),
+            variables={"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]} if path else {},
+            hosts=tuple(run.ranks_by_host),
+            slurm=run.launcher == "slurm",
+        )
+        specification.path.write_text(specification.model_dump_json())
+        specification.over.write_text("")
+        argv = (sys.executable, "-m", "campaign.workloads.service_run", str(specification.path))
+        return Step(argv, {}, run.ranks_by_host, per_rank=not self.one_process_for_all)
+
+    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        result = _result(run)
+        if result is not None and result.problem is not None:
+            return _failed(result, result.problem, ended, log)
+        if failed := ended.failure(log):
+            return failed
+        if result is None:
+            return Outcome("incomplete", Failure(reason="the run left no result", evidence=log.tail()))
+        return self._judged(self._measured(run, result))
+
+    def _measured(self, run: Run, result: Result) -> Outcome:
+        begun, window = result.load_started, result.window_s
+        steady = (begun + window[0], begun + window[1]) if begun is not None and window is not None else None
+        outcome = Outcome(
+            "ok",
+            throughput_per_s=result.metrics.get("requests_per_s"),
+            window_s=() if window is None else (window[1] - window[0],),
+            metrics=result.metrics,
+            phases_s=result.phases_s,
+            steady=steady,
+            flags=result.flags,
+            requests=result.requests,
+        )
+        if self.client is None:
+            return outcome
+        reading = self._reading(self.client, run)
+        rate = reading.throughput_per_s
+        return replace(
+            outcome,
+            status=reading.status,
+            failure=None if reading.status == "ok" else Failure(reason=reading.problem, evidence=_printed(run).tail()),
+            throughput_per_s=reading.metrics.get("requests_per_s") if rate is None else rate,
+            metrics={**reading.metrics, **result.metrics},
+            flags=(*reading.flags, *result.flags),
+        )
+
+    def _reading(self, client: Client, run: Run) -> Reading:
+        """What the client wrote or printed."""
+        result = run.directory / CLIENT_RESULT
+        log = Log(result) if client.writes_result and result.exists() else _printed(run)
+        scope = Scope(ranks=run.cell.configuration.ranks, hosts=run.cell.configuration.hosts)
+        return read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
+
+    def _judged(self, outcome: Outcome) -> Outcome:
+        """Invalid where no request succeeded, or too many failed."""
+        if outcome.status != "ok":
+            return outcome
+        if outcome.requests is not None:
+            errors = [error for error in outcome.requests.counted if error is not None]
+            count, failed = len(outcome.requests.counted), len(errors)
+        else:
+            errors, failed = [], round(outcome.metrics.get("errors", 0))
+            count = round(outcome.metrics.get("requests", failed + 1))
+        commonest = "; ".join(f"{number} times: {error}" for error, number in Counter(errors).most_common(3))
+        if count and failed < count and 100 * failed <= self.errors_at_most_pct * count:
+            return outcome
+        if not count:
+            reason = "no request started after the warm-up and before the end of the load; let the load take longer"
+        elif failed >= count:
+            reason = f"none of {count} requests succeeded"
+        else:
+            share = f"{100 * failed / count:.3g} %; errors_at_most_pct is {self.errors_at_most_pct:g}"
+            reason = f"{failed} of {count} requests failed ({share})"
+        return replace(outcome, status="invalid", failure=Failure(reason=reason, evidence=commonest[:400]))
+
+
+_OF_PROBLEM: Mapping[Problem, Status] = {"not_ready": "time_limit", "load_failed": "invalid"}
+
+
+def _failed(result: Result, problem: Problem, ended: Ended, log: Log) -> Outcome:
+    """A run without a measurement: of the apparatus where nothing of the workload file could be started (LaunchError)."""
+    if problem in ("no_program", "port_taken"):
+        raise LaunchError(result.words)
+    status: Status = _OF_PROBLEM.get(problem, "crashed")
+    failure = Failure(reason=result.words, evidence=result.evidence[-400:] or result.words)
+    if status == "crashed":
+        # An exit with 0 is none that a server may take by itself.
+        codes = (result.code or 1,)
+        found = classify(log, codes, timed_out=False, killed_by_us=False, memory_kills=ended.memory_kills)
+        if found and found[0] != "crashed":
+            status, why = found
+            failure = Failure(reason=f"{result.words}: {why.reason}", evidence=why.evidence)
+    return Outcome(status, failure, phases_s=result.phases_s, flags=result.flags)
+
+
+def _result(run: Run) -> Result | None:
+    """What the program of the run left; None where it was ended before."""
+    try:
+        return Result.model_validate_json((run.directory / RESULT).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _printed(run: Run) -> Log:
+    output = run.directory / CLIENT_OUTPUT
+    return Log(output) if output.exists() else Log(b"")
+
+
+def _words(error: ValueError) -> str:
+    return first_problem(error) if isinstance(error, ValidationError) else str(error)
