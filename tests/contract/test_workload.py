@@ -144,9 +144,21 @@ def test_its_example_runs(kind: str, measure: Callable[..., Outcome]) -> None:
     found = measure(example_of(kind), cell)
     assert (found.status, found.failure) == ("ok", None)
     assert (found.throughput_per_s or 0) > 0
+    if workload_class(kind).serves_requests:
+        check_requests(found)
 
 
-@pytest.mark.parametrize("kind", WORKLOADS)
+def check_requests(found: Outcome) -> None:
+    """Rate, window and requests agree."""
+    assert found.requests is not None, "a kind that serves requests gives all of them"
+    assert found.requests.in_window
+    assert found.throughput_per_s == pytest.approx(len(found.requests.counted) / found.window_s[0], rel=0.01)
+    ends = zip(found.requests.intended_s, found.requests.first_s, found.requests.last_s, strict=True)
+    assert all(first is None or last is None or intended <= first <= last for intended, first, last in ends)
+    assert found.step_times_s == ()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WORKLOADS if not workload_class(kind).serves_requests])
 def test_a_run_gives_the_rate_that_its_window_says(kind: str, measure: Callable[..., Outcome]) -> None:
     cell = one_cell(devices=2, batch=2)
     cell = replace(cell, settings=replace(cell.settings, measured_steps=4))

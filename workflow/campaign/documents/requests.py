@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _Numbers = tuple[float | None, ...]
 
 
 class Requests(BaseModel):
-    """One entry a request in each column. Seconds are from the start of the load; None where it did not come to that."""
+    """One entry a request in each column. Seconds are from the start of the load; null where it did not come to that."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    intended_s: tuple[float, ...]
-    sent_s: _Numbers
-    first_s: _Numbers
-    last_s: _Numbers
-    prompt_tokens: tuple[int | None, ...]
-    output_tokens: tuple[int | None, ...]
-    error: tuple[str | None, ...]
-    in_window: tuple[bool, ...]
+    intended_s: tuple[float, ...] = Field(description="when it was to start")
+    sent_s: _Numbers = Field(description="when it was sent")
+    first_s: _Numbers = Field(description="when its first token came")
+    last_s: _Numbers = Field(description="when its last token came")
+    prompt_tokens: tuple[int | None, ...] = Field(description="tokens of its prompt")
+    output_tokens: tuple[int | None, ...] = Field(description="tokens of its answer")
+    error: tuple[str | None, ...] = Field(description="why it has no complete answer")
+    in_window: tuple[bool, ...] = Field(description="whether it was to start in the window, so that it counts")
 
     @model_validator(mode="after")
     def _equally_long(self) -> Requests:

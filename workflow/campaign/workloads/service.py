@@ -13,13 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from campaign.documents.cell import AXES, Cell, Scalar
+from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Argument, Model
 from campaign.documents.record import Failure, Status
 from campaign.errors import LaunchError, first_problem, problems_of
 from campaign.files import hash_of
 from campaign.workloads import software as environments
-from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, run_values, texts
+from campaign.workloads.command_template import RESERVED, check_template, fill, run_values, texts
 from campaign.workloads.failures import classify
 from campaign.workloads.load import Load
 from campaign.workloads.log_reader import Log
@@ -115,8 +115,9 @@ class ServiceWorkload(Workload):
 
     @classmethod
     def tables(cls) -> Iterator[Table]:
-        names = [(f"`{{{name}}}`", meaning) for name, meaning in {**SERVICE_VALUES, **AXES, **RUN_VALUES}.items()]
-        yield Table("Names in braces of services", "The options, and:", ("Name", "Meaning"), names)
+        names = [(f"`{{{name}}}`", meaning) for name, meaning in SERVICE_VALUES.items()]
+        known = "The options, the [names of commands](#names-in-braces), and:"
+        yield Table("Names in braces of services", known, ("Name", "Meaning"), names)
 
     @property
     def one_process_for_all(self) -> bool:
