@@ -255,7 +255,7 @@ ROWS: Mapping[str, str] = {
     "telemetry": "one row a sample of a run, thinned",
     "reference": "one row a run of the reference, which is measured in every lease; empty without one",
     "steps": "one row a measured step; of runs with more than 200 steps, 200 quantiles of them",
-    "requests": "one row a request to a service; empty without one",
+    "requests": "one row a request to a service, also of runs that are invalid; empty without a service",
 }
 
 

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 
 from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import Argument, Model
+from campaign.documents.fields import Argument, Model, Precision
 from campaign.documents.record import Failure, Status
 from campaign.errors import LaunchError, first_problem, problems_of
 from campaign.files import hash_of
@@ -109,6 +109,10 @@ class ServiceWorkload(Workload):
             raise ValueError("give either 'load', which is built in, or 'client', a program that applies one")
         if self.client is not None and self.model is not None:
             raise ValueError("'model' goes with 'load'; a client names the model in its command")
+        if more := [precision for precision in self.server.precision_arguments if precision not in self.precisions]:
+            raise ValueError(
+                f"'server.precision_arguments' names {more[0]}, which is not in 'precisions'; add it there or remove it here"
+            )
         if taken := sorted(SERVICE_VALUES.keys() & self.options.keys()):
             raise ValueError(f"'options' has '{taken[0]}', which is a name of the run; choose another one")
         return self
@@ -148,7 +152,9 @@ class ServiceWorkload(Workload):
     def problems(self, around: Surroundings) -> Iterator[str]:
         known = RESERVED | SERVICE_VALUES.keys() | self.options.keys()
         for part in ("server", "client"):
-            filled_in = self.model_dump(include={part: {"command", "environment"}}).get(part) or {}
+            filled_in = (
+                self.model_dump(include={part: {"command", "environment", "precision_arguments"}}).get(part) or {}
+            )
             for place, text in texts(filled_in):
                 yield from problems_of(check_template, text, known, around.place(part, *place))
             program = (filled_in.get("command") or [""])[0]
@@ -210,7 +216,7 @@ class ServiceWorkload(Workload):
 
     def step(self, run: Run) -> Step:
         cell, where = run.cell, f"workload {self.name}"
-        values = run_values(self.options, cell, run.repetition)
+        values, precision = run_values(self.options, cell, run.repetition), cast(Precision, cell.precision)
         software = self._software(cell.options)
         path = search_path(software, os.environ.get("PATH", os.defpath))
         load = None
@@ -222,7 +228,9 @@ class ServiceWorkload(Workload):
         specification = Specification(
             where=where,
             directory=run.directory,
-            server=self.server,
+            server=self.server.model_copy(
+                update={"command": (*self.server.command, *self.server.precision_arguments.get(precision, ()))}
+            ),
             client=self.client,
             load=None if load is None else load.model_dump(mode="json", exclude_defaults=True),
             model=None if self.model is None else fill(self.model, values, f"{where}: model"),

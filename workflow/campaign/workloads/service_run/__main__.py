@@ -33,19 +33,20 @@ def main() -> int:
 
 def _beside(server: Server) -> int:
     """Keep this process's part of the server running until the run is over, or it ends."""
+    over = server.specification.over
     try:
         server.start()
-        while not server.specification.over.read_text():
-            if (code := server.code) is not None and not server.specification.over.read_text():
-                say(f"process {server.rank} of the server ended by itself")
-                return code if code > 0 else 1
+        while not over.read_text():
+            server.require("ended_under_load", "before the run was over")
             time.sleep(LOOK_S)
-        return 0
     except Failed as failed:
-        say(failed.words)
-        return 1
+        # It loses its peers at the end of the run, too.
+        if not over.read_text():
+            say(f"process {server.rank} of the server: {failed.words}")
+            return failed.code if failed.code and failed.code > 0 else 1
     finally:
         server.stop()
+    return 0
 
 
 def _run(specification: Specification, server: Server) -> Result:

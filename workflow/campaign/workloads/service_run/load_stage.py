@@ -54,7 +54,8 @@ def _by_client(specification: Specification, client: Client, server: Server) -> 
 
 async def _built_in(specification: Specification, keys: dict[str, Any], server: Server) -> Loaded:
     # Not by every process of the server: only the first one needs it.
-    from campaign.workloads.load import Load, Request, apply, columns, flags, summary, window
+    from campaign.workloads.load import Load, Request, columns, flags, summary, window
+    from campaign.workloads.load.generator import apply
 
     load = Load.model_validate(keys)
     ended: list[Request] = []

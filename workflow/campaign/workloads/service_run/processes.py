@@ -88,5 +88,6 @@ def end(processes: Sequence[Process], within_s: float, beside: Sequence[Process]
         process.signal(signal.SIGKILL)
     end_children(set())
     for process in every:
-        process.code  # noqa: B018  # it is waited for
+        process.code  # noqa: B018  # so that it is waited for
+        process.output.tail()
     return bool(left)

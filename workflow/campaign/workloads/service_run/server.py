@@ -126,12 +126,6 @@ class Server:
             code = ended.code or 0
             raise Failed(problem, f"the server {how(code)} {when}", ended.output.tail(), code)
 
-    @property
-    def code(self) -> int | None:
-        """How it ended; None while it runs."""
-        ended = self._ended()
-        return None if ended is None else ended.code
-
     def _ended(self) -> Process | None:
         """Its process here or on another host that has ended; one that went on in the background has not."""
         for process in (*self._processes, *self._beside):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from campaign.documents.cell import Scalar
-from campaign.documents.fields import Argument, AxisName, Model, VariableName
+from campaign.documents.fields import Argument, AxisName, Model, Precision, VariableName
 from campaign.documents.requests import Requests
 from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
@@ -81,6 +81,8 @@ class Server(Model):
     launch: Literal["once", "per_host", "per_rank"] = "once"
     """`once`: one process on the first host, with the run's devices there; `per_host`: one on every host, with the devices there;
     `per_rank`: one per device. The latter two get RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; process 0 answers."""
+    precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
+    """Arguments appended to the command, by precision."""
     environment: dict[VariableName, Argument] = Field(default_factory=dict)
     """Environment variables, filled in like the command."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
