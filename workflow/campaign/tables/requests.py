@@ -17,7 +17,7 @@ COLUMNS = types(REQUESTS)
 
 
 def requests_table(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a request, in the order of their intended start inside of each run; also of invalid runs, of which too many failed."""
+    """One row a request, by intended start inside of each run; also of invalid runs, in which too many failed."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for record in records:
         if record.requests is None:
