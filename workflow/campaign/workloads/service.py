@@ -236,7 +236,7 @@ class ServiceWorkload(Workload):
             model=None if self.model is None else fill(self.model, values, f"{where}: model"),
             values=values,
             files=dict(run.files),
-            words=tuple(software_words(software, cuda=run.runs_on == "cuda")),
+            words=tuple(software_words(software, runs_on=run.runs_on)),
             variables={"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]} if path else {},
             hosts=tuple(run.ranks_by_host),
             slurm=run.launcher == "slurm",
