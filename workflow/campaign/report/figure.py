@@ -79,6 +79,8 @@ class FigureData:
     """Runs of the reference (`campaign.tables.runs.reference_table`)."""
     operations: pd.DataFrame = field(default_factory=pd.DataFrame)
     """What operations of the fabric took (`campaign.tables.leases.operations_table`)."""
+    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Requests that were sent to services, one row each."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property

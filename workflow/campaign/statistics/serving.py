@@ -1,0 +1,217 @@
+"""What the requests of a service say of its cells: latencies, the share that meets all objectives, the highest rate that holds them.
+
+Requests have their latencies from when they were meant to be sent. One that failed is infinitely late: it misses every objective.
+A series is what is equal but for the rate: its cells are points of one curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign.statistics import comparable_cells, comparisons
+from campaign.statistics.comparisons import Design
+from campaign.statistics.highest_rate import HighestRate, Objective, crossing, highest_rate
+from campaign.statistics.latency_percentiles import Sample, quantile, samples, share_within
+from campaign.statistics.multiple_testing import holm
+
+RATE = "option_rate_per_s"
+LATENCIES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "e2e_ms": "time of a whole request"}
+MET = "met"
+LATE_PCT, LATE_MS = 1.0, 5.0
+"""A load generator whose 99th percentile of lateness is above this part of the median latency, or this time, is too late."""
+_OF_A_FAILED_RUN = 10_000  # requests without end, enough for any percentile
+
+
+def latencies(requests: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Requests inside of the window with lease_id, ttft_ms, tpot_ms, e2e_ms and late_ms."""
+    rows = requests[requests["in_window"]]
+    known = runs[["cell_id", "repetition", "lease_id", "configuration"]]
+    # Where no lease is known, nothing says that runs were on different ones.
+    known = known.assign(lease_id=known["lease_id"].where(known["lease_id"] != "", "no lease of " + known["configuration"]))
+    rows = rows.merge(known.drop(columns="configuration"), on=["cell_id", "repetition"])
+    failed = rows["error"].fillna("") != ""
+    more = rows["output_tokens"] - 1
+    of = {
+        "ttft_ms": rows["first_s"] - rows["intended_s"],
+        "tpot_ms": ((rows["last_s"] - rows["first_s"]) / more).where(more > 0),
+        "e2e_ms": rows["last_s"] - rows["intended_s"],
+    }
+    late = {name: (1e3 * value).mask(failed, np.inf) for name, value in of.items()}
+    found = rows[["cell_id", "repetition", "lease_id", "intended_s"]]
+    return found.assign(**late, late_ms=1e3 * (rows["sent_s"] - rows["intended_s"]), failed=failed)
+
+
+def lateness(rows: pd.DataFrame) -> pd.DataFrame:
+    """By cell_id: late_ms (99th percentile) and whether the generator was too late for the latencies to be those of the server."""
+    groups = rows.groupby("cell_id", sort=False)
+    late, median = groups["late_ms"].quantile(0.99), groups["e2e_ms"].median()
+    return pd.DataFrame({"late_ms": late, "too_late": (late > LATE_PCT / 100 * median) | (late > LATE_MS)})
+
+
+def series_columns(cells: pd.DataFrame) -> list[str]:
+    """What tells the series of a campaign from each other, the configuration first."""
+    return [name for name in comparable_cells.naming_columns(cells) if name != RATE]
+
+
+def rated(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells with an offered rate: `rate_per_s`, and `series`, the id of the first cell of the same series."""
+    rate = pd.to_numeric(cells[RATE], errors="coerce") if RATE in cells else pd.Series(np.nan, index=cells.index)
+    rows = cells.assign(rate_per_s=rate)[rate > 0].sort_values("rate_per_s", kind="stable")
+    names = series_columns(cells)
+    first = rows.groupby(names, sort=False, dropna=False)["cell_id"].transform("first")
+    return rows.assign(series=first).sort_index()
+
+
+def met(rows: pd.DataFrame, cells: pd.DataFrame, objectives: Mapping[str, Sequence[Objective]]) -> pd.DataFrame:
+    """One row a cell: `share` of requests that meet all limits of its workload, low and high (95 %); n_requests, n_errors.
+
+    A limit is met by the request itself, whatever percentile the objective is of.
+    """
+    workload = rows["cell_id"].map(cells.drop_duplicates("cell_id").set_index("cell_id")["workload"])
+    worst = pd.Series(np.nan, index=rows.index)
+    for name, limits in objectives.items():
+        for each in limits:
+            # A request of one token has no time per token, and misses nothing by it.
+            part = (rows[each.latency] / each.limit).fillna(0.0)
+            worst = worst.where(workload != name, np.fmax(worst, part))
+    found = samples(rows.assign(**{MET: worst}), MET)
+    errors = rows.groupby("cell_id")["failed"].sum()
+    table = [
+        {
+            "cell_id": cell,
+            "share": (share := share_within(sample, 1.0)).value,
+            "share_low": share.low,
+            "share_high": share.high,
+            "n_requests": sample.size,
+            "n_errors": int(errors[cell]),
+        }
+        for cell, sample in found.items()
+    ]
+    names = ["cell_id", "share", "share_low", "share_high", "n_requests", "n_errors"]
+    return pd.DataFrame(table, columns=names)
+
+
+_By_rate = Mapping[Objective, Mapping[float, Sample]]
+
+
+def highest_rates(
+    rows: pd.DataFrame, cells: pd.DataFrame, runs: pd.DataFrame, objectives: Mapping[str, Sequence[Objective]]
+) -> pd.DataFrame:
+    """One row a series with objectives: the columns of its first cell, and what `HighestRate` has of it.
+
+    rate, rate_low, rate_high; found; decides; again; lowest, largest: measured rates; n_compositions, n_requests: fewest of a rate.
+    rows: of `latencies`; cells: of `rated`.
+    """
+    table = []
+    for _, own in cells.groupby("series", sort=False):
+        first = own.iloc[0]
+        measured = _measured(rows, own, runs, objectives.get(str(first["workload"]), ()))
+        if not measured:
+            continue
+        of = highest_rate(measured)
+        by_rate = next(iter(measured.values()))
+        fewest = min(each.clusters for each in by_rate.values())
+        table.append(
+            {
+                **first.drop(["rate_per_s", *([RATE] if RATE in own else [])]).to_dict(),
+                **_columns(of),
+                "lowest": min(by_rate),
+                "largest": max(by_rate),
+                "n_rates": len(by_rate),
+                "n_compositions": fewest,
+                "n_requests": min(each.size for each in by_rate.values()),
+                "n_ok": int(own["n_ok"].min()),
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def _columns(of: HighestRate) -> dict[str, Any]:
+    return {
+        "rate": of.value,
+        "rate_low": of.low,
+        "rate_high": of.high,
+        "found": of.found,
+        "decides": f"p{of.decides.percent:g} {of.decides.latency}",
+        "limit": of.decides.limit,
+        "again": ", ".join(f"{rate:g}" for rate in of.again),
+    }
+
+
+def _measured(
+    rows: pd.DataFrame, cells: pd.DataFrame, runs: pd.DataFrame, objectives: Sequence[Objective]
+) -> dict[Objective, dict[float, Sample]]:
+    """By objective and rate, the requests of the cells of one series, or of what is left of it."""
+    rates = cells.set_index("cell_id")["rate_per_s"]
+    own = rows[rows["cell_id"].isin(rates.index)]
+    found: dict[Objective, dict[float, Sample]] = {}
+    for objective in objectives:
+        of_cells = {**_of_failed(cells, runs, set(own["cell_id"].unique())), **samples(own, objective.latency)}
+        by_rate = {float(rates[cell]): sample for cell, sample in of_cells.items()}
+        if by_rate:
+            found[objective] = dict(sorted(by_rate.items()))
+    return found
+
+
+def _of_failed(cells: pd.DataFrame, runs: pd.DataFrame, there: set[str]) -> dict[str, Sample]:
+    """A rate at which every run failed holds no objective."""
+    none = cells[(cells["n_ok"] == 0) & (cells["n_failed"] > 0) & ~cells["cell_id"].isin(there)]
+    found = {}
+    for cell, failed in runs[runs["cell_id"].isin(none["cell_id"])].groupby("cell_id", sort=False):
+        endless = tuple(np.full(_OF_A_FAILED_RUN, np.inf) for _ in range(len(failed)))
+        found[str(cell)] = Sample(endless, pd.factorize(failed["lease_id"])[0])
+    return found
+
+
+def of_compositions(
+    rows: pd.DataFrame, cells: pd.DataFrame, runs: pd.DataFrame, objectives: Mapping[str, Sequence[Objective]]
+) -> pd.DataFrame:
+    """A table like that of runs, for `campaign.statistics.comparisons`: one row a series and composition, with its highest rate.
+
+    Where every series was measured on one composition, a row is one block of it. Without the series of which a row is censored.
+    """
+    several = rows.groupby("cell_id")["lease_id"].nunique().max() > 1
+    unit = ["lease_id"] if several else ["lease_id", "repetition"]
+    table, censored = [], set()
+    first_runs = runs[runs["cell_id"].isin(cells["cell_id"])].sort_values("repetition", kind="stable")
+    for series, own in cells.groupby("series", sort=False):
+        limits = objectives.get(str(own["workload"].iloc[0]), ())
+        of_series = rows[rows["cell_id"].isin(own["cell_id"])]
+        for key, part in of_series.groupby(unit, sort=False):
+            measured = _measured(part, own, runs.iloc[:0], limits)
+            value = min((_crossed(*each) for each in measured.items()), default=np.nan)
+            if not 0 < value < np.inf:
+                censored.add(series)
+            at = first_runs[first_runs["cell_id"].isin(own["cell_id"])]
+            for name, wanted in zip(unit, key, strict=True):
+                at = at[at[name] == wanted]
+            row = at.iloc[0].drop([RATE], errors="ignore").to_dict()
+            table.append({**row, "cell_id": series, "status": "ok", "rate": value})
+    found = pd.DataFrame(table, columns=[*runs.columns.drop([RATE], errors="ignore"), "rate"])
+    return found[~found["cell_id"].isin(censored)].reset_index(drop=True)
+
+
+def _crossed(objective: Objective, by_rate: Mapping[float, Sample]) -> float:
+    curve = [quantile(sample, objective.percent / 100.0) for sample in by_rate.values()]
+    return crossing(np.array(list(by_rate)), np.array(curve), objective.limit, "logarithm")
+
+
+def against_baseline(table: pd.DataFrame, baseline: str, by: Design) -> pd.DataFrame:
+    """Rows of `highest_rates` beside the baseline's of the same workload, precision and options: `ratio` of highest rates.
+
+    by: design of the table `of_compositions`. Columns as in `campaign.statistics.comparable_cells`.
+    """
+    equal = [name for name in series_columns(table) if name != "configuration"]
+    base = table[table["configuration"] == baseline].drop_duplicates(equal)
+    rows = table.merge(base[equal].assign(against_cell=base["series"]), on=equal, how="left")
+    found = comparisons.ratios(rows["series"], rows["against_cell"], by)
+    value, low, high = found.of.bounds()
+    p = found.p()
+    return rows.assign(
+        ratio=value, ratio_low=low, ratio_high=high, n_pairs=found.pairs, paired=found.paired,
+        p=p, p_holm=holm(p), n_tests=int(np.isfinite(p).sum()), **found.basis(rows.index),
+    )  # fmt: skip
