@@ -24,7 +24,7 @@ TOKENS = 17
 
 
 def response_times(rate: float, served: npt.ArrayLike, requests: int, draw: np.random.Generator) -> Floats:
-    """One row for each of `served`, requests per second: an M/M/1 queue in equilibrium (Lindley, 1952); unstable ones start empty."""
+    """One row for each of `served` (per second): an M/M/1 queue in equilibrium (Lindley, 1952). Unstable ones start empty."""
     mu = np.asarray(served, dtype=np.float64)[:, None]
     between, service = draw.exponential(1 / rate, (mu.size, requests)), draw.exponential(1, (mu.size, requests)) / mu
     busy = np.minimum(rate / mu, 1.0)
@@ -72,7 +72,14 @@ def planted(of: Service, seed: int = 1) -> tuple[list[PlannedCell], list[Any], p
                 started = 1.7e9 + 1000 * composition + repetition % 1000
                 records.append(
                     report_data.record(
-                        cell, repetition, rate, lease_id=lease, started=started, hosts=("host0",), step_times_s=(), metrics={}
+                        cell,
+                        repetition,
+                        rate,
+                        lease_id=lease,
+                        started=started,
+                        hosts=("host0",),
+                        step_times_s=(),
+                        metrics={},
                     )
                 )
                 tables.append(_requests(of, cell.id, repetition, rate, times, draw))

@@ -18,7 +18,15 @@ SECTION = (
     "useful to fewer users, not to more."
 )
 PLACE = 7
-UNITS = {"rate_per_s": "", "share": "", "share_low": "", "share_high": "", "goodput": "per_s", "goodput_low": "per_s", "goodput_high": "per_s"}
+UNITS = {
+    "rate_per_s": "",
+    "share": "",
+    "share_low": "",
+    "share_high": "",
+    "goodput": "per_s",
+    "goodput_low": "per_s",
+    "goodput_high": "per_s",
+}
 
 _GOODPUT = plot.Columns("goodput", "goodput_low", "goodput_high")
 
@@ -49,7 +57,9 @@ def draw(data: FigureData) -> Drawing:
             "Cell": lambda row: wording.describe(row, named),
             "Offered requests/s": lambda row: wording.number(row["rate_per_s"]),
             "Meet all limits": lambda row: wording.percent(100 * row["share"]),
-            "95 % interval": lambda row: wording.between(100 * row["share_low"], 100 * row["share_high"], wording.percent),
+            "95 % interval": lambda row: wording.between(
+                100 * row["share_low"], 100 * row["share_high"], wording.percent
+            ),
             "Goodput (requests/s)": lambda row: wording.number(row["goodput"]),
             "Requests": lambda row: wording.count(row["n_requests"]),
             "Failed requests": lambda row: wording.count(row["n_errors"]),
@@ -65,7 +75,12 @@ def _rows(found: Served) -> pd.DataFrame:
     own = found.requests[found.requests["cell_id"].isin(cells["cell_id"])]
     shares = serving.met(own, cells, found.objectives)
     rows = cells[["cell_id", *serving.series_columns(cells), "rate_per_s", "n_ok"]].merge(shares, on="cell_id")
-    return rows.assign(**{name.replace("share", "goodput"): rows["rate_per_s"] * rows[name] for name in ("share", "share_low", "share_high")})
+    return rows.assign(
+        **{
+            name.replace("share", "goodput"): rows["rate_per_s"] * rows[name]
+            for name in ("share", "share_low", "share_high")
+        }
+    )
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -82,7 +97,9 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels) -> str:
-    names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))[: plot.MOST_SERIES]
+    names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))[
+        : plot.MOST_SERIES
+    ]
     looks = {name: plot.look(place) for place, name in enumerate(names)}
     figure, axes = plot.grid(len(panels.shown), height_in=2.6)
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):

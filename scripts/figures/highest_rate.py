@@ -31,7 +31,14 @@ SECTION = (
     "percentile crosses its limit, and it holds only if every lower rate does."
 )
 PLACE = 5
-UNITS = {"rate": "per_s", "rate_low": "per_s", "rate_high": "per_s", "lowest": "per_s", "largest": "per_s", "limit": "ms"}
+UNITS = {
+    "rate": "per_s",
+    "rate_low": "per_s",
+    "rate_high": "per_s",
+    "lowest": "per_s",
+    "largest": "per_s",
+    "limit": "ms",
+}
 
 
 def draw(data: FigureData) -> Drawing:
@@ -90,7 +97,13 @@ def said(row: Any, unit: str = "") -> str:
         certain = "" if low == row["largest"] else f", {_certain(low)}"
         return f"at least {per_s(row['largest'])}{unit}: no measured rate fails{certain}"
     if row["found"] == "none holds":
-        certain = "" if high == row["lowest"] else f", certainly none from {per_s(high)} on" if high == high else ", which is not certain"
+        certain = (
+            ""
+            if high == row["lowest"]
+            else f", certainly none from {per_s(high)} on"
+            if high == high
+            else ", which is not certain"
+        )
         return f"below {per_s(row['lowest'])}{unit}: no measured rate holds{certain}"
     if row["found"] == "not known":
         return f"not known from {wording.plural(int(row['n_requests']), 'request')} a rate"
@@ -120,8 +133,8 @@ def _findings(rows: pd.DataFrame, baseline: str) -> tuple[str, ...]:
         sentences += [_sentence(row, own, baseline) for row in ends]
     for row in rows[rows["again"] != ""].to_dict("records"):
         sentences.append(
-            f"{row['configuration']} holds at {row['again']} requests/s although it fails at a lower rate; only rates below the first "
-            "failure count."
+            f"{row['configuration']} holds at {row['again']} requests/s although it fails at a lower rate; only rates below the "
+            "first failure count."
         )
     return tuple(sentences)
 
@@ -183,4 +196,12 @@ def _point(axes: Axes, y: int, row: Any, look: plot.Look) -> None:
     axes.plot([at], [y], marker=">" if above else "<", markerfacecolor="none", **how)
     words = "no measured rate fails" if above else "no measured rate holds"
     align = "right" if above else "left"
-    axes.annotate(words, (at, y), (-8 if above else 8, 0), textcoords="offset points", ha=align, va="center", fontsize=plot.small_pt())
+    axes.annotate(
+        words,
+        (at, y),
+        (-8 if above else 8, 0),
+        textcoords="offset points",
+        ha=align,
+        va="center",
+        fontsize=plot.small_pt(),
+    )

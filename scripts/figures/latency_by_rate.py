@@ -11,7 +11,17 @@ from matplotlib.lines import Line2D
 from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.report.served import EXPLAINED, NO_RATE, NO_REQUESTS, SHORT, Served, percentile_words, scaled, served, too_late
+from campaign.report.served import (
+    EXPLAINED,
+    NO_RATE,
+    NO_REQUESTS,
+    SHORT,
+    Served,
+    percentile_words,
+    scaled,
+    served,
+    too_late,
+)
 from campaign.statistics import serving
 from campaign.statistics.latency_percentiles import percentiles
 
@@ -84,7 +94,9 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels, found: Served) -> str:
-    names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))[: plot.MOST_SERIES]
+    names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))[
+        : plot.MOST_SERIES
+    ]
     looks = {name: plot.look(place) for place, name in enumerate(names)}
     figure, axes = plot.grid(len(panels.shown), height_in=2.6)
     for panel, (only,) in zip(panels.shown, axes, strict=True):
@@ -102,7 +114,10 @@ def _picture(panels: plot.Panels, found: Served) -> str:
     plot.legend(
         figure,
         [Line2D([], [], color=look.colour, marker=look.marker, label=name) for name, look in looks.items()]
-        + [Line2D([], [], color=plot.INK, linestyle=dashes, label=f"p{percent:g}") for percent, dashes in _DRAWN.items()],
+        + [
+            Line2D([], [], color=plot.INK, linestyle=dashes, label=f"p{percent:g}")
+            for percent, dashes in _DRAWN.items()
+        ],
     )
     return plot.to_svg(figure)
 
@@ -125,4 +140,11 @@ def _limits(axes: Axes, rows: pd.DataFrame, latency: str, found: Served) -> None
         if each.latency == latency:
             axes.axhline(each.limit, color=plot.INK, linewidth=0.9, linestyle=":")
             words = f"limit of p{each.percent:g}"
-            axes.annotate(words, (0.02, each.limit), (0, 2), xycoords=axes.get_yaxis_transform(), textcoords="offset points", fontsize=plot.small_pt())
+            axes.annotate(
+                words,
+                (0.02, each.limit),
+                (0, 2),
+                xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points",
+                fontsize=plot.small_pt(),
+            )

@@ -11,7 +11,7 @@ from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.report.served import EXPLAINED, NO_REQUESTS, SHORT, Served, percentile_words, scaled, served
 from campaign.statistics import comparable_cells, serving
-from campaign.statistics.latency_percentiles import PERCENTILES, percentiles
+from campaign.statistics.latency_percentiles import percentiles
 
 TITLE = "Serving: distribution of latencies"
 SECTION = (
@@ -37,10 +37,10 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no request was counted")
     shown, common = _chosen(rows, found)
     caption = (
-        f"Share of requests that take at most so long, over all runs of a cell{common}; a curve ends below 1 where requests failed. "
-        f"{EXPLAINED} The table has all cells, with 95 % intervals over compositions, or over requests within the composition where "
-        "there is one: requests of a queue resemble their neighbours, which the intervals account for. Where nothing bounds a "
-        f"percentile from above, it is at least the lower end of its interval. {measured_as(data, rows)}"
+        f"Share of requests that take at most so long, over all runs of a cell{common}; a curve ends below 1 where some fail. "
+        f"{EXPLAINED} The table has all cells, with 95 % intervals over compositions, or over requests within the composition "
+        "where there is one: requests of a queue resemble their neighbours, which the intervals account for. Where nothing "
+        f"bounds a percentile from above, it is at least the lower end of its interval. {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(shown, found, named)

@@ -46,6 +46,10 @@ OF_OTHER_DATA = (
     "forecast",
     "forecast_parts",
     "reference",
+    "highest_rate",
+    "latency_by_rate",
+    "goodput",
+    "latency_distribution",
 )
 SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]
 

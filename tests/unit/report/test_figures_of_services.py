@@ -101,7 +101,9 @@ def test_percentiles_are_in_the_table_with_intervals_or_without(data: FigureData
 
 
 def test_a_rate_at_which_every_run_failed_does_not_hold(data: FigureData) -> None:
-    fastest = data.cells[(data.cells["configuration"] == "1x8-local") & (data.cells[serving.RATE] == 45.0)]["cell_id"].item()
+    fastest = data.cells[(data.cells["configuration"] == "1x8-local") & (data.cells[serving.RATE] == 45.0)][
+        "cell_id"
+    ].item()
     failed = replace(
         data,
         runs=data.runs.assign(status=data.runs["status"].where(data.runs["cell_id"] != fastest, "crashed")),

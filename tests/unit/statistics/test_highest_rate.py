@@ -31,7 +31,14 @@ def found(*scales: float, objective: Objective = TTFT, requests: int = 400) -> H
 def test_intervals_cover_the_rate_at_which_a_queue_reaches_its_limit(
     percent: float, holds: float, compositions: int, runs: int, requests: int
 ) -> None:
-    of = Service({}, (15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0), compositions, runs, requests, lease_sd=0.02 if compositions > 1 else 0)
+    of = Service(
+        {},
+        (15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0),
+        compositions,
+        runs,
+        requests,
+        lease_sd=0.02 if compositions > 1 else 0,
+    )
     said = highest_rates_cover(of, percent, holds, campaigns=40)
     assert said.cover >= 92
     assert said.half < 30 or percent == 99.0
@@ -42,7 +49,10 @@ def test_a_crossing_lies_between_the_rates_around_it() -> None:
     assert of.found == "crossed"
     assert 20 < of.value < 30
     assert of.low < of.value < of.high
-    straight = [crossing(np.array([20.0, 30.0]), np.array([60.0, 150.0]), 100.0, way) for way in ("latency", "logarithm", "inverse")]  # type: ignore[arg-type]
+    straight = [
+        crossing(np.array([20.0, 30.0]), np.array([60.0, 150.0]), 100.0, way)
+        for way in ("latency", "logarithm", "inverse")
+    ]  # type: ignore[arg-type]
     assert straight == sorted(straight)
 
 

@@ -9,15 +9,17 @@ from campaign.statistics.latency_percentiles import Sample, percentile, share_wi
 from tests.planted_services import SERVED_PER_S, Service, response_times, true_percentile
 from tests.services_under_truth import percentiles_cover
 
-CAMPAIGNS = 60
+CAMPAIGNS = 150
 
 
 @pytest.mark.parametrize("rate", [25.0, 40.0])
 @pytest.mark.parametrize(("compositions", "runs", "requests"), [(1, 1, 2000), (1, 3, 2000), (3, 2, 1000), (5, 2, 1000)])
 def test_intervals_cover_percentiles_of_a_queue(rate: float, compositions: int, runs: int, requests: int) -> None:
-    of = Service({}, compositions=compositions, runs=runs, requests=requests, lease_sd=0.02 if compositions > 1 else 0.0)
+    of = Service(
+        {}, compositions=compositions, runs=runs, requests=requests, lease_sd=0.02 if compositions > 1 else 0.0
+    )
     for percent in (50.0, 90.0, 99.0):
-        assert percentiles_cover(of, rate, percent, CAMPAIGNS).cover >= 92, percent
+        assert percentiles_cover(of, rate, percent, CAMPAIGNS).cover >= 93, percent
 
 
 def test_intervals_that_take_requests_for_independent_do_not_cover() -> None:

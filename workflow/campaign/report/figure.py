@@ -237,7 +237,7 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
 def data_of(tables: Tables, style: Path | None = None) -> FigureData:
     """What figures read, from the tables of a campaign."""
     campaign = tables.context["campaign"]
-    given = {"style": style} if style else {}
+    given: dict[str, Any] = {"style": style} if style else {}
     return FigureData(
         tables.runs,
         tables.cells,

@@ -21,8 +21,9 @@ NO_REQUESTS = "no workload is a service, so no requests were sent"
 NO_RATE = "no service was measured at a rate of requests (option rate_per_s)"
 SHORT = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 EXPLAINED = (
-    "TTFT is the time to the first token, TPOT the time per output token after it, E2E the time to the end of the answer. All count "
-    "from the time at which a request was due, whether the generator was in time or not; failed requests count as infinitely late."
+    "TTFT is the time to the first token, TPOT the time per output token after it, E2E the time to the end of the answer. All "
+    "count from the time at which a request was due, whether the generator was in time or not; failed requests count as infinitely "
+    "late."
 )
 
 
@@ -84,8 +85,8 @@ def too_late(found: Served) -> tuple[str, ...]:
         return ()
     return (
         f"The load generator was late in {wording.plural(len(late), 'cell')}: 1 % of its requests left up to "
-        f"{wording.number(late['late_ms'].max())} ms or more after they were due, and latencies hold this time. Send fewer requests "
-        "per second, or give the generator a core of its own.",
+        f"{wording.number(late['late_ms'].max())} ms or more after they were due, and latencies hold this time. Send fewer "
+        "requests per second, or give the generator a core of its own.",
     )
 
 

@@ -1,16 +1,17 @@
 """Percentiles of request latencies with intervals, though requests of a queue resemble their neighbours.
 
 Two levels replicate. Within a composition, requests are correlated: the variance of a share of them is that of means of consecutive
-batches (Law & Kelton, "Simulation Modeling and Analysis", chapter 9), divided by what the correlation of neighbouring batches leaves,
-and never less than that of independent requests. A share far in the tail is correlated in bursts that few batches show, so that a
+batches (Law & Kelton, "Simulation Modeling and Analysis", chapter 9), corrected for the correlation that neighbouring batches still
+have, and never less than that of independent requests. Requests far in the tail come in bursts, which few batches show: a
 percentile is taken to be correlated at least as much as the one with five times as many requests above it. Between compositions,
 the variance is that of a ratio over clusters (Cochran, "Sampling Techniques", 1977, chapter 6). The wider of both intervals counts.
 
 The interval of a share is turned into one of the percentile by the sample's own quantiles (Woodruff, 1952, Journal of the American
-Statistical Association 47), so that nothing is assumed of the distribution; its lower end is worked out on the arcsine scale, where
+Statistical Association 47), so that nothing is assumed of the distribution. Its lower end is worked out on the arcsine scale, where
 the variance of a share does not depend on it. Where the upper end would lie beyond the longest request, nothing bounds the
-percentile from above: it is "at least" the lower end. A mean of percentiles over compositions is no way out: in queues, percentiles of short
-runs are too low, and intervals around their mean cover down to 21 of 100 (docs/decisions/41-the-rate-that-holds.md).
+percentile from above: it is "at least" the lower end. A mean of percentiles over compositions is no way out: in queues,
+percentiles of short runs are too low, and intervals around their mean cover as few as 21 of 100
+(docs/decisions/41-the-rate-that-holds.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the requests of a service say of its cells: latencies, the share that meets all objectives, the highest rate that holds them.
+"""What the requests of a service say of its cells: latencies, the share that meets all objectives, the highest rate that holds.
 
 Requests have their latencies from when they were meant to be sent. One that failed is infinitely late: it misses every objective.
 A series is what is equal but for the rate: its cells are points of one curve.
@@ -31,7 +31,9 @@ def latencies(requests: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     rows = requests[requests["in_window"]]
     known = runs[["cell_id", "repetition", "lease_id", "configuration"]]
     # Where no lease is known, nothing says that runs were on different ones.
-    known = known.assign(lease_id=known["lease_id"].where(known["lease_id"] != "", "no lease of " + known["configuration"]))
+    known = known.assign(
+        lease_id=known["lease_id"].where(known["lease_id"] != "", "no lease of " + known["configuration"])
+    )
     rows = rows.merge(known.drop(columns="configuration"), on=["cell_id", "repetition"])
     failed = rows["error"].fillna("") != ""
     more = rows["output_tokens"] - 1
@@ -77,7 +79,8 @@ def met(rows: pd.DataFrame, cells: pd.DataFrame, objectives: Mapping[str, Sequen
         for each in limits:
             # A request of one token has no time per token, and misses nothing by it.
             part = (rows[each.latency] / each.limit).fillna(0.0)
-            worst = worst.where(workload != name, np.fmax(worst, part))
+            larger = pd.Series(np.fmax(worst, part), index=rows.index)
+            worst = worst.where(workload != name, larger)
     found = samples(rows.assign(**{MET: worst}), MET)
     errors = rows.groupby("cell_id")["failed"].sum()
     table = [
@@ -117,7 +120,7 @@ def highest_rates(
         fewest = min(each.clusters for each in by_rate.values())
         table.append(
             {
-                **first.drop(["rate_per_s", *([RATE] if RATE in own else [])]).to_dict(),
+                **{str(name): value for name, value in first.items() if name not in ("rate_per_s", RATE)},
                 **_columns(of),
                 "lowest": min(by_rate),
                 "largest": max(by_rate),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -123,10 +124,18 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
+        **({"objectives": objectives} if (objectives := _objectives(document["workloads"])) else {}),
         **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
         "inputs": claims_as_inputs({name: document[name] for name in ("system", "workloads")}),
     }
+
+
+def _objectives(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """What services have to hold, by workload."""
+    said = {name: workload.get("objective") or {} for name, workload in workloads.items()}
+    each = {name: {latency: limits for latency, limits in of.items() if limits} for name, of in said.items()}
+    return {name: limits for name, limits in each.items() if limits}
 
 
 def _questions(collected: Collected) -> list[list[dict[str, Any]]]:
