@@ -32,7 +32,7 @@ def data() -> FigureData:
 
 
 def unpainted(name: str, data: FigureData) -> Drawing:
-    with mock.patch.object(plot, "to_svg", lambda _: UNPAINTED):
+    with mock.patch.object(plot, "to_svg", return_value=UNPAINTED):
         return FIGURES[name].draw(data)
 
 

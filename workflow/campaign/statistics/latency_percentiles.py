@@ -11,7 +11,7 @@ Statistical Association 47), so that nothing is assumed of the distribution. Its
 the variance of a share does not depend on it. Where the upper end would lie beyond the longest request, nothing bounds the
 percentile from above: it is "at least" the lower end. A mean of percentiles over compositions is no way out: in queues,
 percentiles of short runs are too low, and intervals around their mean cover as few as 21 of 100
-(docs/decisions/41-the-rate-that-holds.md).
+(docs/decisions/45-the-rate-that-holds.md).
 """
 
 from __future__ import annotations
