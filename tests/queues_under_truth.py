@@ -39,16 +39,15 @@ QUEUES = {
     "M/M/1, load 0.8": Queue("exponential", 1, 16.0, mmc(16.0, 0.05, 1)),
     "M/M/3, load 0.5": Queue("exponential", 3, 30.0, mmc(30.0, 0.05, 3)),
     "M/D/1, load 0.5": Queue("constant", 1, 10.0, md1(10.0, 0.05)),
-    # Five tokens of 10 ms each are 50 ms.
     "M/D/1 token by token, load 0.5": Queue("per_token", 1, 10.0, md1(10.0, 0.05)),
 }
 
 
-def measured(queue: Queue, requests: int, seed: int) -> tuple[list[Request], QueueingServer]:
+def measured(queue: Queue, requests: int, seed: int, tokens: int = 5) -> tuple[list[Request], QueueingServer]:
     """Requests of one run after its first tenth, and the server that answered."""
-    load = Load(prompt_tokens=4, output_tokens=5, timeout_s=1000, seed=seed)
+    load = Load(prompt_tokens=4, output_tokens=tokens, timeout_s=1000, seed=seed)
     chosen = load.for_run({"rate_per_s": queue.rate_per_s, "requests": requests + requests // 10})
-    service_s = 0.01 if queue.law == "per_token" else 0.05
+    service_s = 0.05 / tokens if queue.law == "per_token" else 0.05
     # The server draws its times by itself: the seed of the arrivals says nothing of them.
     server = QueueingServer(queue.law, service_s, servers=queue.servers, seed=random.Random(-seed).getrandbits(32))
     done = run_simulated(lambda: apply(chosen, "http://queue:80"), server.handle)
@@ -71,7 +70,7 @@ def coverage(queue: Queue, runs: int, requests: int) -> dict[int, int]:
     truth = queue.quantiles
     found = dict.fromkeys(truth, 0)
     for seed in range(1, runs + 1):
-        done, _ = measured(queue, requests, seed)
+        done, _ = measured(queue, requests, seed, tokens=2)
         for percent, truth_s in truth.items():
             found[percent] += covers(done, percent, truth_s)
     return found

@@ -198,8 +198,9 @@ def test_a_wrong_file_of_prompts_is_named(tmp_path: Path, text: str, message: st
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         read_prompts(path)
+    load = Load(prompts=str(tmp_path)).for_run({"rate_per_s": 1, "requests": 1})
     with pytest.raises(ValueError, match="cannot be read"):
-        read_prompts(tmp_path)
+        run_simulated(lambda: apply(load, "http://server", "model"), QueueingServer("constant", 1).handle)
 
 
 @pytest.mark.parametrize(

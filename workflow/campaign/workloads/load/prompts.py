@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -29,15 +29,20 @@ class Prompt:
 
 
 def prompts(load: Load, draw: random.Random) -> Iterator[Prompt]:
-    """Prompts without end. They begin differently, so that a cache of prefixes does not answer them."""
-    if load.prompts is not None:
-        rows = read_prompts(Path(load.prompts))
-        while True:
-            for row in draw.sample(rows, len(rows)):
-                yield Prompt(row.text or words(row.prompt_tokens, draw), row.prompt_tokens, row.output_tokens)
+    """Prompts without end. They begin differently, so that a cache of prefixes does not answer them. ValueError: of its file."""
+    return _drawn(load, draw) if load.prompts is None else _of(read_prompts(Path(load.prompts)), draw)
+
+
+def _drawn(load: Load, draw: random.Random) -> Iterator[Prompt]:
     while True:
         count = length(load.prompt_tokens, draw)
         yield Prompt(words(count, draw), count, length(load.output_tokens, draw))
+
+
+def _of(rows: Sequence[Prompt], draw: random.Random) -> Iterator[Prompt]:
+    while True:
+        for row in draw.sample(rows, len(rows)):
+            yield Prompt(row.text or words(row.prompt_tokens, draw), row.prompt_tokens, row.output_tokens)
 
 
 def words(count: int, draw: random.Random) -> str:
