@@ -12,9 +12,13 @@ import pytest
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, Figure, FigureData, load_figure
+from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
+from campaign.report.served import served
 from campaign.statistics import serving
+from campaign.tables.io import Tables
+from campaign.tables.report_context import objectives_of
 from tests.planted_services import SERVED_PER_S, Service, figure_data, true_percentile
+from tests.unit.report import report_data
 from tests.unit.report.figure_columns import UNPAINTED, unnamed_axes, with_pictures, without_unit
 
 NAMES = ("highest_rate", "latency_by_rate", "goodput", "latency_distribution")
@@ -121,6 +125,23 @@ def test_a_late_generator_is_said_first(data: FigureData) -> None:
     late = replace(data, requests=data.requests.assign(sent_s=data.requests["intended_s"] + 0.02))
     assert unpainted("latency_by_rate", late).findings[0].startswith("The load generator was late in 12 cells: ")
     assert not unpainted("latency_by_rate", data).findings[0].startswith("The load generator")
+
+
+def test_figures_read_requests_and_objectives_from_the_tables(data: FigureData) -> None:
+    context = {**report_data.context_document(), **data.context}
+    tables = Tables(data.runs, data.cells, [], [], context, requests=data.requests)
+    given = data_of(tables)
+    assert len(given.requests) == len(data.requests)
+    assert served(given).objectives["gpt-service"][0].percent == 90.0
+
+
+def test_objectives_of_workload_files_are_in_the_context_without_empty_ones() -> None:
+    workloads = {
+        "a": {"objective": {"ttft_ms": {"p99": 500.0}, "e2e_ms": {}}},
+        "b": {"objective": {"ttft_ms": {}}},
+        "c": {},
+    }
+    assert objectives_of(workloads) == {"a": {"ttft_ms": {"p99": 500.0}}}
 
 
 def test_requests_outside_of_the_window_do_not_count(data: FigureData) -> None:

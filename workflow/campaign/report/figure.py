@@ -250,6 +250,7 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         tables.context,
         tables.reference,
         operations_table(tables.leases),
+        requests=tables.requests,
         **given,
     )
 

@@ -124,14 +124,14 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
-        **({"objectives": objectives} if (objectives := _objectives(document["workloads"])) else {}),
+        **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
         **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
         "inputs": claims_as_inputs({name: document[name] for name in ("system", "workloads")}),
     }
 
 
-def _objectives(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+def objectives_of(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """What services have to hold, by workload."""
     said = {name: workload.get("objective") or {} for name, workload in workloads.items()}
     each = {name: {latency: limits for latency, limits in of.items() if limits} for name, of in said.items()}
