@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from campaign.cli.main import main
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.expressions import hints
+from tests.unit.workloads.parsed import LOGS
 
 PROGRAM = """\
 import os, sys, time
@@ -201,6 +202,19 @@ def test_parse_shows_curves(here: Path) -> None:
 def test_parse_reads_with_the_parsers_of_a_workload(here: Path) -> None:
     (here / "saved.log").write_text("rate: 5\nrate: 7.5\n")
     assert told("parse", "program", "saved.log")["throughput_per_s"] == 7.5
+
+
+def test_parse_refuses_the_output_of_another_program_of_the_same_suite(here: Path) -> None:
+    (here / "saved.log").write_text((LOGS / "osu/reduce.log").read_text())
+    found = told("parse", "osu-latency", "saved.log", code=1)
+    assert found["failure"]["reason"] == "the output is of osu_reduce, and the command starts osu_latency"
+    assert told("parse", "osu", "saved.log")["status"] == "ok"
+
+
+def test_parse_tells_what_matched_and_is_no_number(here: Path) -> None:
+    (here / "saved.log").write_text("rate: 1,234.5 samples/s\n")
+    said = command("parse", "program", "saved.log").output
+    assert "matched, but not a number: throughput_per_s (rate: (\\S+)) matched '1,234.5'" in " ".join(said.split())
 
 
 def test_parse_of_another_programs_log_says_whose_it_is(here: Path) -> None:

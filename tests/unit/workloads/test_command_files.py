@@ -13,7 +13,10 @@ from campaign.paths import CONFIG, ROOT
 from campaign.plan.dag import Request, read_plan
 from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
 from campaign.workloads.command import CommandWorkload
+from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers import Scope, read_log
 from campaign.workloads.protocol import Workload
+from tests.unit.workloads.parsed import LOGS
 
 NAMES = sorted(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))
 ENVIRONMENTS = sorted(path for path in (ROOT / "envs/workloads").rglob("*") if path.is_file())
@@ -52,6 +55,31 @@ def test_its_command_is_whole_in_every_precision(name: str, tmp_path: Path) -> N
         said.add((step.argv, tuple(step.environment.items())))
     # A precision that changes no word would be a number under a wrong name.
     assert len(said) == len(loaded.model.precisions)
+
+
+REFUSED = {
+    "osu-latency": {"bandwidth-validated", "barrier", "bcast-full", "bibw", "reduce"},
+    "osu-bw": {"latency-cuda", "barrier", "bcast-full", "bibw", "reduce"},
+    "osu-allreduce": {"bandwidth-validated", "barrier", "bcast-full", "bibw", "reduce", "latency-cuda"},
+    "ib-write-bw": {"gbits", "write-lat"},
+    "nccl-allreduce": {"hypercube-4-ranks", "rccl-alltoall-8-ranks", "rccl-broadcast", "reduce-scatter-3-ranks"}
+    | {"sendrecv-2-ranks"},
+    "nccl-collectives": {"hypercube-4-ranks", "rccl-alltoall-8-ranks", "rccl-broadcast", "reduce-scatter-3-ranks"}
+    | {"sendrecv-2-ranks", "file"},
+    "fio": set(),
+}
+"""Saved logs of the same suite that are of another of its programs than the file starts."""
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_output_of_another_program_of_its_suite_is_refused(name: str) -> None:
+    file = load_named(Workload, name, CONFIG / "campaign.yaml").model
+    assert file.log_parser is not None
+    readings = {path.stem: read_log(file.log_parser, Log(path), Scope()) for path in (LOGS / file.log_parser).glob("*")}
+    good = {stem: reading for stem, reading in readings.items() if reading.status == "ok"}
+    assert {stem for stem, reading in good.items() if file.other_program(reading, file.options)} == REFUSED.get(
+        name, set()
+    )
 
 
 def test_what_a_program_needs_is_described() -> None:

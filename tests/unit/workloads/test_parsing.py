@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.expressions import Parser, needle, parse
+from campaign.workloads.parsers import Scope
+from campaign.workloads.parsers.expressions import Parser, needle, parse, read_expressions
 
 LOG = """\
 warming up {not json}
@@ -24,8 +25,7 @@ rate: 20.0 samples/s
 
 
 def numbers(log: str = LOG, ranks: int = 1, **parser: Any) -> dict[str, float]:
-    found, _, _ = parse([Parser(metric="x", **parser)], Log.of(log), ranks)
-    return found
+    return parse([Parser(metric="x", **parser)], Log.of(log), ranks).numbers
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,9 @@ def test_one_of_several_matches_counts(take: Any, expected: float) -> None:
 
 
 def test_all_matches_are_a_series_in_order() -> None:
-    found, series, absent = parse(
-        [Parser(metric="step_time_s", regex=r"rate: (\S+)", take="all", scale=0.1)], Log.of(LOG), 1
-    )
-    assert (found, absent) == ({}, [])
-    assert series["step_time_s"] == pytest.approx([1.0, 3.0, 2.0])
+    parsed = parse([Parser(metric="step_time_s", regex=r"rate: (\S+)", take="all", scale=0.1)], Log.of(LOG), 1)
+    assert (parsed.numbers, parsed.problem) == ({}, ("ok", ""))
+    assert parsed.series["step_time_s"] == pytest.approx([1.0, 3.0, 2.0])
 
 
 def test_progress_bars_and_colours_do_not_hide_a_number() -> None:
@@ -55,12 +53,122 @@ def test_json_lines_are_read_by_key_with_and_without_a_prefix() -> None:
 
 @pytest.mark.parametrize("key", ["ok", "time", "absent", "step.deeper", "time.ms"])
 def test_what_is_no_number_is_not_found(key: str) -> None:
-    found, _, absent = parse([Parser(metric="x", json_key=key)], Log.of(LOG), 1)
-    assert (found, absent) == ({}, [f"x ({key})"])
+    parsed = parse([Parser(metric="x", json_key=key)], Log.of(LOG), 1)
+    assert parsed.numbers == {}
+    if key in ("ok", "time"):
+        assert parsed.unread[0].startswith(f"x ({key}) matched '")
+    else:
+        assert parsed.absent == (f"x ({key})",)
+
+
+def test_what_matched_and_is_no_number_is_told_apart_from_what_was_not_found() -> None:
+    parsers = [Parser(metric="a", regex=r"rate: (\S+) MB/s"), Parser(metric="b", regex=r"speed: (\S+)")]
+    found = read_expressions(parsers, Log.of("rate: 1,234.5 MB/s\n"), Scope())
+    assert (found.status, found.problem) == (
+        "incomplete",
+        r"not found in the output: b (speed: (\S+)); matched, but not a number: a (rate: (\S+) MB/s) matched '1,234.5'",
+    )
+
+
+def test_two_matches_where_one_was_expected_are_told() -> None:
+    parser = Parser(metric="x_s", regex=r"took (\S+) s", take="only")
+    assert read_expressions([parser], Log.of("took 1.5 s\n"), Scope()).metrics == {"x_s": 1.5}
+    twice = read_expressions([parser], Log.of("took 1.5 s\ntook 2.5 s\n"), Scope())
+    assert (twice.status, twice.problem) == (
+        "invalid",
+        r"several matches where 'take: only' expects one: x_s (took (\S+) s) matched 2 times",
+    )
+
+
+@pytest.mark.parametrize(
+    ("thousands", "text", "number"),
+    [
+        (None, "1,234.5", None),
+        (None, "1.234", 1.234),
+        (",", "1,234.5", 1234.5),
+        (",", "12,345,678", 12345678.0),
+        (",", "1,23", None),
+        (",", "1.234", 1.234),
+        (",", "-1,234.5", -1234.5),
+        (".", "1.234", 1234.0),
+        (".", "1.234,5", 1234.5),
+        (".", "12,5", 12.5),
+        (".", "1.5", None),
+        (" ", "1 234 567.8", 1234567.8),
+        (" ", "1\u202f234", 1234.0),
+        ("'", "1'234.5", 1234.5),
+        (",", "1.5e3", 1500.0),
+    ],
+)
+def test_groups_of_digits_are_read_as_the_file_says_and_never_guessed(
+    thousands: Any, text: str, number: float | None
+) -> None:
+    found = numbers(f"rate: {text};\n", regex=r"rate: ([^;]*)", thousands=thousands)
+    assert found == ({} if number is None else {"x": pytest.approx(number)})
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1,234.5 MB/s", 1.2345), ("2.5 GB/s", 2.5), ("7kB/s", None), ("3", None), ("4 MiB/s", 0.004194304)],
+)
+def test_units_behind_a_number_are_those_of_the_file(text: str, number: float | None) -> None:
+    units = {"MB/s": 1e-3, "GB/s": 1.0, "B/s": 1e-9, "MiB/s": 2**20 / 1e9}
+    found = numbers(f"rate: {text}\n", regex=r"rate: (.*)", thousands=",", units=units)
+    assert found == ({} if number is None else {"x": pytest.approx(number)})
+
+
+PRETTY = """\
+starting {
+info: {"step": 1}
+{
+  "jobs": [
+    {
+      "read": {"bw": 10.5, "percentile": {"99.000000": 7}},
+      "name": "a [{ of braces"
+    },
+    {
+      "read": {
+        "bw": 20.5
+      }
+    }
+  ],
+  "text": "rate"
+}
+"""
+
+
+@pytest.mark.parametrize("label", ["", "0: ", "[1,0]<stdout>:"])
+@pytest.mark.parametrize(
+    ("key", "take", "number"),
+    [
+        ("jobs.0.read.bw", "only", 10.5),
+        ("jobs.1.read.bw", "only", 20.5),
+        ("jobs.*.read.bw", "sum", 31.0),
+        ("jobs.0.read.percentile.99.000000", "only", 7.0),
+        ("step", "only", 1.0),
+        ("jobs.2.read.bw", "only", None),
+        ("text", "only", None),
+    ],
+)
+def test_documents_of_many_lines_are_read_by_place(label: str, key: str, take: Any, number: float | None) -> None:
+    log = "".join(f"{label}{line}\n" for line in PRETTY.splitlines())
+    found = numbers(log, json_key=key, take=take)
+    assert found == ({} if number is None else {"x": number})
+
+
+def test_a_document_without_its_end_is_none_and_hides_none_behind_it() -> None:
+    cut = PRETTY[: PRETTY.index('"name"')]
+    assert numbers(cut, json_key="jobs.0.read.bw") == {}
+    assert numbers(cut + PRETTY, json_key="jobs.0.read.bw", take="only") == {"x": 10.5}
+    assert numbers('[\n  {"bw": 1},\n  {"bw": 2}\n]\n', json_key="*.bw", take="all") == {}
+    assert parse([Parser(metric="x", json_key="1.bw")], Log.of('[\n  {"bw": 1},\n  {"bw": 2}\n]\n'), 1).numbers == {
+        "x": 2.0
+    }
 
 
 def test_a_number_that_is_not_required_may_be_absent() -> None:
-    assert parse([Parser(metric="x", regex="none: (.)", required=False)], Log.of(LOG), 1) == ({}, {}, [])
+    parsed = parse([Parser(metric="x", regex="none: (.)", required=False)], Log.of(LOG), 1)
+    assert (parsed.numbers, parsed.series, parsed.problem) == ({}, {}, ("ok", ""))
 
 
 def test_rates_per_device_are_multiplied_by_the_ranks_and_units_are_scaled() -> None:
@@ -81,8 +189,9 @@ def test_numbers_beyond_floats_and_bottomless_json_are_passed_over() -> None:
 @given(st.text(max_size=200), st.sampled_from(["last", "first", "min", "max", "mean", "sum", "all"]))
 def test_any_output_is_read(log: str, take: Any) -> None:
     parsers = [Parser(metric="a", regex=r"(\d+)", take=take), Parser(metric="b", json_key="b", take=take)]
-    found, series, absent = parse(parsers, Log.of(log), 2)
-    assert {*found, *series, *(name.split()[0] for name in absent)} == {"a", "b"}
+    parsed = parse(parsers, Log.of(log), 2)
+    missing = (*parsed.absent, *parsed.unread)
+    assert {*parsed.numbers, *parsed.series, *(name.split()[0] for name in missing)} == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -111,8 +220,7 @@ def test_lines_that_are_passed_over_have_no_match(log: str, regex: str) -> None:
     parser = Parser(metric="x", regex=regex, take="all", required=False)
     found = [match[1] for line in log.split("\n") for match in re.finditer(regex, line)]
     values = [float(text) for text in found if re.fullmatch(r"\d*\.?\d+|\d+\.?", text)]
-    _, series, _ = parse([parser], Log.of(log), 1)
-    assert list(series.get("x", ())) == values
+    assert list(parse([parser], Log.of(log), 1).series.get("x", ())) == values
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=60))

@@ -14,7 +14,7 @@ from campaign.config.load import config_directories
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError, LaunchError
 from campaign.paths import ROOT
-from campaign.workloads.command_template import fill, names_in
+from campaign.workloads.command_template import fill, names_in, texts
 from campaign.workloads.protocol import Workload
 
 _SCRIPTS = (".py", ".sh", ".bash", ".pl", ".R", ".jl", ".lua", ".rb", ".js", ".slurm", ".sbatch")
@@ -60,6 +60,15 @@ def read_inputs(
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     return found
+
+
+def workload_dirs(workloads: Mapping[str, Workload], sources: Sources) -> dict[str, str]:
+    """Directory of the file of every workload that mentions `{workload_dir}`."""
+    return {
+        name: str(sources.workload(name).path.resolve().parent)
+        for name, workload in workloads.items()
+        if any("workload_dir" in names_in(text) for _, text in texts(workload.model_dump(exclude_defaults=True)))
+    }
 
 
 def inputs_of(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, InputFile]:

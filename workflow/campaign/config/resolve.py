@@ -46,6 +46,8 @@ class Campaign:
     """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
     inputs: input_files.Inputs = field(default_factory=dict)
     """The input files of workloads, with the hashes of their content."""
+    workload_dirs: Mapping[str, str] = field(default_factory=dict)
+    """Where the files of workloads stand that say `{workload_dir}`."""
     references: tuple[ReferenceSet, ...] = ()
     """The sets of published claims that the file names."""
     warnings: tuple[str, ...] = ()
@@ -99,6 +101,8 @@ class Campaign:
         }
         if self.inputs:
             document["inputs"] = input_files.document(self.inputs)
+        if self.workload_dirs:
+            document["workload_dirs"] = dict(self.workload_dirs)
         if self.references:
             document["references"] = [each.model_dump(mode="json") for each in self.references]
         return document
@@ -138,6 +142,7 @@ def load_campaign(
         person=person or SlurmOptions(),
         references=tuple(references),
         inputs=inputs,
+        workload_dirs={} if file.imported else input_files.workload_dirs(models, sources),
         warnings=(
             *in_campaign(file, models, sources.campaign),
             *in_system(sources.system),
@@ -177,7 +182,8 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         {key: validate(source, Workload) for key, source in sources.workloads.items()},
         sources,
     )
-    campaign = replace(campaign, inputs=input_files.from_document(document.get("inputs", {})))
+    inputs = input_files.from_document(document.get("inputs", {}))
+    campaign = replace(campaign, inputs=inputs, workload_dirs=document.get("workload_dirs", {}))
     if not document.get("references"):
         return campaign
     from campaign.config.published_file import from_document as reference_set

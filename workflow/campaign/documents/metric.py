@@ -11,6 +11,9 @@ Better = Literal["higher", "lower"]
 _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
     "_gb_per_s": ("GB/s", "1e9 bytes per second", "higher"),
     "_mb_per_s": ("MB/s", "1e6 bytes per second", "higher"),
+    "_ns_per_day": ("ns/day", "nanoseconds per day", "higher"),
+    "_tau_per_day": ("τ/day", "time units per day", "higher"),
+    "_gteps": ("GTEPS", "1e9 edges per second", "higher"),
     "_per_s": ("1/s", "per second", "higher"),
     "_per_j": ("1/J", "per joule", "higher"),
     "_per_h": ("1/h", "per hour", None),

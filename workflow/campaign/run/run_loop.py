@@ -34,6 +34,7 @@ from campaign.plan.run_order import ordered
 from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
+from campaign.run.launched_run import launch_run
 from campaign.run.progress import note
 from campaign.run.repeat_disturbed import until_undisturbed
 from campaign.workloads.log_reader import Log
@@ -175,6 +176,7 @@ class Session:
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
             files={text: file.path for text, file in inputs.items()},
             pace={} if emulation is None else emulation.paces(cell.precision),
+            workload_dir=self.campaign.workload_dirs.get(cell.workload, ""),
             **({"scale": emulation.scale, "dilation": emulation.time_dilation} if emulation else {}),
         )
 
@@ -196,7 +198,7 @@ class Session:
             step = workload.step(run)
             step = replace(step, environment={**self.telemetry.environment, **step.environment})
             mark = f"{self.mark}{run.directory.name}"
-            ended = launcher.run(step, mark, log, run.directory, limits)
+            ended = launch_run(launcher, workload, run, step, mark, log, limits)
             # What is held by this token now was held throughout: a lease that was released has another one, or none.
             self.obtained.require(self.journals)
             return ended, workload.outcome(run, ended, Log(log))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
-from campaign.config.input_files import inputs_of, read_inputs
+from campaign.config.input_files import inputs_of, read_inputs, workload_dirs
 from campaign.config.load import Loaded, config_directories, load_named, validate
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
@@ -25,6 +25,7 @@ from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.plan.matrix import expand
+from campaign.run.launched_run import launch_run
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, Reading, Scope, read_log
@@ -107,7 +108,8 @@ def _with_inputs(campaign: Campaign, workload: Loaded[Workload]) -> Campaign:
     source = workload.source
     sources = Sources(source, source, {workload.model.name: source})
     axes = campaign.file.axes.options
-    return replace(campaign, inputs=read_inputs(source.path, campaign.workloads, axes, sources))
+    inputs = read_inputs(source.path, campaign.workloads, axes, sources)
+    return replace(campaign, inputs=inputs, workload_dirs=workload_dirs(campaign.workloads, sources))
 
 
 def only_cell(campaign: Campaign) -> Cell:
@@ -135,7 +137,17 @@ def run_of(
     workload = campaign.workloads[cell.workload]
     files = inputs_of(workload, {**workload.options, **cell.options}, campaign.inputs)
     paths = {text: file.path for text, file in files.items()}
-    return Run(cell, 1, composition, directory, runs_on, launcher=launcher, files=paths, pace=pace or {})
+    return Run(
+        cell,
+        1,
+        composition,
+        directory,
+        runs_on,
+        launcher=launcher,
+        files=paths,
+        pace=pace or {},
+        workload_dir=campaign.workload_dirs.get(cell.workload, ""),
+    )
 
 
 @dataclass(frozen=True)
@@ -205,7 +217,8 @@ def run_once(
         step = file.step(run)
         launcher = open_launcher("local", campaign.system, run.composition)
         try:
-            ended = launcher.run(step, f"once-{uuid.uuid4().hex}", log, run.directory, Limits(wish.time_limit_s))
+            mark = f"once-{uuid.uuid4().hex}"
+            ended = launch_run(launcher, file, run, step, mark, log, Limits(wish.time_limit_s))
         finally:
             launcher.close()
         text = Log(log)
@@ -243,7 +256,7 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
     if not file.reads_log:
         raise ConfigError(f"workload '{file.name}' ({file.kind}) gives its numbers in files of its own, not in its log")
     if file.log_parser is not None:
-        return _read_by_parser(file.name, file.log_parser, text, log, scope)
+        return _read_by_parser(file.name, file.log_parser, text, log, scope, file)
     wish = Wish(scope.batch or 1, precision, scope.ranks or 1)
     campaign = campaign_of(workload, wish, None, "slurm")
     run = run_of(campaign, only_cell(campaign), log.parent)
@@ -252,8 +265,12 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
     return Found(file.name, outcome, log=log, hints=told)
 
 
-def _read_by_parser(workload: str, parser: str, text: Log, log: Path, scope: Scope) -> Found:
+def _read_by_parser(
+    workload: str, parser: str, text: Log, log: Path, scope: Scope, file: Workload | None = None
+) -> Found:
     reading = read_log(parser, text, scope)
+    if file is not None and reading.status == "ok" and (other := file.other_program(reading, file.options)):
+        reading = replace(reading, status="invalid", problem=other)
     failure = None if reading.status == "ok" else Failure(reason=reading.problem, evidence=text.tail())
     outcome = Outcome(
         reading.status,

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -19,13 +19,17 @@ from campaign.errors import problems_of
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, run_values, texts
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import WITHOUT_RATE, ParserName, Scope, read_log
+from campaign.workloads.parsers import WITHOUT_RATE, ParserName, Reading, Scope, format_of, read_log
 from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.rank_launchers import Launch, command_line
 from campaign.workloads.software import Software, filled, search_path
 
-_FILLED_PER_RUN = {"command", "launch_options", "environment", "precision_arguments", "precision_environment"}
+_FILLED_PER_RUN = {
+    *("command", "launch_options", "environment", "precision_arguments", "precision_environment"),
+    *("prepare", "cleanup", "result"),
+}
+_BESIDE = "{workload_dir}/"
 _INTRODUCTION = """\
 Any program, started once per run or once per device. `{name}` in the command or in an environment variable is replaced by a value
 of the run; literal braces are written `{{` and `}}`. `parser` names a built-in parser for the output, and `parsers` defines one's
@@ -55,7 +59,17 @@ class CommandWorkload(Workload):
     kind: Literal["command"]
     """Any program."""
     command: tuple[Argument, ...] = Field(min_length=1)
-    """Program and arguments; no shell is involved."""
+    """Program and arguments; no shell is involved. It starts in a directory of the run's own, empty and removed afterwards."""
+    prepare: tuple[Annotated[tuple[Argument, ...], Field(min_length=1)], ...] = ()
+    """Commands before every run, filled in like `command`, such as `[[cp, "{workload_dir}/input.dat", .]]`. Each is started once,
+    on the first host, in the run's directory. Their time is not measured. Where one fails, there is no record, and the run is
+    repeated."""
+    cleanup: tuple[Annotated[tuple[Argument, ...], Field(min_length=1)], ...] = ()
+    """Commands after every run, also one that failed or was stopped, started like those of `prepare`. Where one fails, the run is
+    flagged."""
+    result: Argument | None = None
+    """File in the run's directory that the program writes its numbers to, such as `summary.json` or `HPCG-Benchmark*.txt`. It is
+    appended to the log, where parsers read it."""
     launch: Launch = "once"
     """`once`: the program starts its own ranks; `per_rank`: one process per device, with RANK, WORLD_SIZE, MASTER_ADDR...; `srun`:
     one Slurm task per device, for programs that find each other through Slurm; `mpirun`, `horovodrun`, `torchrun`: that launcher
@@ -125,14 +139,10 @@ class CommandWorkload(Workload):
         return self.parser
 
     def input_words(self) -> tuple[str, ...]:
-        if self.inputs is not None:
-            return self.inputs
-        if self.command[:2] not in (("sh", "-c"), ("bash", "-c")) or len(self.command) < 3:
-            return self.command
-        try:
-            return (*shlex.split(self.command[2]), *self.command[3:])
-        except ValueError:
-            return self.command
+        words = self.inputs
+        if words is None:
+            words = tuple(word for command in (self.command, *self.prepare) for word in _shell_words(command))
+        return tuple(word.removeprefix(_BESIDE) for word in words)
 
     @property
     def printed_metrics(self) -> list[str] | None:
@@ -164,12 +174,15 @@ class CommandWorkload(Workload):
                 yield from problems_of(check_template, text, self.options, around.place("software", *place))
         for index, word in enumerate(self.inputs or ()):
             yield from problems_of(check_template, word, self.options, around.place("inputs", index))
-        program = self.command[0]
-        if "/" in program and not program.startswith(("/", "{")):
-            yield (
-                f"{around.place('command', 0)}: '{program}' is a relative path, but every run starts in its own directory; "
-                "give the full path, or a program on the PATH"
-            )
+        starts: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [(("command",), self.command)]
+        starts += [(("prepare", place), words) for place, words in enumerate(self.prepare)]
+        starts += [(("cleanup", place), words) for place, words in enumerate(self.cleanup)]
+        for key, (program, *_) in starts:
+            if "/" in program and not program.startswith(("/", "{")):
+                yield (
+                    f"{around.place(*key, 0)}: '{program}' is a relative path, but every run starts in its own directory; "
+                    f"give the full path, or '{_BESIDE}{program}' for one beside the workload file, or a program on the PATH"
+                )
         if self.needs_slurm and around.launcher == "local":
             yield (
                 f"{around.place('launch')}: srun needs a Slurm job, but system '{around.system}' starts runs with "
@@ -196,24 +209,39 @@ class CommandWorkload(Workload):
         return hints(log, self.parser, self.parsers)
 
     def step(self, run: Run) -> Step:
-        cell = run.cell
-        values = run_values(self.options, cell, run.repetition)
+        where = f"workload {self.name}"
+        words = (*self.command, *self.precision_arguments.get(cast(Precision, run.cell.precision), ()))
+        options = [fill(part, self._values(run), f"{where}: launch_options") for part in self.launch_options]
+        return self._started(run, words, self.launch, options)
+
+    def before(self, run: Run) -> Sequence[Step]:
+        return [self._started(run, words, "once") for words in self.prepare]
+
+    def after(self, run: Run) -> Sequence[Step]:
+        return [self._started(run, words, "once") for words in self.cleanup]
+
+    def result_file(self, run: Run) -> str | None:
+        return None if self.result is None else fill(self.result, self._values(run), f"workload {self.name}: result")
+
+    def _started(self, run: Run, words: Sequence[str], launch: Launch, options: Sequence[str] = ()) -> Step:
+        values = self._values(run)
         where = f"workload {self.name}"
         environment = self._environment(run, values, where)
-        software = self._software(cell.options)
+        software = self._software(run.cell.options)
         if path := search_path(software, environment.get("PATH", os.environ.get("PATH", os.defpath))):
             environment |= {"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]}
-        words = (*self.command, *self.precision_arguments.get(cast(Precision, cell.precision), ()))
         filled_in = [fill(part, values, f"{where}: command") for part in words]
         program = [run.files.get(word, word) for word in filled_in]
-        options = [fill(part, values, f"{where}: launch_options") for part in self.launch_options]
         return Step(
-            argv=command_line(run, self.launch, self.mpi, software, options, program, environment),
+            argv=command_line(run, launch, self.mpi, software, options, program, environment),
             environment=environment,
             ranks_by_host=run.ranks_by_host,
-            per_rank=self.launch in ("per_rank", "srun"),
-            srun=(*([f"--mpi={self.mpi}"] if self.mpi else []), *options) if self.launch == "srun" else (),
+            per_rank=launch in ("per_rank", "srun"),
+            srun=(*([f"--mpi={self.mpi}"] if self.mpi else []), *options) if launch == "srun" else (),
         )
+
+    def _values(self, run: Run) -> dict[str, Scalar]:
+        return run_values(self.options, run.cell, run.repetition, run.workload_dir)
 
     def _environment(self, run: Run, values: Mapping[str, Scalar], where: str) -> dict[str, str]:
         said = {**self.environment, **self.precision_environment.get(cast(Precision, run.cell.precision), {})}
@@ -235,9 +263,12 @@ class CommandWorkload(Workload):
             measured_steps=cell.settings.measured_steps,
         )
         reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
-        failure = None if reading.status == "ok" else Failure(reason=reading.problem, evidence=log.tail())
+        status, problem = reading.status, reading.problem
+        if status == "ok" and (other := self.other_program(reading, {**self.options, **cell.options})):
+            status, problem = "invalid", other
+        failure = None if status == "ok" else Failure(reason=problem, evidence=log.tail())
         return Outcome(
-            status=reading.status,
+            status=status,
             failure=failure,
             throughput_per_s=reading.throughput_per_s,
             step_times_s=reading.step_times_s,
@@ -247,9 +278,32 @@ class CommandWorkload(Workload):
             flags=(*reading.flags, *self._short_of(reading.metrics, cell)),
         )
 
+    def other_program(self, reading: Reading, options: Mapping[str, Scalar]) -> str:
+        known = format_of(self.parser).programs if self.parser else None
+        if known is not None and reading.program:
+            values = {**dict.fromkeys(RESERVED, ""), **options}
+            names = {fill(word, values, self.name).rpartition("/")[2] for word in self.command}
+            started = sorted(name.removesuffix("_mpi") for name in names if known.fullmatch(name))
+            if started and reading.program not in started:
+                return f"the output is of {reading.program}, and the command starts {', '.join(started)}"
+        own = [name for name in self.metrics if name in reading.metrics]
+        if self.metrics and self.parser in WITHOUT_RATE and not own:
+            return f"the output has none of {', '.join(self.metrics)}, but {', '.join(reading.metrics) or 'no number'}"
+        return ""
+
     def _short_of(self, metrics: Mapping[str, float], cell: Cell) -> Iterator[str]:
         values = {**self.options, **cell.options}
         for metric, option in self.at_least.items():
             least = float(values[option]) * cell.configuration.ranks
             if metric in metrics and metrics[metric] < least:
                 yield f"less than expected: {metric} is {metrics[metric]:.6g}, and {option} asks for {least:.6g}"
+
+
+def _shell_words(command: Sequence[str]) -> Sequence[str]:
+    """The words of a command, with those of a shell's own text."""
+    if tuple(command[:2]) not in (("sh", "-c"), ("bash", "-c")) or len(command) < 3:
+        return command
+    try:
+        return (*shlex.split(command[2]), *command[3:])
+    except ValueError:
+        return command

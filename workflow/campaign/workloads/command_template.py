@@ -14,6 +14,7 @@ RUN_VALUES: Mapping[str, str] = {
     "seed": "seed of the protocol",
     "warmup_steps": "steps before the measurement",
     "measured_steps": "steps that are timed",
+    "workload_dir": "directory of the workload file, for inputs that stand beside it",
 }
 """What can be filled in beside the axes and the workload's options."""
 
@@ -21,7 +22,7 @@ RESERVED = frozenset(AXES) | frozenset(RUN_VALUES)
 """Names that an option cannot have."""
 
 
-def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int) -> dict[str, Scalar]:
+def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = "") -> dict[str, Scalar]:
     """What may stand in braces in a run. options: those of the workload's file, which the cell's replace."""
     settings = cell.settings
     return {
@@ -31,6 +32,7 @@ def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int) -> di
         "seed": settings.seed,
         "warmup_steps": settings.warmup_steps,
         "measured_steps": settings.measured_steps,
+        "workload_dir": workload_dir,
     }
 
 

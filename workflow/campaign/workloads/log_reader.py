@@ -110,6 +110,12 @@ class Log:
         with self._opened() as file:
             return file.read(1 << 20)
 
+    def end(self) -> bytes:
+        """The last MiB, as it was printed."""
+        with self._opened() as file:
+            file.seek(max(0, file.seek(0, SEEK_END) - (1 << 20)))
+            return file.read()
+
     def tail(self, characters: int = 400) -> str:
         """The end of the log, as evidence."""
         with self._opened() as file:

@@ -20,6 +20,7 @@ from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers.reading import Reading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
 
@@ -39,7 +40,7 @@ class Run:
     storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
     precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file; scale: rate of
     emulated links over the real one; dilation: seconds that a second of a replay takes; pace: GFLOP/s of emulated devices in the
-    cell's precision, by model.
+    cell's precision, by model; workload_dir: where the workload's file stands.
     """
 
     cell: Cell
@@ -54,6 +55,7 @@ class Run:
     scale: float = 1.0
     dilation: float = 1.0
     pace: Mapping[str, float] = field(default_factory=dict)
+    workload_dir: str = ""
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
@@ -289,6 +291,10 @@ class Workload(Model):
         """
         return None
 
+    def other_program(self, reading: Reading, options: Mapping[str, Scalar]) -> str:
+        """Why what was read is of another program than the one that runs with these options; empty where nothing says so."""
+        return ""
+
     def hints(self, log: Log) -> Sequence[str]:
         """Why nothing was found in the log of an incomplete run."""
         return ()
@@ -304,6 +310,18 @@ class Workload(Model):
     @abstractmethod
     def step(self, run: Run) -> Step:
         """The step that measures the run; may write what it needs into `run.directory`."""
+
+    def before(self, run: Run) -> Sequence[Step]:
+        """Steps before the one that measures. Where one fails, the run says nothing of its subject and is repeated."""
+        return ()
+
+    def after(self, run: Run) -> Sequence[Step]:
+        """Steps after the one that measures, however it ended. Where one fails, the run is flagged."""
+        return ()
+
+    def result_file(self, run: Run) -> str | None:
+        """Name of a file in the run's directory that is part of what its program printed; may hold wildcards."""
+        return None
 
     def outcome(self, run: Run, ended: Ended, log: Log) -> Outcome:
         """What `read` gives; work on the CPU in the place of a device, and a rate that no work can have, are failures."""

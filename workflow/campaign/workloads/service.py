@@ -216,7 +216,10 @@ class ServiceWorkload(Workload):
 
     def step(self, run: Run) -> Step:
         cell, where = run.cell, f"workload {self.name}"
-        values, precision = run_values(self.options, cell, run.repetition), cast(Precision, cell.precision)
+        values, precision = (
+            run_values(self.options, cell, run.repetition, run.workload_dir),
+            cast(Precision, cell.precision),
+        )
         software = self._software(cell.options)
         path = search_path(software, os.environ.get("PATH", os.defpath))
         load = None

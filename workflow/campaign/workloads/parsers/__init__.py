@@ -25,6 +25,7 @@ __all__ = [
     "Scope",
     "format_of",
     "read_log",
+    "without_label",
 ]
 
 PARSERS: Mapping[str, str] = {
@@ -43,10 +44,26 @@ PARSERS: Mapping[str, str] = {
     "sglang": "SGLang's `bench_serving`: file of --output-file, or printed log",
     "trtllm_bench": "TensorRT-LLM's `trtllm-bench throughput` and `latency`: file of --report_json, or printed log",
     "mlperf_inference": "MLPerf Inference's LoadGen: mlperf_log_summary.txt, or mlperf_log_detail.txt",
+    "gpu_copy": "gpu_copy of SuperBench: copies between host and devices, and between devices",
+    "stream": "STREAM: bandwidth of memory",
+    "mlc": "Intel's Memory Latency Checker: latencies and bandwidths between NUMA nodes",
+    "hpcg": "HPCG: the summary file",
+    "graph500": "Graph500's reference code: BFS and SSSP",
+    "gromacs": "GROMACS: md.log, or what mdrun prints",
+    "lammps": "LAMMPS: log.lammps, or what it prints",
+    "megatron": "Megatron-LM's training log, also Primus",
+    "fio": "fio: JSON of --output-format=json",
+    "ior": "IOR: printed table, or JSON",
+    "dlio": "DLIO and MLPerf Storage: summary.json",
 }
 """Name of a parser -> what it reads; its module has the same name."""
 
-WITHOUT_RATE = frozenset({"hpl", "nccl_tests", "p2p_bandwidth_latency", "nvbandwidth", "osu", "perftest"})
+_WITH_RATE = {
+    *("tf_cnn_benchmarks", "horovod_synthetic", "nvidia_bert", "yolov5", "mlperf", "megatron", "dlio"),
+    *("vllm", "sglang", "trtllm_bench", "mlperf_inference"),
+}
+
+WITHOUT_RATE = frozenset(PARSERS) - _WITH_RATE
 """Parsers of programs that process no samples, so that another metric than throughput leads."""
 
 
@@ -65,6 +82,11 @@ _LABEL = re.compile(
 )
 
 
+def without_label(line: str) -> str:
+    """A line without the label of its rank, which launchers put before it."""
+    return line[label.end() :] if (label := _LABEL.match(line)) else line
+
+
 def format_of(name: str) -> Format:
     """How to read the logs of a program in PARSERS."""
     found: Format = import_module(f"{__name__}.{name}").FORMAT
@@ -75,9 +97,9 @@ def read_log(name: str, log: Log, scope: Scope) -> Reading:
     """What the log of a program in PARSERS says. A last line without its end is none: it may be half of one."""
     form = format_of(name)
     reader = form.reader()
-    every = form.document is not None and form.document in log.head()
+    every = form.document is not None and any(form.document in end for end in (log.head(), log.end()))
     lines = log.lines(longest=form.line_max) if every else log.lines(form.needles, form.rows, whole=True)
     for line in lines:
         if len(line) <= form.line_max:
-            reader.feed(line[label.end() :] if (label := _LABEL.match(line)) else line)
+            reader.feed(without_label(line))
     return reader.reading(scope)

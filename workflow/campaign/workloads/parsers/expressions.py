@@ -5,29 +5,31 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from campaign.documents.fields import AxisName, Model
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, format_of, read_log
-from campaign.workloads.parsers.reading import Reading, Scope
+from campaign.workloads.parsers import PARSERS, format_of, read_log, without_label
+from campaign.workloads.parsers.reading import Documents, Reading, ReadingStatus, Scope, found_at
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _FOLDS: Mapping[str, Callable[[float, float], float]] = {
     "last": lambda _, new: new,
     "first": lambda old, _: old,
+    "only": lambda old, _: old,
     "min": min,
     "max": max,
 }
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
+_SPACES = re.compile("[\u00a0\u2009\u202f]")
+_SHOWN = 60
 _LINES = 5
 _WIDTH = 160
 _RATE = re.compile(
@@ -45,9 +47,16 @@ class Parser(Model):
     regex: str | None = None
     """Regular expression with one group, matched line by line."""
     json_key: str | None = None
-    """Instead of `regex`: key (dots for nesting) in lines that are JSON objects."""
-    take: Literal["last", "first", "min", "max", "mean", "sum", "all"] = "last"
-    """Which of several matches counts. Use `all` for step times."""
+    """Instead of `regex`: a place in the JSON documents of the log, be they a line, many lines, or the whole log. Keys and numbers
+    of elements (from 0) have dots between them, `*` is every element, such as in `jobs.0.read.bw_bytes`."""
+    take: Literal["last", "first", "min", "max", "mean", "sum", "all", "only"] = "last"
+    """Which of several matches counts. Use `all` for step times; `only` makes a run `invalid` that has more than one."""
+    thousands: Literal[",", ".", " ", "'"] | None = None
+    """Character between groups of three digits, as in `1,234.5`; with `.`, a comma is the decimal point. Nothing is guessed:
+    without it, a number with such a character is none."""
+    units: dict[str, float] = Field(default_factory=dict)
+    """Unit behind the number -> factor to the metric's unit, such as `{MB/s: 0.001, GB/s: 1}`, where the match holds both. A number
+    with another unit, or none, is none."""
     scale: float = 1.0
     """Factor to the metric's unit."""
     scope: Literal["total", "per_device"] = "total"
@@ -61,6 +70,8 @@ class Parser(Model):
             raise ValueError("give either 'regex' or 'json_key'")
         if self.scale == 0:
             raise ValueError("'scale' makes every number 0; write the factor to the metric's unit, such as 0.001")
+        if 0.0 in self.units.values():
+            raise ValueError("'units' makes a number 0; write the factor to the metric's unit, such as 0.001")
         if self.regex is not None:
             try:
                 groups = re.compile(self.regex).groups
@@ -72,12 +83,43 @@ class Parser(Model):
                 raise ValueError(f"'{self.regex}' has {groups} groups; exactly one must hold the number")
         return self
 
+    @property
+    def place(self) -> str:
+        """What it looks for, for messages."""
+        return f"{self.metric} ({self.regex or self.json_key})"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What parsers find: metric -> number, metric -> all numbers for `take: all`, in the metric's unit.
+
+    absent, unread: where a required number was not found, and where what matched is none. repeated: where `take: only` has several.
+    """
+
+    numbers: dict[str, float]
+    series: dict[str, Sequence[float]]
+    absent: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> tuple[ReadingStatus, str]:
+        """Why the run does not count."""
+        told = [f"not found in the output: {', '.join(self.absent)}"] if self.absent else []
+        told += [f"matched, but not a number: {', '.join(self.unread)}"] if self.unread else []
+        if told:
+            return "incomplete", "; ".join(told)
+        if self.repeated:
+            return "invalid", f"several matches where 'take: only' expects one: {', '.join(self.repeated)}"
+        return "ok", ""
+
 
 def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> Reading:
     """What a workload's own parsers find. Without a rate, it is that of all steps; of other series the last number counts."""
-    numbers, series, absent = parse(parsers, log, scope.ranks or 1)
-    if absent:
-        return Reading("incomplete", f"not found in the output: {', '.join(absent)}")
+    parsed = parse(parsers, log, scope.ranks or 1)
+    if parsed.problem[1]:
+        return Reading(*parsed.problem)
+    numbers, series = parsed.numbers, parsed.series
     steps = tuple(series.pop("step_time_s", ()))
     finite = all(map(math.isfinite, steps))
     throughput = numbers.pop("throughput_per_s", None)
@@ -98,37 +140,37 @@ def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> Readi
     )
 
 
-def parse(
-    parsers: Sequence[Parser], log: Log, ranks: int
-) -> tuple[dict[str, float], dict[str, Sequence[float]], list[str]]:
-    """(metric -> number, metric -> all numbers for `take: all`, what is required and was not found).
-
-    Numbers are in the metric's unit; a rate per device is multiplied by `ranks`.
-    """
+def parse(parsers: Sequence[Parser], log: Log, ranks: int) -> Parsed:
+    """What parsers find in a log; a rate per device is multiplied by `ranks`."""
     found = [_Found(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
-    literals = [needle(parser) for parser in parsers]
-    needles = [literal.encode() for literal in literals if literal]
-    for line in log.lines(needles if len(needles) == len(parsers) else ()) if parsers else ():
-        for one, literal in zip(found, literals, strict=True):
+    in_lines = [(one, needle(one.parser)) for one in found if one.parser.regex is not None]
+    in_documents = [one for one in found if one.parser.regex is None]
+    needles = [literal.encode() for _, literal in in_lines if literal]
+    documents = Documents()
+    # A document may have many lines, of which any may be needed.
+    for line in log.lines(needles if len(needles) == len(found) else ()) if found else ():
+        for one, literal in in_lines:
             if literal in line:
                 one.look(line)
-    numbers = {one.parser.metric: one.result() for one in found if one.count and one.parser.take != "all"}
-    series: dict[str, Sequence[float]] = {
-        one.parser.metric: one.values for one in found if one.count and one.parser.take == "all"
-    }
-    absent = [
-        f"{one.parser.metric} ({one.parser.regex or one.parser.json_key})"
-        for one in found
-        if one.parser.required and not one.count
-    ]
-    return numbers, series, absent
+        if in_documents and (document := documents.feed(without_label(line))) is not None:
+            for one in in_documents:
+                one.take_all(found_at(document, one.parser.json_key or ""))
+    required = [one for one in found if one.parser.required and not one.count]
+    several = [one for one in found if one.parser.take == "only" and one.count > 1]
+    return Parsed(
+        numbers={one.parser.metric: one.result() for one in found if one.count and one.parser.take != "all"},
+        series={one.parser.metric: one.values for one in found if one.count and one.parser.take == "all"},
+        absent=tuple(one.parser.place for one in required if not one.unread),
+        unread=tuple(f"{one.parser.place} matched '{one.unread}'" for one in required if one.unread),
+        repeated=tuple(f"{one.parser.place} matched {one.count} times" for one in several),
+    )
 
 
 def needle(parser: Parser) -> str:
     """Text that every line holds in which the parser finds something; empty where none is certain."""
     if parser.regex is None:
-        key = (parser.json_key or "").rpartition(".")[2]
-        return f'"{key}"' if re.fullmatch(r"[\w-]+", key, re.ASCII) else ""
+        keys = [key for key in (parser.json_key or "").split(".") if key != "*" and not key.isdecimal()]
+        return f'"{keys[-1]}"' if keys and re.fullmatch(r"[\w-]+", keys[-1], re.ASCII) else ""
     # Groups, classes and escapes are passed over; with alternatives or flags nothing is certain.
     if "|" in parser.regex or "(?" in parser.regex:
         return ""
@@ -148,23 +190,23 @@ class _Found:
     factor: float
     count: int = 0
     number: float = math.nan
+    unread: str = ""
     values: MutableSequence[float] = field(default_factory=lambda: array("d"))
 
     def __post_init__(self) -> None:
         self._pattern = None if self.parser.regex is None else re.compile(self.parser.regex)
 
     def look(self, line: str) -> None:
-        texts: Iterator[Any]
         if self._pattern is not None:
-            texts = (match[1] for match in self._pattern.finditer(line))
-        else:
-            texts = _json_values(self.parser.json_key or "", line)
+            self.take_all(match[1] for match in self._pattern.finditer(line))
+
+    def take_all(self, texts: Iterable[Any]) -> None:
         for text in texts:
-            try:
-                value = float(text)
-            except (TypeError, ValueError, OverflowError):
-                continue  # a word where a number is expected is not this metric
-            self.take(value * self.factor)
+            value = _number(text, self.parser.thousands, self.parser.units)
+            if value is not None:
+                self.take(value * self.factor)
+            elif not self.unread and text is not None:
+                self.unread = str(text)[:_SHOWN]  # a word where a number is expected is not this metric
 
     def take(self, value: float) -> None:
         self.count += 1
@@ -184,18 +226,31 @@ class _Found:
         return total / (self.count if self.parser.take == "mean" else 1)
 
 
-def _json_values(key: str, line: str) -> Iterator[Any]:
-    start = line.find("{")
-    if start < 0:
-        return
+def _number(found: Any, thousands: str | None, units: Mapping[str, float]) -> float | None:
+    if isinstance(found, bool | dict | list) or found is None:
+        return None
+    if isinstance(found, int | float) and not units:
+        try:
+            return float(found)
+        except OverflowError:
+            return None
+    text, factor = str(found).strip(), 1.0
+    if units:
+        unit = max((unit for unit in units if text.endswith(unit)), key=len, default=None)
+        if unit is None:
+            return None
+        text, factor = text.removesuffix(unit).rstrip(), units[unit]
+    if thousands:
+        point = "," if thousands == "." else "."
+        text = _SPACES.sub(" ", text)
+        grouped = rf"[-+]?\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+(?:{re.escape(point)}\d*)?"
+        if re.fullmatch(grouped, text):
+            text = text.replace(thousands, "")
+        text = text.replace(point, ".") if thousands not in text else ""
     try:
-        value: Any = json.loads(line[start:])
-    except (ValueError, RecursionError):
-        return  # programs print braces for other reasons too
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    if value is not None and not isinstance(value, bool):
-        yield value
+        return float(text) * factor
+    except ValueError:
+        return None
 
 
 def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:

@@ -2,17 +2,30 @@
 
 Bandwidths are curves over message sizes; the average that the program prints mixes all sizes and is not read. Wrong values make
 the run invalid, and so do several one-rank tests in place of one of several ranks (what a build without MPI does under mpirun).
-GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, else 1
-(nccl-tests, doc/PERFORMANCE.md). With -S or -I the table has further columns: only -J is read then.
+GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter, gather, scatter and
+all-to-all, else 1 (nccl-tests, doc/PERFORMANCE.md); hypercube counts (n-1)/n of the size in its algbw. All-to-all and send-receive
+cannot work in place: their in-place columns, whose values are N/A, are no result and count only where there are no others. Sizes
+are rounded down to what the ranks can share. With -S or -I the table has further columns: only -J is read then.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from bisect import bisect_right
+from typing import Any
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import (
+    LABEL,
+    Documents,
+    F,
+    Format,
+    Reading,
+    Scope,
+    Verdict,
+    agree,
+    number,
+)
 
 _CELL = rf"({F}|N/A)"
 _ROW = re.compile(
@@ -22,33 +35,33 @@ _RANK = re.compile(r"#\s+Rank\s+(\d{1,6})\s.*\bon\s+\S+\s+device")
 _BOUNDS = re.compile(r"#?\s*Out of bounds values\s*: (\d{1,18}) (OK|FAILED)")
 _SIZES = re.compile(r"minBytes (\d{1,15}) maxBytes (\d{1,15}) step: (\d{1,15})\((factor|bytes)\)")
 _COLUMNS = re.compile(r"time\s+algbw\s+busbw\s+(#wrong|error)\s+time\s+algbw\s+busbw\s+(?:#wrong|error)\s*$")
+_TITLE = re.compile(r"#\s*Collective test starting: (\w{1,40}?)(?:_mpi)?\s*$")
 _MOST_SIZES = 10_000
-_LINES_MAX = 200_000
+_ALIGNED = 16
 _NAMES = ("busbw", "algbw", "time", "busbw_in_place", "algbw_in_place", "time_in_place")
 
 
 class NcclTests:
     def __init__(self) -> None:
-        self.text: list[str] | None = None
+        self.documents = Documents()
         self.begin()
 
     def begin(self) -> None:
         self.ranks: list[int] = []
+        self.program = ""
         self.values: dict[str, dict[int, float]] = {name: {} for name in _NAMES}
         self.wrong = 0
         self.checked = False
         self.counted_wrong = True
         self.odd_columns = ""
-        self.torn = ""
+        self.unchecked: set[int] = set()
+        self.torn: list[tuple[int, float, float]] = []
         self.bounds: tuple[int, bool] | None = None
         self.sizes: tuple[int, int, int, bool] | None = None
 
     def feed(self, line: str) -> None:
-        if self.text is not None:
-            if len(self.text) < _LINES_MAX:
-                self.text.append(line)
-        elif line.startswith("{"):
-            self.text = [line]
+        if (document := self.documents.feed(line)) is not None:
+            self.document(document)
         elif row := _ROW.match(line):
             cells = [number(cell) for cell in row.groups()[2:]]  # N/A is none
             self.take(int(row[1]), cells[:3], cells[3], "")
@@ -56,6 +69,9 @@ class NcclTests:
         elif found := _RANK.match(line):
             self.restart()
             self.ranks.append(int(found[1]))
+        elif found := _TITLE.match(line):
+            self.restart()
+            self.program = found[1]
         elif found := _BOUNDS.match(line):
             self.bounds = int(found[1]), found[2] == "OK"
         elif found := _SIZES.search(line):
@@ -82,18 +98,27 @@ class NcclTests:
             # Seven characters are all that a time has: two digits where it takes an exponent.
             relative = 0.06 if time_us >= 1e7 else 0.012 + 0.006 / max(time_us, 1e-3)
             absolute = 0.006 if algbw < 1000 else 0.6
-            if algbw >= 1 and not agree(size / max(time_us, 1e-9) / 1e3, algbw, relative, absolute):
-                self.torn = f"{size} bytes in {time_us:g} us are not {algbw:g} GB/s"
+            if algbw >= 1 and len(self.torn) < _MOST_SIZES:
+                shares = [size / max(time_us, 1e-9) / 1e3 * share for share in self.shares()]
+                if not any(agree(rate, algbw, relative, absolute) for rate in shares):
+                    self.torn.append((size, time_us, algbw))
+            if place and wrong is None:
+                self.unchecked.add(size)
             self.values["time" + place][size] = time_us
             self.values["algbw" + place][size] = algbw
             self.values["busbw" + place][size] = busbw
 
-    def document(self) -> None:
+    def shares(self) -> tuple[float, ...]:
+        """Parts of the size that the algorithm bandwidth may be of."""
+        ranks = len(set(self.ranks))
+        return ((ranks - 1) / ranks,) if self.program == "hypercube_perf" and ranks else (1.0,)
+
+    def document(self, document: Any) -> None:
         """The file of -J."""
         try:
-            document, _ = json.JSONDecoder().raw_decode("\n".join(self.text or ()))
             results = document["results"]
             self.begin()
+            self.program = str(next(iter(document.get("args") or ()), "")).rpartition("/")[2].removesuffix("_mpi")
             devices = document.get("devices") or document.get("config", {}).get("devices") or ()
             self.ranks = [device.get("rank", rank) for rank, device in enumerate(devices)]
             count = number(document.get("out_of_bounds", {}).get("count"))
@@ -103,13 +128,13 @@ class NcclTests:
                     if isinstance(found := result.get(key), dict):
                         cells = [number(found.get(name)) for name in ("time", "alg_bw", "bus_bw")]
                         self.take(int(result["size"]), cells, number(found.get("nwrong")), place)
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
-            self.text = []
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            self.begin()
 
     def reading(self, scope: Scope) -> Reading:
-        if self.text is not None:
-            self.document()
         verdict = Verdict()
+        if self.checked and self.values["busbw"]:
+            self.drop_unchecked()
         busbw = self.values["busbw"] or self.values["busbw_in_place"]
         if self.odd_columns:
             verdict.invalid(
@@ -122,7 +147,8 @@ class NcclTests:
         elif not self.bounds[1] or self.bounds[0] or self.wrong:
             verdict.invalid(f"wrong values: {max(self.bounds[0], self.wrong)}")
         if self.torn:
-            verdict.invalid(f"a row contradicts itself: {self.torn}")
+            size, time_us, algbw = self.torn[-1]
+            verdict.invalid(f"a row contradicts itself: {size} bytes in {time_us:g} us are not {algbw:g} GB/s")
         self.check_ranks(scope, verdict, busbw)
         if busbw and not self.checked:
             verdict.flag("the values were not checked")
@@ -135,7 +161,13 @@ class NcclTests:
         verdict.metrics["latency_us"] = times[min(times)] if times else None
         for name, points in self.values.items():
             verdict.curve(name, "us" if name.startswith("time") else "gb_per_s", points)
-        return verdict.reading()
+        return verdict.reading(program=self.program)
+
+    def drop_unchecked(self) -> None:
+        """Forget what an operation that cannot work in place gave there: its values were not checked, those of the others were."""
+        for name in _NAMES[3:]:
+            for size in self.unchecked:
+                self.values[name].pop(size, None)
 
     def check_ranks(self, scope: Scope, verdict: Verdict, busbw: dict[int, float]) -> None:
         ranks = len(set(self.ranks))
@@ -159,8 +191,12 @@ class NcclTests:
             return 0
         size, last, step, factor = self.sizes
         missing = asked = 0
+        rounded = max(len(set(self.ranks)), 1) * _ALIGNED
+        ordered = sorted(busbw)
         while size <= last and asked < _MOST_SIZES:
-            missing += size not in busbw and size >= 1024  # small ones are rounded to the element and to the ranks
+            at = bisect_right(ordered, size)
+            near = at > 0 and ordered[at - 1] > size - rounded
+            missing += not near and size >= 1024  # small ones are rounded to the element and to the ranks
             asked += 1
             if step < 1 or (factor and (step < 2 or size < 1)):
                 break
@@ -170,8 +206,9 @@ class NcclTests:
 
 FORMAT = Format(
     NcclTests,
-    needles=(b"# Out of bounds", b" minBytes ", b"busbw"),
+    needles=(b"# Out of bounds", b" minBytes ", b"busbw", b"Collective test starting"),
     rows=re.compile(rb"\n" + LABEL + rb"(?:#[ \t]+Rank[ \t]+\d|\d+[ \t]+\d+[ \t]+[a-z]\w+[ \t]+[-a-z\d])"),
     document=b'"results"',
     line_max=4 << 10,
+    programs=re.compile(r"\w+_perf(?:_mpi)?"),
 )

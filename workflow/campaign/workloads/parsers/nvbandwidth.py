@@ -7,13 +7,24 @@ gives for the same link. Rows and columns are as the test's own title says. Cell
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, Matrix, Reading, Scope, Verdict, agree, number, pairs
+from campaign.workloads.parsers.reading import (
+    LABEL,
+    Documents,
+    F,
+    Format,
+    Matrix,
+    Reading,
+    Scope,
+    Verdict,
+    agree,
+    number,
+    pairs,
+)
 
 _RUNNING = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
 _TITLE = re.compile(r"\s*\S.*\((GB/s|ns)\)\s*$")
@@ -22,7 +33,6 @@ _CELL = rf"(?:{F}|N/A)"
 _ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _SUM = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
 _WAIVED = re.compile(r"\s*Waived\b")
-_LINES_MAX = 200_000
 _TESTS_MAX = 1_000
 _UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
 
@@ -50,14 +60,11 @@ class NvBandwidth:
     def __init__(self) -> None:
         self.tests: dict[str, _Test] = {}
         self.test: _Test | None = None
-        self.text: list[str] | None = None
+        self.documents = Documents()
 
     def feed(self, line: str) -> None:
-        if self.text is not None:
-            if len(self.text) < _LINES_MAX:
-                self.text.append(line)
-        elif line.lstrip().startswith("{"):
-            self.text = [line]
+        if (document := self.documents.feed(line)) is not None:
+            self.document(document)
         elif found := _RUNNING.match(line):
             self.test = None
             if len(self.tests) < _TESTS_MAX:
@@ -87,14 +94,12 @@ class NvBandwidth:
             else:
                 test.state = "torn"
 
-    def document(self) -> None:
+    def document(self, document: Any) -> None:
         """The document of -j: cells are strings."""
         try:
-            document, _ = json.JSONDecoder().raw_decode("\n".join(self.text or ()).lstrip())
-            for case in document["nvbandwidth"]["testcases"]:
-                self.tests[str(case["name"])] = self.case(case)
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            self.tests = {}
+            self.tests = {str(case["name"]): self.case(case) for case in document["nvbandwidth"]["testcases"]}
+        except (LookupError, TypeError, AttributeError):
+            return  # of something else
 
     def case(self, case: dict[str, Any]) -> _Test:
         state = {"Passed": "done", "Waived": "waived"}.get(str(case.get("status")), "failed")
@@ -111,8 +116,6 @@ class NvBandwidth:
         return test
 
     def reading(self, scope: Scope) -> Reading:
-        if self.text is not None:
-            self.document()
         verdict = Verdict()
         for name, test in self.tests.items():
             self.check(verdict, name, test)

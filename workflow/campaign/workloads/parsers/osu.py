@@ -18,6 +18,22 @@ _COLUMNS = re.compile(
 )
 _ROW = re.compile(rf"\s*(\d{{1,15}})((?:\s+{F})+)(?:\s+\[?(Pass|Fail|PASS|FAIL)\]?)?\s*$")
 _ALONE = re.compile(rf"\s*({F})((?:\s+{F})*)\s*$")
+_PROGRAMS = {
+    "latency": "osu_latency",
+    "bandwidth": "osu_bw",
+    "bidirectional_bandwidth": "osu_bibw",
+    "multiple_bandwidth_message_rate": "osu_mbw_mr",
+    "multi_latency": "osu_multi_lat",
+    "broadcast_latency": "osu_bcast",
+    "reduce_latency": "osu_reduce",
+    "allreduce_latency": "osu_allreduce",
+    "reduce_scatter_latency": "osu_reduce_scatter",
+    "allgather_latency": "osu_allgather",
+    "gather_latency": "osu_gather",
+    "scatter_latency": "osu_scatter",
+    "all_to_all_personalized_exchange_latency": "osu_alltoall",
+    "barrier_latency": "osu_barrier",
+}
 _MOST_SIZES = 10_000
 
 
@@ -84,7 +100,7 @@ class Osu:
             verdict.incomplete("no table of the OSU micro-benchmarks in the output")
         if "bidirectional_bandwidth" in verdict.curves:
             verdict.flag("bidirectional bandwidth is the sum of both directions")
-        return verdict.reading()
+        return verdict.reading(program=_PROGRAMS.get(self.name, ""))
 
 
 def _name(title: str) -> str:
@@ -99,4 +115,5 @@ FORMAT = Format(
     needles=(b"OSU ", b"MB/s", b"(us)"),
     rows=re.compile(rb"\n" + LABEL + rb"(?:\d{1,15}[ \t]+[-+.\dni][-+.\deainf]*|\d+\.\d+)(?=[ \t\n])"),
     line_max=1 << 10,
+    programs=re.compile(r"osu_\w+"),
 )

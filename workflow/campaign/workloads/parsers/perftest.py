@@ -15,7 +15,8 @@ from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope,
 _BANDWIDTH = re.compile(r"\s*#bytes\s+#iterations\s+BW peak\[(MB|MiB|Gb)/sec\]\s+BW average\[(?:MB|MiB|Gb)/sec\]")
 _LATENCY = re.compile(r"\s*#bytes\s+#iterations\s+t_min\[usec\]\s+t_max\[usec\]\s+t_typical\[usec\]")
 _ROW = re.compile(rf"\s*(\d{{1,15}})\s+(\d{{1,12}})((?:\s+{F}){{2,12}})\s*$")
-_TEST = re.compile(r"\s*[\w ]{2,40}(?:BW|Latency) Test\s*$")
+_TEST = re.compile(r"\s*([\w ]{2,40}) (BW|Latency) Test\s*$")
+_VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send"}
 _SCALE = {"MB": 2**20 / 1e9, "MiB": 2**20 / 1e9, "Gb": 1 / 8}
 _MOST_SIZES = 10_000
 
@@ -23,6 +24,7 @@ _MOST_SIZES = 10_000
 class Perftest:
     def __init__(self) -> None:
         self.kind = ""
+        self.program = ""
         self.scale = 1.0
         self.average: dict[int, float] = {}
         self.peak: dict[int, float] = {}
@@ -39,7 +41,9 @@ class Perftest:
             self.kind = "latency"
         elif row := _ROW.match(line):
             self.row(int(row[1]), [float(text) for text in row[3].split()])
-        elif _TEST.match(line):
+        elif found := _TEST.match(line):
+            verb = _VERBS.get(found[1].split()[0], "")
+            self.program = f"ib_{verb}_{'bw' if found[2] == 'BW' else 'lat'}" if verb else ""
             self.bidirectional = self.bidirectional or "Bidirectional" in line
         elif "Conflicting CPU frequency" in line or "CPU Frequency is not max" in line:
             self.throttled = True
@@ -79,7 +83,7 @@ class Perftest:
             verdict.flag("client and server both printed: the slower counts")
         if self.throttled:
             verdict.flag("perftest says that the CPU's frequency is not at its maximum")
-        return verdict.reading()
+        return verdict.reading(program=self.program)
 
 
 FORMAT = Format(
@@ -87,4 +91,5 @@ FORMAT = Format(
     needles=(b"#bytes", b" Test", b"CPU Frequency", b"CPU frequency"),
     rows=re.compile(rb"\n" + LABEL + rb"\d{1,15}[ \t]+\d{1,12}[ \t]+[-+\d.naif]+(?=[ \t\n])"),
     line_max=1 << 10,
+    programs=re.compile(r"ib_\w+_(?:bw|lat)"),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -58,8 +59,8 @@ class Curve:
 class Reading:
     """What a log says. problem: why it is not `ok`; throughput_per_s: samples per second of all ranks together.
 
-    step_times_s: [rank][step]. metrics: unit in the name. requests: of a client whose file has them one by one.
-    flags: what a reader of the numbers should know.
+    step_times_s: [rank][step]. metrics: unit in the name. requests: of a client whose file has them one by one. flags: what a
+    reader of the numbers should know. program: the name of the program that the log is of, where it says one (`osu_bw`).
     """
 
     status: ReadingStatus = "ok"
@@ -72,6 +73,7 @@ class Reading:
     steady: tuple[float, float] | None = None
     requests: tuple[Request, ...] = ()
     flags: tuple[str, ...] = ()
+    program: str = ""
 
 
 class Reader(Protocol):
@@ -88,7 +90,8 @@ class Reader(Protocol):
 class Format:
     """How to read one program's logs. Lines with none of `needles`, in which `rows` is not found either, say nothing.
 
-    rows: of bytes, begins with a line feed. document: text near the beginning of a log of which every line counts.
+    rows: of bytes, begins with a line feed. document: text near the beginning of a log of which every line counts. programs: names
+    of the programs that it reads.
     """
 
     reader: Callable[[], Reader]
@@ -96,6 +99,7 @@ class Format:
     rows: re.Pattern[bytes] | None = None
     document: bytes | None = None
     line_max: int = 16 << 10
+    programs: re.Pattern[str] | None = None
 
 
 def number(value: Any) -> float | None:
@@ -106,6 +110,71 @@ def number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ELEMENT = re.compile(r'\s*(?:$|["{}\[\],:\d]|-\d|-?Infinity|NaN|null|true|false)')
+_DOCUMENT_BYTES = 16 << 20
+_OPENED_AT_ONCE = 20
+
+
+class Documents:
+    """Finds the JSON documents in a log line by line: a line that is one, or lines from one that begins it to one that ends it."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._bytes = self._depth = 0
+
+    def feed(self, line: str) -> Any:
+        """The document that ends in this line; None where none does."""
+        if self._lines and not self._goes_on(line):
+            self._forget()
+        if not self._lines:
+            line = line.strip() if line.strip() == "[" else line[line.find("{") :] if "{" in line else ""
+            if not line.rstrip().endswith(("{", "[", ",")):
+                return _document(line) if line else None
+        self._lines.append(line)
+        self._bytes += len(line)
+        bare = _STRING.sub("", line)
+        opened = sum(map(bare.count, "{[")) - sum(map(bare.count, "}]"))
+        self._depth += opened
+        if self._depth > 0 and opened <= _OPENED_AT_ONCE and self._bytes <= _DOCUMENT_BYTES:
+            return None
+        text = "\n".join(self._lines)
+        self._forget()
+        return _document(text)
+
+    def _goes_on(self, line: str) -> bool:
+        """Whether a line can be the next of a document; programs print braces for other reasons, too."""
+        if line.startswith("{"):
+            return self._lines[-1].rstrip().endswith(("[", ",", ":"))
+        return _ELEMENT.match(line) is not None
+
+    def _forget(self) -> None:
+        self._lines, self._bytes, self._depth = [], 0, 0
+
+
+def _document(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def found_at(document: Any, path: str) -> Iterator[Any]:
+    """Values at a path: keys and numbers of elements with dots between them, `*` for every element. A key may hold dots itself."""
+    if isinstance(document, list):
+        head, _, rest = path.partition(".")
+        chosen = document if head == "*" else document[int(head) :][:1] if head.isdecimal() else []
+        for element in chosen:
+            yield from found_at(element, rest) if rest else (element,)
+    elif isinstance(document, dict):
+        parts = path.split(".")
+        for cut in range(len(parts), 0, -1):
+            if (key := ".".join(parts[:cut])) in document:
+                rest = ".".join(parts[cut:])
+                yield from found_at(document[key], rest) if rest else (document[key],)
+                return
 
 
 def agree(one: float, other: float, relative: float, absolute: float = 0.0) -> bool:
@@ -156,7 +225,7 @@ class Verdict:
             self.metrics[f"{name}_min_{matrix.unit}"] = min(cells)
             self.metrics[f"{name}_max_{matrix.unit}"] = max(cells)
 
-    def reading(self, throughput_per_s: float | None = None) -> Reading:
+    def reading(self, throughput_per_s: float | None = None, program: str = "") -> Reading:
         """All of it; a rate of a run that is incomplete is none, and numbers that are not finite are none."""
         if throughput_per_s is not None and not (math.isfinite(throughput_per_s) and throughput_per_s > 0):
             self.nan(f"the rate is {throughput_per_s:g}")
@@ -172,6 +241,7 @@ class Verdict:
             curves=self.curves,
             requests=self.requests,
             flags=tuple(self.flags),
+            program=program,
         )
 
 

@@ -1,0 +1,77 @@
+"""DLIO, and MLPerf Storage, which starts it: summary.json of a run, a file in its output directory.
+
+`train_io_mean_MB_per_second` is in MiB/s, in spite of its name. Rates are those of all accelerators together, and these are
+emulated: they compute nothing and wait for as long as a real one would take. Means are over epochs, the first one included. The
+utilization counts only where it meets what the benchmark expects. `checkpoint_io_mean_GB_per_second` is taken for 2^30 bytes
+(unverified).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from campaign.workloads.parsers.reading import Documents, Format, Reading, Scope, Verdict, agree, number
+
+_MEAN = "train_throughput_mean_samples_per_second"
+_EPOCHS = "train_throughput_samples_per_second"
+_NUMBERS = {
+    "train_io_mean_MB_per_second": ("train_io_gb_per_s", 2**20 / 1e9),
+    "train_au_mean_percentage": ("accelerator_utilization_pct", 1.0),
+    "checkpoint_io_mean_GB_per_second": ("checkpoint_gb_per_s", 2**30 / 1e9),
+    "checkpoint_duration_mean_seconds": ("checkpoint_duration_s", 1.0),
+    "save_checkpoint_io_mean_GB_per_second": ("checkpoint_save_gb_per_s", 2**30 / 1e9),
+    "save_checkpoint_duration_mean_seconds": ("checkpoint_save_duration_s", 1.0),
+    "load_checkpoint_io_mean_GB_per_second": ("checkpoint_load_gb_per_s", 2**30 / 1e9),
+    "load_checkpoint_duration_mean_seconds": ("checkpoint_load_duration_s", 1.0),
+}
+
+
+class Dlio:
+    def __init__(self) -> None:
+        self.documents = Documents()
+        self.summary: Mapping[str, Any] = {}
+        self.metric: Mapping[str, Any] = {}
+
+    def feed(self, line: str) -> None:
+        document = self.documents.feed(line)
+        if isinstance(document, dict) and "num_accelerators" in document and isinstance(document.get("metric"), dict):
+            self.summary, self.metric = document, document["metric"]
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        if not self.metric:
+            verdict.incomplete("no whole summary.json of DLIO in the output; name it as the workload's 'result'")
+            return verdict.reading()
+        verdict.expect("the accelerators are", number(self.summary.get("num_accelerators")), scope.ranks)
+        verdict.expect("the hosts are", number(self.summary.get("num_hosts")), scope.hosts)
+        for key, (name, factor) in _NUMBERS.items():
+            if (value := number(self.metric.get(key))) is not None:
+                verdict.metrics[name] = value * factor
+                if not math.isfinite(value):
+                    verdict.nan(f"{key} is not a number")
+        rate = number(self.metric.get(_MEAN))
+        self.check(verdict, rate)
+        if rate is None and not verdict.metrics:
+            verdict.incomplete("the summary of DLIO has no rate")
+        return verdict.reading(rate)
+
+    def check(self, verdict: Verdict, rate: float | None) -> None:
+        epochs = self.metric.get(_EPOCHS)
+        values = [number(value) for value in epochs] if isinstance(epochs, list) else []
+        known = [value for value in values if value is not None]
+        if rate is not None and known and not agree(statistics.fmean(known), rate, 1e-6):
+            verdict.invalid(
+                f"the mean of the epochs' rates is {statistics.fmean(known):g}/s, the summary says {rate:g}/s"
+            )
+        if known:
+            verdict.metrics["epochs"] = float(len(known))
+        if self.metric.get("train_au_meet_expectation", "success") != "success":
+            verdict.flag("the utilization of the accelerators is below what the benchmark expects")
+        if rate is not None:
+            verdict.flag("accelerators were emulated: the rate is that of storage and data loading")
+
+
+FORMAT = Format(Dlio, document=b'"num_accelerators"', line_max=64 << 10)

@@ -1,0 +1,57 @@
+"""gpu_copy of SuperBench: copies between host and devices and between devices, by kernels (sm) or copy engines (dma).
+
+A line is a name and GB/s (1e9 bytes, unverified). Names say the NUMA node that starts the copy: of several the best counts, as
+the others cross the host's own links. Older releases name the device that drives a copy, newer ones whether it reads or writes,
+which is the same. Whether `bi` is the sum of both directions is unverified. There is no mark at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from campaign.workloads.parsers.reading import F, Format, Matrix, Reading, Scope, Verdict
+
+_PLACE = r"(cpu|gpu\d{1,4})"
+_LINE = re.compile(
+    rf"{_PLACE}_to_{_PLACE}(?:_(read|write))?_by_(?:gpu(\d{{1,4}})_using_)?(sm|dma)_under_numa\d{{1,4}}(?:_(uni|bi))? +({F})\s*$"
+)
+
+
+class GpuCopy:
+    def __init__(self) -> None:
+        self.rates: dict[str, dict[tuple[str, str], float]] = {}
+        self.wrong = False
+
+    def feed(self, line: str) -> None:
+        if found := _LINE.match(line):
+            source, target, verb, driver, way, both, text = found.groups()
+            rate = float(text)
+            self.wrong = self.wrong or not math.isfinite(rate) or rate <= 0
+            kind = "_to_".join("host" if place == "cpu" else "device" for place in (source, target))
+            if kind == "device_to_device":
+                verb = verb or ("write" if source == f"gpu{driver}" else "read")
+                kind = "in_device" if source == target else f"{kind}_{verb}"
+            rates = self.rates.setdefault(f"{kind}_{way}{'_bidirectional' if both == 'bi' else ''}", {})
+            rates[source, target] = max(rate, rates.get((source, target), 0.0))
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        if not self.rates:
+            verdict.incomplete("no line of gpu_copy in the output")
+        if self.wrong:
+            verdict.nan("a rate is not a number above 0")
+            return verdict.reading()
+        for name, rates in self.rates.items():
+            rows = sorted({source for source, _ in rates}, key=_order)
+            columns = sorted({target for _, target in rates}, key=_order)
+            values = tuple(tuple(rates.get((row, column)) for column in columns) for row in rows)
+            verdict.matrix(name, Matrix("gb_per_s", tuple(rows), tuple(columns), values))
+        return verdict.reading()
+
+
+def _order(place: str) -> tuple[int, str]:
+    return len(place), place
+
+
+FORMAT = Format(GpuCopy, needles=(b"_under_numa",), line_max=1 << 10)

@@ -1,0 +1,111 @@
+"""Megatron-LM's training log, and what Primus and Megatron Bridge print in its place.
+
+A line stands for all iterations since the one before (--log-interval), and its time is their mean; Primus prints `this/mean`,
+of which the first counts. The rate is that of samples (sequences). The first line includes compiling and filling caches, and
+counts only if there is no other. TFLOP/s are those of a device, by Megatron's formula of the model, which leaves recomputation
+out. Only the last rank prints.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict
+
+_STEP = re.compile(r"iteration\s+(\d{1,12})\s*/\s*(\d{1,12})\s*\|(.*)")
+_FIELD = re.compile(rf"\s*([^|:]{{3,60}}): +({F})(?:/{F})?\s*(?:\(avg {F}\)\s*)?\|")
+_LENGTH = re.compile(r"\s*seq_length \.+ (\d{1,9})\s*$")
+_LAST = re.compile(r"exiting program (?:at iteration|after)")
+_TFLOPS = ("throughput per GPU (TFLOP/s/GPU)", "compute per GPU (TFLOP/s/GPU)")
+_TOKENS = ("tokens per GPU (tokens/s/GPU)", "tokens/s/GPU inst/harmonic mean", "Tokens per second per GPU (Tok/s/GPU)")
+
+
+@dataclass(frozen=True)
+class _Line:
+    iteration: int
+    fields: dict[str, float]
+
+    def first(self, *names: str) -> float | None:
+        return next((self.fields[name] for name in names if name in self.fields), None)
+
+
+class Megatron:
+    def __init__(self) -> None:
+        self.lines: list[_Line] = []
+        self.last: int | None = None
+        self.left = False
+        self.length: float | None = None
+
+    def feed(self, line: str) -> None:
+        if found := _STEP.search(line):
+            fields = {name.strip(): float(text) for name, text in _FIELD.findall(found[3])}
+            if "elapsed time per iteration (ms)" not in fields:
+                return
+            if self.lines and int(found[1]) <= self.lines[-1].iteration:  # another training begins: the last counts
+                self.lines, self.left = [], False
+            self.last = int(found[2])
+            self.lines.append(_Line(int(found[1]), fields))
+        elif found := _LENGTH.match(line):
+            self.length = float(found[1])
+        elif _LAST.search(line):
+            self.left = True
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        if not self.lines:
+            verdict.incomplete("no line with an iteration and its elapsed time in the output")
+            return verdict.reading()
+        if self.lines[-1].iteration != self.last and not self.left:
+            verdict.incomplete(f"the output ends at iteration {self.lines[-1].iteration} of {self.last}")
+        counted = self.counted(scope, verdict)
+        batches = {line.fields.get("global batch size") for line in counted}
+        batch = batches.pop() if len(batches) == 1 else None
+        if batch is None:
+            verdict.flag("the global batch changed or is not known: no rate")
+        verdict.expect("the global batch is", batch, scope.batch_global)
+        self.losses(verdict)
+        steps = [line.fields["elapsed time per iteration (ms)"] / 1e3 for line in counted]
+        if not all(math.isfinite(step) and step > 0 for step in steps):
+            verdict.nan("a time of an iteration is not a number above 0")
+            return verdict.reading()
+        spacings = self.spacings(counted)
+        mean_s = math.fsum(map(math.prod, zip(steps, spacings, strict=True))) / sum(spacings)
+        rate = None if batch is None else batch / mean_s
+        tflops = [value for line in counted if (value := line.first(*_TFLOPS)) is not None]
+        tokens = [value for line in counted if (value := line.first(*_TOKENS)) is not None]
+        verdict.metrics |= {
+            "iteration_time_s": mean_s,
+            "tflops_per_device": sum(tflops) / len(tflops) if tflops else None,
+            "tokens_per_device_per_s": sum(tokens) / len(tokens) if tokens else None,
+            "tokens_per_s": None if rate is None or self.length is None else rate * self.length,
+            "iterations": float(sum(spacings)),
+        }
+        return verdict.reading(rate)
+
+    def counted(self, scope: Scope, verdict: Verdict) -> list[_Line]:
+        """Lines behind the warm-up, and never the first."""
+        warmup = self.lines[0].iteration - 1 + (scope.warmup_steps or 0)
+        counted = [line for line in self.lines[1:] if line.iteration > warmup]
+        if not counted:
+            verdict.flag("no line behind the first, or behind the warm-up: all lines count")
+        return counted or self.lines
+
+    def spacings(self, counted: list[_Line]) -> list[int]:
+        """How many iterations each line stands for."""
+        before = {after.iteration: line.iteration for line, after in zip(self.lines, self.lines[1:], strict=False)}
+        return [max(1, line.iteration - before.get(line.iteration, line.iteration - 1)) for line in counted]
+
+    def losses(self, verdict: Verdict) -> None:
+        last = self.lines[-1].fields
+        if sum(line.fields.get("number of nan iterations", 0) for line in self.lines) > 0:
+            verdict.nan("iterations had a loss that is not a number")
+        if skipped := sum(line.fields.get("number of skipped iterations", 0) for line in self.lines):
+            verdict.flag(f"{skipped:g} iterations were skipped")
+        verdict.metrics["loss_last"] = loss = last.get("lm loss")
+        if loss is not None and not math.isfinite(loss):
+            verdict.nan("the last loss is not a number")
+
+
+FORMAT = Format(Megatron, needles=(b"elapsed time per iteration", b"seq_length", b"exiting program"), line_max=16 << 10)

@@ -1,0 +1,121 @@
+"""Intel's Memory Latency Checker (mlc): latencies and bandwidths between NUMA nodes, and peak bandwidths.
+
+MB are 1e6 bytes. Rows are nodes with cores, columns nodes with memory: memory behind CXL is a column without a row. Latencies
+are random reads only with -e or -r; the default lets prefetchers take part where mlc may not switch them off, which it says. A
+matrix has no mark at its end: that all rows are there only the program's exit code says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from campaign.workloads.parsers.reading import LABEL, F, Format, Matrix, Reading, Scope, Verdict
+
+_BEGIN = "Intel(R) Memory Latency Checker"
+_SECTIONS = {
+    "Measuring idle latencies": "idle_latency",
+    "Measuring Memory Bandwidths between nodes": "node_bandwidth",
+    "Measuring Peak Injection Memory Bandwidths": "peak_bandwidth",
+    "Measuring Maximum Memory Bandwidths": "max_bandwidth",
+    "Measuring Loaded Latencies": "loaded",
+    "Measuring cache-to-cache": "",
+}
+_UNITS = {"idle_latency": ("ns", 1.0), "node_bandwidth": ("gb_per_s", 1e-3)}
+_HEAD = re.compile(r"\s*(?:Numa node|Socket)((?:\s+\d{1,4})+)\s*$")
+_ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+(?:{F}|-))+)\s*$")
+_RATIO = re.compile(rf"\s*(ALL Reads|\d:\d Reads-Writes|Stream-triad like)\s*:\s*({F})\s*$")
+_LOADED = re.compile(rf"\s*(\d{{5}})\s+({F})\s+({F})\s*$")
+_IDLE = re.compile(rf"Each iteration took\s+{F} (?:core|base frequency) clocks \(\s*({F})\s+ns\)")
+
+
+@dataclass
+class _Table:
+    columns: tuple[str, ...]
+    labels: list[str] = field(default_factory=list)
+    rows: list[tuple[float | None, ...]] = field(default_factory=list)
+    torn: bool = False
+
+
+class Mlc:
+    def __init__(self) -> None:
+        self.seen = False
+        self.section = ""
+        self.tables: dict[str, _Table] = {}
+        self.numbers: dict[str, float] = {}
+        self.begun: set[str] = set()
+        self.prefetchers = False
+
+    def feed(self, line: str) -> None:
+        if _BEGIN in line:
+            self.seen, self.section = True, ""
+        elif name := next((name for text, name in _SECTIONS.items() if line.startswith(text)), None):
+            self.section = name
+            self.begun.add(name)
+        elif line.startswith("Measuring"):
+            self.section = ""
+        elif found := _IDLE.match(line):
+            self.numbers["idle_latency_ns"] = float(found[1])
+        elif "prefetchers" in line and "not" in line:
+            self.prefetchers = True
+        elif found := _HEAD.match(line):
+            if self.section in _UNITS:
+                self.tables[self.section] = _Table(tuple(found[1].split()))
+        elif found := _RATIO.match(line):
+            ratio = re.sub(r"\W+", "_", found[1].lower()).replace("_reads_writes", "")
+            if self.section:
+                self.numbers[f"{self.section}_{ratio}_gb_per_s"] = float(found[2]) / 1e3
+        elif found := _LOADED.match(line):
+            if self.section == "loaded" and found[1] == "00000":
+                self.numbers |= {
+                    "loaded_latency_ns": float(found[2]),
+                    "loaded_bandwidth_gb_per_s": float(found[3]) / 1e3,
+                }
+        elif (found := _ROW.match(line)) and self.section in self.tables:
+            self.row(self.tables[self.section], found[1], found[2].split(), _UNITS[self.section][1])
+
+    def row(self, table: _Table, label: str, cells: list[str], scale: float) -> None:
+        table.torn = table.torn or len(cells) != len(table.columns) or label in table.labels
+        table.labels.append(label)
+        table.rows.append(tuple(None if cell == "-" else float(cell) * scale for cell in cells))
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        if not self.seen:
+            verdict.incomplete("no output of Intel's Memory Latency Checker")
+            return verdict.reading()
+        for name, table in self.tables.items():
+            cells = [cell for row in table.rows for cell in row if cell is not None]
+            if table.torn or not cells:
+                verdict.incomplete(f"the matrix {name} is torn or has no row")
+            elif not all(map(math.isfinite, cells)):
+                verdict.nan(f"{name} has cells that are not a number")
+            else:
+                unit = _UNITS[name][0]
+                verdict.matrix(name, Matrix(unit, tuple(table.labels), table.columns, tuple(table.rows)))
+        if not all(map(math.isfinite, self.numbers.values())):
+            verdict.nan("a latency or bandwidth is not a number")
+        verdict.metrics |= self.numbers
+        if not verdict.metrics and not self.tables:
+            verdict.incomplete("no latency or bandwidth in the output")
+        if self.prefetchers:
+            verdict.flag("prefetchers could not be switched off")
+        return verdict.reading()
+
+
+FORMAT = Format(
+    Mlc,
+    needles=(
+        _BEGIN.encode(),
+        b"Measuring ",
+        b"uma node",
+        b"Socket",
+        b"Reads",
+        b"triad like",
+        b"Each iteration",
+        b"prefetchers",
+    ),
+    rows=re.compile(rb"\n" + LABEL + rb"\d{1,5}[ \t]+[-+\d.nai]"),
+    line_max=4 << 10,
+)
