@@ -65,7 +65,7 @@ REFUSED = {
     "nccl-allreduce": {"hypercube-4-ranks", "rccl-alltoall-8-ranks", "rccl-broadcast", "reduce-scatter-3-ranks"}
     | {"sendrecv-2-ranks"},
     "nccl-collectives": {"hypercube-4-ranks", "rccl-alltoall-8-ranks", "rccl-broadcast", "reduce-scatter-3-ranks"}
-    | {"sendrecv-2-ranks", "file"},
+    | {"sendrecv-2-ranks", "file", "all-reduce-8-ranks"},
     "fio": set(),
 }
 """Saved logs of the same suite that are of another of its programs than the file starts."""

@@ -36,7 +36,7 @@ of the run; literal braces are written `{{` and `}}`. `parser` names a built-in 
 own. `launch` selects what starts the ranks. `software` states where the program is installed, and records list what is installed
 there. `campaign workload try NAME` runs it once on this machine; `campaign workload parse NAME LOGFILE` reads a saved log. A run
 without a required number is recorded as `incomplete`. A failed run is recorded with the cause that its output shows (out of memory,
-a crash, ...). The programs of the shipped files were not run here: their parsers are tested on saved outputs.
+a crash, ...). But for fio, the programs of the shipped files were not run here: their parsers are tested on saved outputs.
 """
 _EXAMPLE = """\
 name: echo

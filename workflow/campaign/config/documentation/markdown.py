@@ -14,6 +14,7 @@ from campaign.documents.fields import (
     TEXT_PATTERN,
     VARIABLE_PATTERN,
 )
+from campaign.workloads.parsers import PARSERS
 
 Schema = Mapping[str, Any]
 
@@ -76,6 +77,8 @@ def words(schema: Schema) -> str:
         return "any value" if schema["$ref"].endswith("/JsonValue") else "keys below"
     if "const" in schema:
         return f"`{schema['const']}`"
+    if schema.get("enum") == list(PARSERS):
+        return "a [parser](workloads.md#parsers)"
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     if "anyOf" in schema:
