@@ -91,6 +91,24 @@ def test_a_campaign_that_fails_everywhere_says_so() -> None:
     assert "failed or runs out of memory" in decision.statement
 
 
+def test_the_last_one_of_those_that_fail_is_measured_before_it_is_the_best() -> None:
+    cells = SMALL.cells
+    but = {cell.id for cell in cells if cell.workload == cells[0].workload and cell.precision == cells[0].precision} - {
+        cells[0].id
+    }
+    failing = replace(
+        SMALL,
+        runs=SMALL.runs.assign(
+            status=SMALL.runs["status"].where(~SMALL.runs["cell_id"].isin(but), "crashed"),
+            value=SMALL.runs["value"].where(~SMALL.runs["cell_id"].isin(but)),
+        ),
+    )
+    blocks = {(cell, 1): 1 for cell in but}
+    decision = decide(BEST, failing.offer, failing.tables(blocks), 1, 2)
+    assert not decision.decided
+    assert cells[0].id in {cell for lease in decision.next for cell in lease.cells}
+
+
 def test_one_configuration_is_the_best_of_itself() -> None:
     first = SMALL.offer.leases[0].configuration
     cell = SMALL.offer.leases[0].cells[0]

@@ -74,20 +74,34 @@ def is_decided(weighed: Weighed) -> bool:
 
 def choose(weighed: Weighed) -> list[Choice]:
     """The next round; empty where nothing more is needed, or would help."""
-    if not weighed.wanted.any():
-        return []
-    if not weighed.arms.done and not weighed.pair:
-        return learning(weighed.arms, weighed.expected, weighed.prices)
-    return next_round(
-        weighed.arms,
-        weighed.expected,
-        weighed.pairs,
-        weighed.known,
-        weighed.wanted,
-        weighed.prices,
-        whole=weighed.pair,
-        likely=weighed.likely,
-    )
+    arms, prices, wanted = weighed.arms, weighed.prices, weighed.wanted
+    if wanted.any() and not arms.done and not weighed.pair:
+        return learning(arms, weighed.expected, prices)
+    found = dict[int, set[int]]()
+    if wanted.any():
+        for each in next_round(
+            arms,
+            weighed.expected,
+            weighed.pairs,
+            weighed.known,
+            wanted,
+            prices,
+            whole=weighed.pair,
+            likely=weighed.likely,
+        ):
+            found[each.lease] = set(each.arms)
+    for place in np.flatnonzero(last(arms) & (prices.lease >= 0)):
+        found.setdefault(int(prices.lease[place]), set()).add(int(place))
+    return [Choice(lease, tuple(sorted(places))) for lease, places in sorted(found.items())]
+
+
+def last(arms: Arms) -> Marks:
+    """Cells that were not measured, of whose panel all others failed: they may fail as well."""
+    asked = arms.panel >= 0
+    panel = np.maximum(arms.panel, 0)
+    competing = np.bincount(panel[arms.open & asked], minlength=len(arms.panels) or 1)
+    failed = np.bincount(panel[arms.fails & asked], minlength=len(arms.panels) or 1)
+    return arms.open & asked & (arms.measured == 0) & (competing[panel] == 1) & (failed[panel] > 0)
 
 
 def _answered(question: Question, arms: Arms, pairs: Pairs, known: Shown) -> tuple[Ints, Marks, float]:
@@ -106,7 +120,8 @@ def _answered(question: Question, arms: Arms, pairs: Pairs, known: Shown) -> tup
         chances = [float(known.chance[each & ~known.passes].min(initial=1.0)) for each in answers]
         shown_ = [number for number, each in enumerate(answers) if known.passes[each].all()]
         if not answers:  # one cell is the best of itself; none, or one of two, is all that can be known
-            answered[panel] = NOTHING if question.form == "comparison" else 0
+            known_best = not last(arms)[arms.panel == panel].any()
+            answered[panel] = NOTHING if question.form == "comparison" else 0 if known_best else -1
             continue
         if shown_:
             answered[panel] = shown_[0]

@@ -13,7 +13,7 @@ from campaign.insight.until.offer import Offer
 from campaign.insight.until.question import Question
 from campaign.insight.until.requirements import of_composition, tolerance
 from campaign.insight.until.rounds import MOST, Choice
-from campaign.insight.until.weighed import Weighed
+from campaign.insight.until.weighed import Weighed, last
 
 _SHOWN = 6
 _MOST_COMPOSITIONS = 999
@@ -94,6 +94,8 @@ def reasons(weighed: Weighed, offer: Offer, chosen: Sequence[Choice]) -> tuple[s
         rivals = wanted & np.isin(pairs.other, mine)
         if not arms.done:
             why = "tells much of other cells for what it costs"
+        elif last(arms)[mine].all():
+            why = "all others failed"
         elif weighed.pair and (arms.panel[mine] >= 0).any():
             why = "one of the two"
         elif named & set(each.arms) and (wanted & np.isin(pairs.better, mine)).any():
@@ -160,6 +162,8 @@ def _panel(question: Question, offer: Offer, weighed: Weighed, panel: int) -> st
         said = f"{head}{_arm(arms, place)}, {_value(offer, arms, place)}"
     else:
         said = head + ", ".join(f"{_arm(arms, int(each))}" for each in named)
+    if weighed.answered[panel] < 0 and not here.any():
+        return f"{said}; all others failed."
     if weighed.answered[panel] < 0:
         return f"{said}{' leads' if question.form == 'best' else ' so far'}; {_lacking(question, weighed, here)}"
     if not here.any():
