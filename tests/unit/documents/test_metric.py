@@ -15,6 +15,8 @@ from campaign.documents.metric import THROUGHPUT, Metric, from_document, metric
         ("time_to_train_min", "min", "lower"),
         ("energy_per_sample_j", "J", "lower"),
         ("step_median_s", "s", "lower"),
+        ("ttft_ms_p99", "ms", "lower"),
+        ("e2e_ms_mean", "ms", "lower"),
     ],
 )
 def test_unit_and_direction_come_from_the_name(name: str, unit: str, better: str) -> None:
@@ -40,8 +42,12 @@ def test_a_document_gives_the_metric_again() -> None:
 
 
 def test_a_label_has_no_unit() -> None:
-    assert [Metric(n, "", "lower").label for n in ("latency_us", "throughput_per_s", "time_to_train_min", "score")] == [
+    assert [
+        Metric(n, "", "lower").label
+        for n in ("latency_us", "ttft_ms_p99", "throughput_per_s", "time_to_train_min", "score")
+    ] == [
         "latency",
+        "ttft p99",
         "throughput",
         "time to train",
         "score",

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.errors import ConfigError, LaunchError
 from campaign.plan.matrix import expand
 from campaign.processes.marked import live, words_of
@@ -307,6 +308,17 @@ def test_what_changes_no_measurement_changes_no_cell(tmp_path: Path) -> None:
 def test_the_campaign_names_what_does_not_fit(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         load(tmp_path, {**campaign(), **changes})
+
+
+def test_an_open_loop_leads_with_a_latency_and_a_closed_one_with_its_rate(tmp_path: Path) -> None:
+    alone = {**campaign(), "campaign.axes.workload": "s"}
+    assert load(tmp_path, alone).metric == Metric("ttft_ms_p50", "ms", "lower")
+    promised = {"workloads.s.objective": {"e2e_ms": {"p99": 900}}}
+    assert load(tmp_path, {**alone, **promised}).metric == Metric("e2e_ms_p50", "ms", "lower")
+    assert load(tmp_path, {**alone, "campaign.metric": {"name": "tpot_ms_p99"}}).metric.unit == "ms"
+    closed = {"workloads.s.options": {"concurrency": 4}}
+    assert load(tmp_path, {**alone, **closed}).metric == Metric("throughput_per_s", "requests/s", "higher")
+    assert load(tmp_path, campaign()).metric == THROUGHPUT
 
 
 def test_options_that_cannot_be_applied_together_are_refused_when_planning(tmp_path: Path) -> None:

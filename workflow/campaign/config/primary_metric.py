@@ -16,11 +16,12 @@ def primary_metric(file: CampaignFile, workloads: Mapping[str, Workload]) -> Met
     """The metric that the campaign names; by default throughput, or the first that workloads print which measure none."""
     if file.metric is not None:
         return _of(file, file.metric.name, workloads) or THROUGHPUT
+    throughput = _of(file, THROUGHPUT.name, workloads) or THROUGHPUT
     printed = [each.printed_metrics for each in workloads.values()]
     if not printed or any(names is None or set(names) & set(_FROM_RATES) for names in printed):
-        return THROUGHPUT
+        return throughput
     shared = [name for name in printed[0] or () if all(name in (names or ()) for names in printed)]
-    return next((found for name in shared if (found := _of(file, name, workloads))), THROUGHPUT)
+    return next((found for name in shared if (found := _of(file, name, workloads))), throughput)
 
 
 def declared_metrics(file: CampaignFile, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
@@ -51,6 +52,8 @@ def _of(file: CampaignFile, name: str, workloads: Mapping[str, Workload]) -> Met
     said = [each.metrics.get(name, MetricFacts()) for each in workloads.values()]
     unit = next((each.unit for each in said if each.unit is not None), None)
     better = next((each.better for each in said if each.better is not None), None)
+    if name == THROUGHPUT.name and unit is None and len(rates := {each.rate_unit for each in workloads.values()}) == 1:
+        (unit,) = rates
     chosen = file.metric
     if chosen is not None and chosen.name == name:
         unit, better = chosen.unit if chosen.unit is not None else unit, chosen.better or better

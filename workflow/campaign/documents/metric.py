@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,6 +36,9 @@ _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
 }
 """End of a name -> symbol of the unit, the unit in words, and the better direction where the unit alone tells it."""
 
+_STATISTIC = re.compile(r"_(p\d+|mean|median|max)$")
+"""What may stand behind the unit: which statistic of several numbers it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -51,7 +55,9 @@ class Metric:
     @property
     def label(self) -> str:
         """What it is called in sentences: its name without its unit."""
-        return self.name.removesuffix(_suffix(self.name)).replace("_", " ")
+        statistic = _statistic(self.name)
+        stem = self.name.removesuffix(statistic)
+        return (stem.removesuffix(_suffix(self.name)) + statistic).replace("_", " ")
 
     @property
     def axis(self) -> str:
@@ -112,4 +118,10 @@ def unit_words(name: str) -> str | None:
 
 
 def _suffix(name: str) -> str:
-    return next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
+    stem = name.removesuffix(_statistic(name))
+    return next((suffix for suffix in _UNITS if stem.endswith(suffix)), "")
+
+
+def _statistic(name: str) -> str:
+    found = _STATISTIC.search(name)
+    return found[0] if found else ""

@@ -202,6 +202,8 @@ class Workload(Model):
     """Whether its numbers are predictions of what devices would do, and no measurements of devices."""
     serves_requests: ClassVar[bool] = False
     """Whether its runs are made of requests, and not of steps: then its cells have no batch, which is 1 for them."""
+    rate_unit: ClassVar[str] = "samples/s"
+    """Unit of `throughput_per_s`."""
     reads_log: ClassVar[bool] = False
     """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -85,6 +85,7 @@ class ServiceWorkload(Workload):
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
     serves_requests: ClassVar[bool] = True
+    rate_unit: ClassVar[str] = "requests/s"
 
     kind: Literal["service"]
     """A server under load."""
@@ -131,6 +132,21 @@ class ServiceWorkload(Workload):
         if self.inputs is not None:
             return self.inputs
         return (*self.server.command, *(self.client.command if self.client else ()))
+
+    @property
+    def printed_metrics(self) -> Sequence[str] | None:
+        """Of a load with a rate, which is also the rate of its answers, a median leads: the first that is promised, or TTFT."""
+        if self.client is not None:
+            return [parser.metric for parser in self.client.parsers] or None
+        promised = [name for name in Objective.model_fields if getattr(self.objective, name)]
+        first, *others = dict.fromkeys((*promised, *Objective.model_fields))
+        medians = [
+            f"{first}_p50",
+            *(f"{name}_{percent}" for name in (first, *others) for percent in get_args(Percentile)),
+        ]
+        rates = ["output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s", "errors_pct"]
+        closed = self.options.get("concurrency", self.load and self.load.concurrency)
+        return ["throughput_per_s", *rates, *medians] if closed else [*medians, *rates]
 
     def summary(self) -> Mapping[str, Any]:
         program = next((word for word in self.server.command if "/" in word or word.endswith((".py", ".sh"))), None)
