@@ -101,7 +101,8 @@ def last(arms: Arms) -> Marks:
     panel = np.maximum(arms.panel, 0)
     competing = np.bincount(panel[arms.open & asked], minlength=len(arms.panels) or 1)
     failed = np.bincount(panel[arms.fails & asked], minlength=len(arms.panels) or 1)
-    return arms.open & asked & (arms.measured == 0) & (competing[panel] == 1) & (failed[panel] > 0)
+    marks: Marks = arms.open & asked & (arms.measured == 0) & (competing[panel] == 1) & (failed[panel] > 0)
+    return marks
 
 
 def _answered(question: Question, arms: Arms, pairs: Pairs, known: Shown) -> tuple[Ints, Marks, float]:
