@@ -76,7 +76,7 @@ def draw(data: FigureData) -> Drawing:
             "Requests a rate": lambda row: f"{wording.count(row['n_requests'])} or more",
         },
     )
-    findings = (*too_late(found), *_findings(rows, data.baseline))
+    findings = (*_findings(rows, data.baseline), *too_late(found))
     covered = coverage_of_cells(found.cells, found.requests["cell_id"].unique())
     return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 

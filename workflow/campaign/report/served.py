@@ -84,7 +84,7 @@ def too_late(found: Served) -> tuple[str, ...]:
     if late.empty:
         return ()
     return (
-        f"The load generator was late in {wording.plural(len(late), 'cell')}: 1 % of its requests left up to "
+        f"The load generator was late in {wording.plural(len(late), 'cell')}: 1 % of its requests left "
         f"{wording.number(late['late_ms'].max())} ms or more after they were due, and latencies hold this time. Send fewer "
         "requests per second, or give the generator a core of its own.",
     )
