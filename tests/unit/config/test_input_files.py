@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def script(tmp_path: Path) -> Path:
     [
         ["python3", "bench.py", "--batch", "{batch}"],
         ["python3", "{where}/bench.py"],
+        ["python3", "{workload_dir}/bench.py"],
         ["sh", "-c", "exec python3 workloads/bench.py"],
         ["python3", "-m", "torch.distributed.run", "workloads/bench.py"],
     ],
@@ -115,6 +117,20 @@ def test_stored_campaigns_and_lease_plans_hold_the_hashes(tmp_path: Path, script
     assert campaign_of(document).inputs == campaign.inputs
     cell = document.work[0]
     assert document.specification(cell) == specification(campaign, cell)
+
+
+def test_inputs_beside_the_workload_file_are_found_by_the_driver(tmp_path: Path, script: Path) -> None:
+    prepare = [["cp", "{workload_dir}/bench.py", "."]]
+    campaign = scripted(tmp_path, ["python3", "copy.py"], prepare=prepare)
+    assert scripted(tmp_path, ["python3", "copy.py"]).workload_dirs == {}
+    assert campaign.workload_dirs == {"program": str(script.parent)}
+    assert "bench.py" in campaign.inputs["program"]
+    document = next(lease_plans(build_plan(campaign, expand(campaign), set())))
+    stored = campaign_of(document)
+    assert stored.workload_dirs == campaign.workload_dirs
+    run = replace(one_run(tmp_path / "run", one_cell()), workload_dir=stored.workload_dirs["program"])
+    (step,) = stored.workloads["program"].before(run)
+    assert step.argv == ("cp", str(script), ".")
 
 
 def test_the_program_is_started_where_it_is(tmp_path: Path, script: Path) -> None:

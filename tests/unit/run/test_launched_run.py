@@ -73,6 +73,7 @@ def test_what_prepares_and_cleans_up_runs_in_the_runs_directory_and_is_not_measu
     assert launcher.marks == ["prepare0", "", "cleanup0"]
     assert (tmp_path / "left").exists()
     assert (tmp_path / "cell.1.cleanup.log").read_text() == "rate: 5\n"
+    assert not (tmp_path / "cell.1.prepare.log").exists()  # as nothing was printed
 
 
 @pytest.mark.parametrize("prepare", [["sh", "-c", "echo no space >&2; exit 3"], ["stop"]])

@@ -54,6 +54,8 @@ def _beside(launcher: Launcher, step: Step, mark: str, log: Path, directory: Pat
     """Why a step failed; empty where it did not."""
     log.unlink(missing_ok=True)
     ended = launcher.run(step, mark, log, directory, limits)
+    if log.exists() and not log.stat().st_size:
+        log.unlink()
     if not ended.timed_out and all(code == 0 for code in ended.codes):
         return ""
     why = f"was stopped after {limits.time_limit_s:g} s" if ended.timed_out else f"ended with {ended.codes[0]}"

@@ -127,6 +127,8 @@ class Documents:
 
     def feed(self, line: str) -> Any:
         """The document that ends in this line; None where none does."""
+        if not self._lines and "{" not in line and "[" not in line:
+            return None
         if self._lines and not self._goes_on(line):
             self._forget()
         if not self._lines:
