@@ -31,7 +31,7 @@ _DRAWN = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", 
 
 
 def draw(data: FigureData) -> Drawing:
-    if not (data.cells["configuration"] == data.baseline).any():
+    if not data.cells["configuration"].isin(data.baseline.split(", ")).any():
         return nothing(f"the baseline configuration {data.baseline!r} is not part of the plan")
     rows = comparable_cells.in_words(comparable_cells.overhead(data.cells, data.baseline, data.design))
     if rows.empty:

@@ -114,7 +114,7 @@ def _splits(rows: pd.DataFrame) -> list[str]:
 
 def _rows(data: FigureData) -> pd.DataFrame:
     """Overheads beside the sizes of their workloads: a row for each cell and known size, in the units of the axes."""
-    if not (data.cells["configuration"] == data.baseline).any():
+    if not data.cells["configuration"].isin(data.baseline.split(", ")).any():
         return pd.DataFrame()
     rows = comparable_cells.overhead(data.cells, data.baseline, data.design)
     rows = comparable_cells.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))

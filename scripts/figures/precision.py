@@ -70,7 +70,7 @@ def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.
         return rows
     shape = ["shape", "attached", "storage", "device"]
     like = rows[shape].apply(tuple, axis=1)
-    known = set(like[rows["configuration"] == baseline])
+    known = set(like[rows["configuration"].isin(baseline.split(", "))])
     order = rows.assign(_other=~like.isin(known), _devices=-rows["ranks"])
     return order.sort_values(["_other", "_devices"], kind="stable").drop(columns=["_other", "_devices"])
 

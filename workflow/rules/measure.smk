@@ -19,7 +19,7 @@ rule measure:
     conda:
         "../../envs/campaign.yaml"
     # Waiting for Slurm takes none.
-    threads: 1 if CAMPAIGN_DAG.campaign.system.launcher == "slurm" else CORES
+    threads: 1 if CAMPAIGN_DAG.by_slurm else CORES
     resources:
         # Words are a resource because what is expected to take how long must not count as a change of the job.
         words=CAMPAIGN_DAG.describe(),

@@ -224,7 +224,7 @@ def test_nothing_to_archive_says_so(campaign: Campaign, tmp_path: Path) -> None:
 
 def test_what_a_profile_said_when_it_was_planned_is_in_the_archive(tmp_path: Path) -> None:
     campaign, directory = campaign_files.load(tmp_path), tmp_path / "results" / "small"
-    by_profile = replace(campaign, system=campaign.system.model_copy(update={"launcher": "slurm"}))
+    by_profile = replace(campaign, systems={campaign.part: campaign.system.model_copy(update={"launcher": "slurm"})})
     assert as_planned(campaign, directory) is campaign
     plan = {
         "schema_version": PLAN_SCHEMA,

@@ -30,8 +30,9 @@ def shapes(found: tuple[Cell, ...], **values: object) -> Iterator[Cell]:
 def test_every_shipped_campaign_has_cells_and_a_baseline(path: Path) -> None:
     campaign, found = cells(path.stem)
     assert found
-    assert campaign.file.baseline in {cell.configuration.name for cell in found}
-    assert campaign.impossible == ()
+    if len(campaign.systems) == 1:
+        assert campaign.file.baseline in {cell.configuration.name for cell in found}
+        assert campaign.impossible == ()
     warnings = [*campaign.warnings, *expand(campaign).warnings]
     assert [each for each in warnings if "there is no file" not in each] == []
 

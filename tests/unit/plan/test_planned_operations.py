@@ -92,11 +92,11 @@ def test_own_times_come_before_those_of_others(tmp_path: Path) -> None:
 
 def test_a_system_file_names_a_file_of_times(tmp_path: Path) -> None:
     campaign = load(tmp_path, CHANGES)
-    system = replace(campaign.sources.system, path=tmp_path / "system.yaml")
+    source = replace(campaign.system_source, path=tmp_path / "system.yaml")
     (tmp_path / "own.json").write_text(json.dumps(published_times("h3").scaled(3).document()))
     named = replace(
         campaign,
-        system=campaign.system.model_copy(update={"times": "own.json", "times_factor": 2.0}),
-        sources=replace(campaign.sources, system=system),
+        systems={campaign.part: campaign.system.model_copy(update={"times": "own.json", "times_factor": 2.0})},
+        sources=replace(campaign.sources, systems={campaign.part: source}),
     )
     assert composing_of(named, []).basis.endswith("times 3, times 2")

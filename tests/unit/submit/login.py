@@ -50,7 +50,9 @@ class Login:
         self.directory = directory
         campaign = load_campaign(directory / "campaign.yaml", "slurm", person)
         changed = campaign.system.slurm.model_copy(update={"poll_s": poll_s, **settings})
-        self.campaign = replace(campaign, system=campaign.system.model_copy(update={"slurm": changed}))
+        self.campaign = replace(
+            campaign, systems={campaign.part: campaign.system.model_copy(update={"slurm": changed})}
+        )
         self.results = Results(directory / "results", campaign.name)
         self.said: list[str] = []
 

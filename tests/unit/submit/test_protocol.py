@@ -107,6 +107,8 @@ def test_every_launcher_has_its_submitter(tmp_path: Path) -> None:
     assert isinstance(open_submitter(here.campaign, here.results, Driver), SlurmSubmitter)
     local = here.campaign.system.model_copy(update={"launcher": "local"})
     other = here.campaign.system.model_copy(update={"launcher": "pigeon"})
-    assert isinstance(open_submitter(replace(here.campaign, system=local), here.results, Driver), LocalSubmitter)
+    assert isinstance(
+        open_submitter(replace(here.campaign, systems={local.name: local}), here.results, Driver), LocalSubmitter
+    )
     with pytest.raises(ConfigError, match="launcher 'pigeon' is not available; there are: local, slurm"):
-        open_submitter(replace(here.campaign, system=other), here.results, Driver)
+        open_submitter(replace(here.campaign, systems={other.name: other}), here.results, Driver)

@@ -9,6 +9,7 @@ says so: nobody planned them, so they are not missing either.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,10 +41,13 @@ _FREE = (
     "campaign.protocol.isolation",
     "campaign.protocol.links.sizes_bytes",
     "references",
-    "system.launcher",
-    "system.description",
-    "system.notes",
 )
+_FREE_OF_SYSTEMS = (
+    "launcher",
+    "description",
+    "notes",
+)
+_SYSTEM = re.compile(r"system\.|systems\.[^.]+\.")
 _AXES = ("configuration", "workload", "batch", "precision")
 
 
@@ -66,7 +70,7 @@ def united(campaigns: Sequence[Campaign], names: Sequence[str]) -> tuple[Campaig
             "values of axes, workloads, exclusions, repetitions, compositions and their order may differ; "
             "'campaign compare' compares them"
         )
-    taken = tuple(path for path, _ in _differences(documents) if path in _FREE)
+    taken = tuple(path for path, _ in _differences(documents) if _is_free(path))
     document = _put_together(campaigns, documents)
     try:
         return _without_new_cells(document, campaigns, names), taken
@@ -102,7 +106,12 @@ _ABSENT = _Absent()
 def _may_differ(path: str) -> bool:
     # `workloads.<name>` alone: a whole workload that only some of the campaigns have.
     a_workload = path.startswith("workloads.") and path.count(".") == 1
-    return a_workload or path in _UNITED or path in _FREE or path.startswith("campaign.axes.options.")
+    return a_workload or path in _UNITED or _is_free(path) or path.startswith("campaign.axes.options.")
+
+
+def _is_free(path: str) -> bool:
+    of_system = _SYSTEM.match(path)
+    return path[of_system.end() :] in _FREE_OF_SYSTEMS if of_system else path in _FREE
 
 
 def _short(value: Any) -> str:

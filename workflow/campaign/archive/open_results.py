@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from campaign.archive.read import opened
-from campaign.config.resolve import Campaign, from_document, load_campaign
+from campaign.config.resolve import Campaign, from_document, load_campaign, systems_of
 from campaign.documents.record import Store
 from campaign.errors import ConfigError, RecordError
 from campaign.files import read_json
@@ -32,7 +32,9 @@ def as_planned(campaign: Campaign, directory: Path) -> Campaign:
 
 def _files_of(campaign: Campaign) -> dict[str, Any]:
     document = campaign.document()
-    del document["system"]["launcher"], document["campaign"]["protocol"]["skip_implied"]
+    del document["campaign"]["protocol"]["skip_implied"]
+    for system in systems_of(document).values():
+        del system["launcher"]
     return document
 
 

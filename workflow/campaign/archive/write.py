@@ -35,7 +35,7 @@ from campaign.archive.layout import (
 from campaign.archive.read import Opened, unpack
 from campaign.archive.zip_file import Content, pack
 from campaign.config.published_file import is_set
-from campaign.config.resolve import Campaign
+from campaign.config.resolve import Campaign, systems_of
 from campaign.documents.record import Store
 from campaign.documents.superseded import put_aside
 from campaign.errors import ArchiveError
@@ -147,10 +147,10 @@ def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
         old = unpack(out, scratch)
     except ArchiveError as error:
         raise ArchiveError(f"{error}. Nothing was written: move that file away, or give another --output") from error
-    if (old.campaign.name, old.campaign.system.name) != (campaign.name, campaign.system.name):
+    if (old.campaign.name, old.campaign.system_names) != (campaign.name, campaign.system_names):
         raise ArchiveError(
-            f"{out}: is the archive of campaign '{old.campaign.name}' on {old.campaign.system.name}, not of '{campaign.name}' on "
-            f"{campaign.system.name}; give another --output, or merge both with 'campaign archive merge'"
+            f"{out}: is the archive of campaign '{old.campaign.name}' on {old.campaign.system_names}, not of '{campaign.name}' on "
+            f"{campaign.system_names}; give another --output, or merge both with 'campaign archive merge'"
         )
     return old
 
@@ -197,7 +197,7 @@ def pack_crate(campaign: Campaign, members: Mapping[str, Content], out: Path, in
 
     def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
         described = Described(
-            campaign.name, campaign.file.title, campaign.file.question, campaign.system.name, __version__, index.license,
+            campaign.name, campaign.file.title, campaign.file.question, campaign.system_names, __version__, index.license,
             index.creator,
             {name: tuple(sorted(versions)) for name, versions in told.software.items()},
         )  # fmt: skip
@@ -222,7 +222,7 @@ def beside(campaign: Campaign, members: Mapping[str, Content]) -> dict[str, byte
         CAMPAIGN: dumped(document),
         f"{CONFIG}/campaign.yaml": _yaml({**document["campaign"], "references": names}),
         **own,
-        f"{CONFIG}/systems/{campaign.system.name}.yaml": _yaml(document["system"]),
+        **{f"{CONFIG}/systems/{name}.yaml": _yaml(each) for name, each in systems_of(document).items()},
         **{f"{CONFIG}/workloads/{name}.yaml": _yaml(each) for name, each in document["workloads"].items()},
         SNAKEFILE: (ROOT / SNAKEFILE).read_bytes(),
         **{f"workflow/rules/{path.name}": path.read_bytes() for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))},

@@ -31,7 +31,8 @@ def cost_table(plan: Plan) -> Table:
         asked = ["total", runs, *[""] * (len(_ASKED) - 2)]
         hours = [_hours(each.expected_s and each.expected_s / 3600) for each in (total.device_s, total.host_s)]
         rows.append((*asked, *_brief(total.total.parts["composing"]), _brief(total.total.whole)[0], *hours))
-    kept = [n for n, name in enumerate(_COLUMNS) if plan.campaign.system.launcher == "slurm" or name not in _SLURM]
+    by_slurm = any(system.launcher == "slurm" for system in plan.campaign.systems.values())
+    kept = [n for n, name in enumerate(_COLUMNS) if by_slurm or name not in _SLURM]
     columns = [_COLUMNS[n] for n in kept]
     title = "Cost: what is held from composing to release"
     return Table(title, columns, [[row[n] for n in kept] for row in rows], columns[1:], spare=_SPARE)

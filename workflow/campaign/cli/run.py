@@ -47,8 +47,8 @@ def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakem
             err=True,
         )
     campaign = load_campaign_file(asked.campaign).model
-    system = read_system(campaign.system, asked.campaign)
-    name = profile or system.launcher
+    systems = [read_system(name, asked.campaign) for name in campaign.system_names]
+    name = profile or ("slurm" if all(system.launcher == "slurm" for system in systems) else "local")
     directory = ROOT / name
     config = {
         "where": asked.where and _unquoted(asked.where),
@@ -67,7 +67,7 @@ def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakem
     if submit:
         again = ["run", *asked.arguments(), f"--profile={name}", "--", *snakemake]
         command = [sys.executable, "-m", "campaign.cli", *again] if asked.until and not dry_run else command
-        click.echo(submit_command(command, results, system.slurm))
+        click.echo(submit_command(command, results, systems[0].slurm))
         return
     if asked.until and not dry_run:
         # Where a word may be a target, Snakemake is left with it: it does not take targets from two places.

@@ -78,7 +78,11 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
     plan = read_plan(asked, allow_unfit=True, checked=False)
     results = Results(asked.results, plan.campaign.name)
     queued = {lease.name: job for lease in plan.leases if (job := submitted_jobs.read(results, lease.name))}
-    in_slurm, problem = _queue(results, interval_s and plan.campaign.system.slurm.poll_s) if queued else ({}, "")
+    in_slurm, problem = (
+        _queue(results, interval_s and min(system.slurm.poll_s for system in plan.campaign.systems.values()))
+        if queued
+        else ({}, "")
+    )
     last = {line["lease"]: f"{line['what']}: {line['status']}" for line in read_json_lines(results.progress)[0]}
     leases = []
     for lease in plan.leases:

@@ -37,5 +37,5 @@ def validate(campaign: Path) -> None:
 def _campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
     plan = read_plan(Request(path, Path("results")))
     preflight(plan.campaign)
-    counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system.name}"
+    counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
     return counted, plan.warnings, plan.notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
@@ -45,11 +45,14 @@ class Shape(Model):
     """Requested hardware, declared by shape. A list in any key expands to one configuration per value (their product, or `zip`)."""
 
     name: Name | None = None
-    """Name of the configuration, for a single shape without lists. Default: a name made from the shape, such as `2x2-fabric`."""
+    """Name of the configuration, for a single shape without lists. Default: a name made from the shape, such as `2x2-fabric`. With
+    several systems, the name begins with that of the system, unless `system` names one: `grace-2x2-local`."""
+    system: Many[Name] | None = None
+    """Of several systems, the one, or those, that the shape is for. Default: each that can hold it; the plan lists the others."""
     hosts: Many[Hosts] = (1,)
     """Number of hosts; or, where hosts differ or have several device models, a list of what they have, such as
     `[{devices: [{count: 3, attach: fabric}]}, {count: 2, devices: [{count: 1, attach: fabric}]}]`. Beside such a list, a shape has
-    only `name` and `storage`."""
+    only `name`, `system` and `storage`."""
     devices_per_host: Many[Count] = (1,)
     """Devices attached to each host."""
     devices_used: Many[Count | Literal["all"]] = ("all",)
@@ -245,7 +248,7 @@ class PrimaryMetric(Model):
 
 
 class CampaignFile(Model):
-    """A campaign: what is compared, on which system, and how it is measured."""
+    """A campaign: what is compared, on which system or systems, and how it is measured."""
 
     schema_version: Literal["campaign/1"] = "campaign/1"
     """Version of this format."""
@@ -255,13 +258,17 @@ class CampaignFile(Model):
     """Title of the report."""
     question: str = ""
     """The question that the campaign answers, shown at the top of the report."""
-    system: Name
+    system: Name = ""
     """Name of a system file."""
+    systems: tuple[Name, ...] = ()
+    """Names of several system files, in place of `system`: `[faster, grace]`. Each shape is measured on every system that can hold
+    it, and equally many devices of two systems are compared."""
     metric: PrimaryMetric | None = None
     """The primary metric, such as `{name: latency_us, better: lower}`. Default: `throughput_per_s`; of workloads that only print
     other numbers, the first of their `parsers`."""
-    baseline: Name | None = None
-    """Configuration that overheads refer to. Default: the largest local one."""
+    baseline: Name | dict[Name, Name] | None = None
+    """Configuration that overheads refer to. Default: the largest local one. With several systems, one for each:
+    `{faster: faster-1x4-fabric, grace: grace-1x4-local}`."""
     configurations: tuple[Shape, ...] = Field(min_length=1)
     """Requested hardware, by shape."""
     axes: Axes
@@ -278,6 +285,26 @@ class CampaignFile(Model):
     """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`, or paths of YAML files relative to this one."""
     imported: bool = False
     """Set by `campaign import`: the records come from logs, and nothing is measured."""
+
+    @model_validator(mode="after")
+    def _named_systems(self) -> CampaignFile:
+        if self.system and self.systems:
+            raise ValueError("'system' names one system, and 'systems' several; give one of the two keys")
+        if not self.systems and "systems" in self.model_fields_set:
+            raise ValueError("'systems' is empty; name system files, or one with the key 'system'")
+        if len(set(self.systems)) < len(self.systems):
+            raise ValueError(f"'systems' names a system twice; there are: {', '.join(sorted(set(self.systems)))}")
+        return self
+
+    @property
+    def system_names(self) -> tuple[str, ...]:
+        """The system, or all of them."""
+        return self.systems or (self.system,)
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        """The configurations that overheads refer to, by system; by '' where it is not said of which."""
+        return {"": self.baseline} if isinstance(self.baseline, str) else dict(self.baseline or {})
 
 
 def composed_once(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Sources:
     """The documents behind a campaign, for places in messages."""
 
     campaign: YamlFile
-    system: YamlFile
+    systems: Mapping[str, YamlFile]
     workloads: Mapping[str, YamlFile]
 
     def workload(self, name: str) -> YamlFile:
@@ -40,7 +40,7 @@ class Sources:
 
 def check(
     file: CampaignFile,
-    system: SystemFile,
+    systems: Sequence[SystemFile],
     workloads: Mapping[str, Workload],
     configurations: Sequence[Configuration],
     sources: Sources,
@@ -49,10 +49,6 @@ def check(
     place = sources.campaign.place
     problems = [
         *_configurations(file, configurations, place),
-        *system_problems(system, sources.system, configurations),
-        *_emulation(system, configurations, sources.system),
-        *_launching(system, configurations, sources.system),
-        *_unequal_hosts(system, configurations, place),
         *_precisions(file, workloads, place),
         *_reference(file, workloads, place),
         *_options(file, workloads, place),
@@ -60,8 +56,16 @@ def check(
         *metric_problems(file, workloads, place),
         *problems_of(_zips, file, configurations, place),
     ]
-    for name, workload in workloads.items():
-        problems += workload_problems(workload, sources.workload(name), file, system, place)
+    for system in systems:
+        source, own = sources.systems[system.name], [c for c in configurations if c.system == system.name]
+        problems += [
+            *system_problems(system, source, own),
+            *_emulation(system, own, source),
+            *_launching(system, own, source),
+            *_unequal_hosts(system, own, place),
+        ]
+        for name, workload in workloads.items():
+            problems += workload_problems(workload, sources.workload(name), file, system, place)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
@@ -99,10 +103,17 @@ def _configurations(
         if name not in names:
             where = place("axes", "configuration", index)
             yield f"{where}: configuration '{name}' is not declared; {nearest(name, names)}"
-    if file.baseline and file.baseline not in names:
-        yield f"{place('baseline')}: configuration '{file.baseline}' is not declared; {nearest(file.baseline, names)}"
-    elif file.baseline and file.baseline not in chosen:
-        yield f"{place('baseline')}: '{file.baseline}' is not measured; add it to axes.configuration"
+    of = {configuration.name: configuration.system for configuration in configurations}
+    for system, baseline in file.baselines.items():
+        where = place("baseline", system) if system else place("baseline")
+        if baseline not in names:
+            yield f"{where}: configuration '{baseline}' is not declared; {nearest(baseline, names)}"
+        elif baseline not in chosen:
+            yield f"{where}: '{baseline}' is not measured; add it to axes.configuration"
+        elif system not in ("", of[baseline]):
+            yield f"{where}: '{baseline}' is on system '{of[baseline]}'; name one on '{system}'"
+        elif not system and len(file.systems) > 1:
+            yield f"{where}: give one for each system, such as {{{of[baseline]}: {baseline}}}"
 
 
 def _devices(system: SystemFile, source: YamlFile) -> Iterator[str]:

@@ -16,7 +16,9 @@ from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Attach, Configuration, Devices, HostShape, layout_text
 from campaign.errors import ConfigError, nearest
+from campaign.fabrics.registry import fabric_kind
 from campaign.files import content_hash
+from campaign.wording import plural
 
 MAX_COMBINATIONS = 1_000_000  # beyond it a list is a mistake, and the plan would not fit into memory
 
@@ -55,28 +57,68 @@ def product(axes: Mapping[str, Sequence[Any]], zips: Sequence[Sequence[str]], wh
 
 @dataclass(frozen=True)
 class Impossible:
-    """A shape that a product of lists produced and that cannot exist, with the reason."""
+    """A shape that a product of lists produced and that cannot exist, with the reason; of: its place in the file."""
 
     shape: str
     why: str
+    of: int = 0
 
 
 def expand_shapes(
-    shapes: Sequence[Shape], system: SystemFile, source: YamlFile
+    shapes: Sequence[Shape], systems: Sequence[SystemFile], source: YamlFile
 ) -> tuple[tuple[Configuration, ...], tuple[Impossible, ...]]:
     """Configurations of all shapes; the same hardware declared twice is one configuration.
 
-    source: the campaign's document, for places in messages. ConfigError lists every shape that cannot be read.
+    Of several systems, a shape makes one on each that can hold it, or on those that it names. Names then begin with that of the
+    system, but where a shape has a name and names one system. source: the campaign's document, for places in messages. ConfigError
+    lists every shape that cannot be read.
     """
-    expanded = gathered(partial(_expanded, shape, system, source, index) for index, shape in enumerate(shapes))
+    names = [system.name for system in systems]
+    for index, shape in enumerate(shapes):
+        if unknown := sorted(set(shape.system or ()) - set(names)):
+            where = source.place("configurations", index, "system")
+            raise ConfigError(f"{where}: '{unknown[0]}' is no system of the campaign; {nearest(unknown[0], names)}")
+    found = gathered(partial(on_system, shapes, system, systems, source) for system in systems)
+    where = source.place("configurations")
+    for system, (own, lacking, _) in zip(systems, found, strict=True):
+        if not own:
+            on = f" on system '{system.name}'" if len(systems) > 1 else ""
+            whys = "; ".join(f"{each.shape}: {each.why}" for each in lacking) or "no shape is for it"
+            raise ConfigError(f"{where}: no configuration is possible{on}: {whys}")
+    for index in set(range(len(shapes))).difference(*(making for _, _, making in found)) if len(systems) > 1 else ():
+        whys = "; ".join(f"{each.shape}: {each.why}" for _, lacking, _ in found for each in lacking if each.of == index)
+        raise ConfigError(f"{source.place('configurations', index)}: no system can hold it: {whys}")
+    configurations = tuple(each for own, _, _ in found for each in own)
+    if twice := [name for name, count in Counter(each.name for each in configurations).items() if count > 1]:
+        named_so = next((index for index, shape in enumerate(shapes) if shape.name == twice[0]), None)
+        where = source.place("configurations") if named_so is None else source.place("configurations", named_so, "name")
+        raise ConfigError(f"{where}: the name {', '.join(twice)} names two different shapes; rename one")
+    return configurations, tuple(each for _, lacking, _ in found for each in lacking)
+
+
+def on_system(
+    shapes: Sequence[Shape], system: SystemFile, systems: Sequence[SystemFile], source: YamlFile
+) -> tuple[tuple[Configuration, ...], tuple[Impossible, ...], set[int]]:
+    """The configurations on one of the systems, what is impossible there, and which shapes make a configuration."""
+    prefix = f"{system.name}-" if len(systems) > 1 else ""
+    asked = [(index, shape) for index, shape in enumerate(shapes) if system.name in (shape.system or [system.name])]
+    expanded = gathered(partial(_expanded, shape, system, systems, source, index) for index, shape in asked)
     by_shape: dict[str, Configuration] = {}
-    named: set[str] = set()
+    named: dict[str, str] = {}
     impossible: list[Impossible] = []
-    for index, (shape, configurations) in enumerate(zip(shapes, expanded, strict=True)):
+    making: set[int] = set()
+    for (index, shape), configurations in zip(asked, expanded, strict=True):
         for configuration in configurations:
+            if (
+                not isinstance(configuration, Impossible)
+                and _may_lack(shape, systems)
+                and (why := lacks(system, configuration))
+            ):
+                configuration = Impossible(shape.name or _name(configuration, False), why)
             if isinstance(configuration, Impossible):
-                impossible.append(configuration)
+                impossible.append(replace(configuration, shape=f"{prefix}{configuration.shape}", of=index))
                 continue
+            making.add(index)
             key = content_hash(configuration.shape())
             if shape.name and key in named and by_shape[key].name != shape.name:
                 where = source.place("configurations", index)
@@ -84,23 +126,49 @@ def expand_shapes(
             if shape.name or key not in by_shape:
                 by_shape[key] = configuration
             if shape.name:
-                named.add(key)
-    where = source.place("configurations")
-    if not by_shape:
-        raise ConfigError(
-            f"{where}: no configuration is possible: {'; '.join(f'{each.shape}: {each.why}' for each in impossible)}"
-        )
+                named[key] = shape.name if len(shape.system or ()) == 1 else f"{prefix}{shape.name}"
     several = len({model for configuration in by_shape.values() for model in configuration.models}) > 1
-    found = tuple(
-        configuration if key in named else replace(configuration, name=_name(configuration, several))
-        for key, configuration in by_shape.items()
+    found = (
+        replace(each, name=named.get(key) or f"{prefix}{_name(each, several)}", system=system.name)
+        for key, each in by_shape.items()
     )
-    twice = [name for name, count in Counter(configuration.name for configuration in found).items() if count > 1]
-    if twice:
-        named_so = next((index for index, shape in enumerate(shapes) if shape.name == twice[0]), None)
-        where = where if named_so is None else source.place("configurations", named_so, "name")
-        raise ConfigError(f"{where}: the name {', '.join(twice)} names two different shapes; rename one")
-    return found, tuple(impossible)
+    return tuple(found), tuple(impossible), making
+
+
+def _may_lack(shape: Shape, systems: Sequence[SystemFile]) -> bool:
+    """Whether a shape is left out where a system cannot hold it: it is for several, and the plan says where it is not measured."""
+    return len(systems) > 1 and len(shape.system or systems) > 1
+
+
+def lacks(system: SystemFile, configuration: Configuration) -> str | None:
+    """What a system has too little of for a configuration, even when nobody else uses it; None for nothing."""
+    hosts = [Counter({d.model: d.count for d in group.devices}) for group in system.hosts for _ in group.names()]
+    drives = [any(d.kind == "nvme" for d in group.devices) for group in system.hosts for _ in group.names()]
+    wanted = configuration.host_shapes
+    if len(hosts) < len(wanted):
+        return f"it has {plural(len(hosts), 'host')}"
+    for shape, count in Counter(wanted).items():
+        own = {each.model: each.local for each in shape.devices if each.local}
+        able = sum(
+            all(host[model] >= number for model, number in own.items()) and (drive or configuration.storage != "nvme")
+            for host, drive in zip(hosts, drives, strict=True)
+        )
+        if able < count:
+            what = [f"{number} {model}" for model, number in own.items()]
+            what += ["an NVMe drive"] * (configuration.storage == "nvme")
+            return f"{able or 'none'} of its {plural(len(hosts), 'host')} {'have' if able > 1 else 'has'} {' and '.join(what)}"
+    pool = Counter[str]()
+    for entry in system.pool:
+        pool["nvme" if entry.kind == "nvme" else entry.model] += entry.count
+    needed = Counter({"nvme": len(wanted) * (configuration.storage == "fabric-nvme")})
+    for shape in wanted:
+        needed.update({each.model: each.fabric for each in shape.devices})
+    for model, number in needed.items():
+        if number > pool[model]:
+            return f"its pool has {pool[model]} {model}, not {number}"
+    if configuration.p2p and "p2p" not in fabric_kind(str(system.fabric["kind"])).offers:
+        return f"nothing sets peer-to-peer on a fabric of kind {system.fabric['kind']}"
+    return None
 
 
 def device_models(system: SystemFile) -> set[str]:
@@ -109,7 +177,9 @@ def device_models(system: SystemFile) -> set[str]:
     return own | {entry.model for entry in system.pool if entry.kind == "gpu"}
 
 
-def _expanded(shape: Shape, system: SystemFile, source: YamlFile, index: int) -> list[Configuration | Impossible]:
+def _expanded(
+    shape: Shape, system: SystemFile, systems: Sequence[SystemFile], source: YamlFile, index: int
+) -> list[Configuration | Impossible]:
     place = partial(source.place, "configurations", index)
     known = device_models(system)
     groups = [entry for entry in shape.hosts if isinstance(entry, EqualHosts)]
@@ -119,9 +189,18 @@ def _expanded(shape: Shape, system: SystemFile, source: YamlFile, index: int) ->
         for m, each in enumerate(group.devices)
     ]
     asked = [(place("device"), model) for model in shape.device or ()]
+    elsewhere = set[str]().union(
+        *(device_models(each) for each in systems if each.name in (shape.system or [each.name]))
+    )
+    absent: list[Configuration | Impossible] = []
     for where, model in asked + [(where, each.device) for where, each in entries if each.device]:
+        if model not in elsewhere:
+            named = f"system '{system.name}' has" if len(systems) == 1 else "the systems have"
+            raise ConfigError(f"{where}: {named} no device '{model}'; {nearest(model, elsewhere)}")
         if model not in known:
-            raise ConfigError(f"{where}: system '{system.name}' has no device '{model}'; {nearest(model, known)}")
+            absent.append(Impossible(shape.name or f"configurations with {model}", f"it has no device '{model}'"))
+    if groups and absent:
+        return absent[:1]
     if len(known) != 1 and (any(each.device is None for _, each in entries) if groups else not shape.device):
         raise ConfigError(
             f"{place()}: give a 'device': system '{system.name}' has {', '.join(sorted(known)) or 'none'}"
@@ -129,7 +208,11 @@ def _expanded(shape: Shape, system: SystemFile, source: YamlFile, index: int) ->
     if groups:
         expanded = list(_unequal(shape, groups, next(iter(known)), place))
     else:
-        expanded = list(_expand(shape, shape.device or tuple(known), place("zip") if shape.zip else place()))
+        expanded = absent + [
+            each
+            for each in _expand(shape, shape.device or tuple(known), place("zip") if shape.zip else place())
+            if isinstance(each, Impossible) or each.device in known
+        ]
     if shape.name and len(expanded) > 1:
         raise ConfigError(
             f"{place('name')}: '{shape.name}' would name {len(expanded)} configurations; remove the name or the lists"
@@ -175,7 +258,7 @@ def _unequal(
     """Configurations of hosts that are given one by one; equal ones are the shape that they would be as such."""
     if len(groups) < len(shape.hosts):
         raise ConfigError(f"{place('hosts')}: numbers and lists are mixed; write {{count: .., devices: [..]}} for all")
-    own = {"name", "hosts", "storage"}
+    own = {"name", "system", "hosts", "storage"}
     # By value: in the campaign as used, all defaults are filled in.
     if beside := [key for key, f in Shape.model_fields.items() if key not in own and getattr(shape, key) != f.default]:
         raise ConfigError(

@@ -81,9 +81,10 @@ def config_directories(campaign_path: Path) -> list[Path]:
 
 
 def files_of(campaign: CampaignFile, campaign_path: Path) -> list[Path]:
-    """The campaign's own file, its system's, those of its workloads and of the published claims that it names."""
+    """The campaign's own file, those of its systems and workloads, and of the published claims that it names."""
     workloads = [_find("workloads", name, campaign_path) for name in dict.fromkeys(campaign.axes.workload)]
-    files = [campaign_path, _find("systems", campaign.system, campaign_path), *workloads]
+    systems = [_find("systems", name, campaign_path) for name in campaign.system_names]
+    files = [campaign_path, *systems, *workloads]
     if campaign.references:
         from campaign.config.published_file import path_of
 
@@ -128,12 +129,21 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None) -> _M:
                 f"{source.place('name')}: '{inside}' differs from the name of the file, '{name}'; rename one of them"
             )
 
+    def check_systems() -> None:
+        # Beside a misspelt key, which is told as such.
+        if not difflib.get_close_matches("system", map(str, source.data), n=1, cutoff=0.75):
+            raise ConfigError(
+                f"{source.place('system')}: this key is missing; name a system file, or several in `systems`"
+            )
+
     if kind is CampaignFile and source.data.get("imported") is True and isinstance(source.data.get("protocol"), dict):
         # Imports of before do not say that their runs are of one composition.
         source = replace(source, data=composed_once(source.data))
     calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
     if kind is SystemFile:
         calls.append(lambda: _check_fabric(source))
+    if kind is CampaignFile:
+        calls.append(check_systems)
     if name is not None:
         calls.append(check_name)
     return cast(_M, gathered(calls)[0])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from campaign.config.resolve import Campaign
 from campaign.config.system_file import SystemFile
@@ -17,6 +18,8 @@ from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.placement.tenancy import Tenant, admitted
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.registry import fabric_kind, offering
+
+_Told = TypeVar("_Told")
 
 
 @contextmanager
@@ -59,6 +62,11 @@ def request_of(
     links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
     asked = Request(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
     return admitted(asked, system.tenancy.quota, system.allowed_hosts())
+
+
+def of_each(of_system: Mapping[str, Callable[[Configuration], _Told]]) -> Callable[[Configuration], _Told]:
+    """A function of configurations of several systems, from one for each."""
+    return lambda configuration: of_system[configuration.system](configuration)
 
 
 def unfit(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], str | None]:

@@ -1,9 +1,8 @@
-"""A campaign with everything it names: its system, its workloads, and its configurations expanded from shapes."""
+"""A campaign with everything it names: its systems, its workloads, and its configurations expanded from shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from campaign.config import input_files
 from campaign.config.campaign_file import CampaignFile, Protocol, composed_once
 from campaign.config.check import Sources, check
-from campaign.config.expand_shapes import Impossible, expand_shapes
+from campaign.config.expand_shapes import Impossible, expand_shapes, on_system
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
 from campaign.config.primary_metric import primary_metric
 from campaign.config.probable_mistakes import in_campaign, in_system, in_workload
@@ -32,11 +31,15 @@ SCHEMA = "campaign-as-used/1"
 
 @dataclass(frozen=True)
 class Campaign:
-    """Everything that a campaign file says and names, valid as a whole."""
+    """Everything that a campaign file says and names, valid as a whole; or its part on one of several systems (`on`, `parts`).
+
+    A lease, and all that is asked about one configuration, is of a part.
+    """
 
     path: Path
     file: CampaignFile
-    system: SystemFile
+    systems: Mapping[str, SystemFile]
+    """In the order of the file; of a part, too."""
     workloads: Mapping[str, Workload]
     configurations: tuple[Configuration, ...]
     impossible: tuple[Impossible, ...]
@@ -52,10 +55,41 @@ class Campaign:
     """The sets of published claims that the file names."""
     warnings: tuple[str, ...] = ()
     """What is valid in its files and probably a mistake, with file, line and key."""
+    part: str = ""
+    """Name of the system that this is the part on; of a campaign with one system that one, of several '' for the whole."""
 
     @property
     def name(self) -> str:
         return self.file.name
+
+    @property
+    def system(self) -> SystemFile:
+        """The only system, or that of the part."""
+        if not self.part:
+            raise ValueError(f"campaign {self.name} has several systems: {', '.join(self.systems)}")
+        return self.systems[self.part]
+
+    @property
+    def system_names(self) -> str:
+        """'faster, grace'."""
+        return ", ".join(self.systems)
+
+    @property
+    def system_source(self) -> YamlFile:
+        """The document of `system`."""
+        return self.sources.systems[self.part]
+
+    @property
+    def parts(self) -> tuple[Campaign, ...]:
+        """The campaign on each system that it has configurations on."""
+        return tuple(self.on(name) for name in dict.fromkeys(each.system for each in self.configurations))
+
+    def on(self, of: str | Configuration) -> Campaign:
+        """The part on a system, or on that of a configuration, with the configurations there; a part of one system is itself."""
+        name = of if isinstance(of, str) else of.system
+        if self.part:
+            return self
+        return replace(self, part=name, configurations=tuple(c for c in self.configurations if c.system == name))
 
     def place(self, *location: str | int) -> str:
         """'file:line: key' of a place in the campaign's file."""
@@ -72,19 +106,21 @@ class Campaign:
 
     def shape_of(self, configuration: str) -> int:
         """Position of the shape in the campaign's file that a configuration comes from."""
-        for index, shape in enumerate(self.file.configurations):
-            with suppress(ConfigError):  # a shape of which nothing is possible has no configuration
-                found, _ = expand_shapes([shape], self.system, self.sources.campaign)
-                if configuration in (each.name for each in found):
-                    return index
+        wanted, systems = next(c for c in self.configurations if c.name == configuration), tuple(self.systems.values())
+        for index in range(len(self.file.configurations)):
+            shapes = self.file.configurations[: index + 1]
+            found, _, _ = on_system(shapes, self.systems[wanted.system], systems, self.sources.campaign)
+            if wanted.shape() in (each.shape() for each in found):
+                return index
         return 0
 
     def device(self, model: str) -> DeviceModel:
+        """Of the only system, or of the part's."""
         return self.system.devices.get(model, DeviceModel())
 
     def device_of(self, configuration: Configuration) -> DeviceModel:
         """What holds for all devices of a configuration: of several models, what all of them can do and no rate."""
-        first, *others = (self.device(model) for model in configuration.models)
+        first, *others = map(self.on(configuration).device, configuration.models)
         if not others:
             return first
         limits = [set(each.precisions) for each in (first, *others) if each.precisions is not None]
@@ -95,8 +131,8 @@ class Campaign:
         """The campaign as used, JSON-able: files with all defaults filled in."""
         document: dict[str, Any] = {
             "schema_version": SCHEMA,
-            "campaign": self.file.model_dump(mode="json"),
-            "system": self.system.model_dump(mode="json"),
+            "campaign": self.file.model_dump(mode="json", exclude={"system" if self.file.systems else "systems"}),
+            **self._systems(),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }
         if self.inputs:
@@ -106,6 +142,17 @@ class Campaign:
         if self.references:
             document["references"] = [each.model_dump(mode="json") for each in self.references]
         return document
+
+    def _systems(self) -> dict[str, Any]:
+        documents = {name: system.model_dump(mode="json") for name, system in self.systems.items()}
+        return {"systems": documents} if self.file.systems else {"system": documents[self.part]}
+
+
+def systems_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The systems of a campaign as used, by name, in the order of its file."""
+    if "systems" in document:
+        return {name: document["systems"][name] for name in document["campaign"]["systems"]}
+    return {str(document["campaign"].get("system")): document["system"]}
 
 
 def load_campaign(
@@ -119,21 +166,31 @@ def load_campaign(
     campaign = load_campaign_file(path)
     named, place = list(dict.fromkeys(campaign.model.axes.workload)), campaign.source.place
     calls: list[Callable[[], Any]] = [
-        partial(load_named, SystemFile, campaign.model.system, path, place("system")),
+        *(
+            partial(load_named, SystemFile, name, path, place("systems" if campaign.model.systems else "system"))
+            for name in campaign.model.system_names
+        ),
         *(partial(load_named, Workload, name, path, place("axes", "workload")) for name in named),
         *(
             partial(_read_reference, name, path, place("references"))
             for name in dict.fromkeys(campaign.model.references)
         ),
     ]
-    system, *others = gathered(calls)
+    loaded = gathered(calls)
+    systems, others = loaded[: len(campaign.model.system_names)], loaded[len(campaign.model.system_names) :]
     workloads, references = dict(zip(named, others, strict=False)), others[len(named) :]
     file = campaign.model
     if run_implied:
         file = file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
     models = {name: workload.model for name, workload in workloads.items()}
-    sources = Sources(campaign.source, system.source, {name: workload.source for name, workload in workloads.items()})
-    used = system.model if launcher is None else system.model.model_copy(update={"launcher": launcher})
+    sources = Sources(
+        campaign.source,
+        {system.model.name: system.source for system in systems},
+        {name: workload.source for name, workload in workloads.items()},
+    )
+    used = [system.model for system in systems]
+    if launcher is not None:
+        used = [system.model_copy(update={"launcher": launcher}) for system in used]
     campaign_as_used = resolve(path, file, used, models, sources)
     # What was imported was measured elsewhere, by programs that are not here.
     inputs = {} if file.imported else input_files.read_inputs(path, models, file.axes.options, sources)
@@ -145,7 +202,7 @@ def load_campaign(
         workload_dirs={} if file.imported else input_files.workload_dirs(models, sources),
         warnings=(
             *in_campaign(file, models, sources.campaign),
-            *in_system(sources.system),
+            *chain.from_iterable(map(in_system, sources.systems.values())),
             *chain.from_iterable(map(in_workload, models.values(), sources.workloads.values())),
         ),
     )
@@ -170,7 +227,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         name = Path(document["campaign"]["name"])
         sources = Sources(
             YamlFile(name, composed_once(document["campaign"]), {}),
-            YamlFile(name, document["system"], {}),
+            {key: YamlFile(name, system, {}) for key, system in systems_of(document).items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -178,7 +235,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     campaign = resolve(
         name,
         validate(sources.campaign, CampaignFile),
-        validate(sources.system, SystemFile),
+        [validate(source, SystemFile) for source in sources.systems.values()],
         {key: validate(source, Workload) for key, source in sources.workloads.items()},
         sources,
     )
@@ -195,13 +252,15 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
 def resolve(
     path: Path,
     file: CampaignFile,
-    system: SystemFile,
+    systems: Sequence[SystemFile],
     workloads: Mapping[str, Workload],
     sources: Sources,
 ) -> Campaign:
     """Check the three nouns against each other; ConfigError lists all that contradicts. sources: for lines in messages."""
-    configurations, impossible = expand_shapes(file.configurations, system, sources.campaign)
-    check(file, system, workloads, configurations, sources)
+    configurations, impossible = expand_shapes(file.configurations, systems, sources.campaign)
+    check(file, systems, workloads, configurations, sources)
     if file.axes.configuration:
         configurations = tuple(c for c in configurations if c.name in file.axes.configuration)
-    return Campaign(path, file, system, workloads, configurations, impossible, sources)
+    by_name = {system.name: system for system in systems}
+    part = systems[0].name if len(systems) == 1 else ""
+    return Campaign(path, file, by_name, workloads, configurations, impossible, sources, part=part)

@@ -27,6 +27,7 @@ SHAPE_AXES: Mapping[str, str] = {
 
 AXES: Mapping[str, str] = {
     "configuration": "name of the configuration",
+    "system": "name of the system that the configuration is on",
     "workload": "name of the workload",
     "batch": "samples a device takes in one step",
     "batch_global": "`batch` times `ranks`",
@@ -111,7 +112,8 @@ class Configuration:
 
     devices_per_host: devices composed onto each host; local_devices_per_host of them are the host's own,
     the rest comes from the fabric's pool. devices_used: how many of a host's devices a run uses (part of a host): its own first.
-    With a layout these are the most of any host, and `device` is all models, joined by '+'.
+    With a layout these are the most of any host, and `device` is all models, joined by '+'. system: name of the system
+    that it is on.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Configuration:
     attach: Attach
     storage: Storage
     layout: str = ""
+    system: str = ""
 
     @property
     def host_shapes(self) -> tuple[HostShape, ...]:
@@ -191,16 +194,16 @@ class Configuration:
         mine = next((each for each in first if each.local), first[0])
         local = min(1, mine.local)
         attach: Attach = "local" if local else "fabric"
-        return Configuration(self.name, 1, 1, local, 1, mine.model, attach, self.storage)
+        return Configuration(self.name, 1, 1, local, 1, mine.model, attach, self.storage, system=self.system)
 
     def axes(self) -> dict[str, Scalar]:
         """What an expression over shapes can name."""
         return {**self.shape(), "devices": self.devices, "ranks": self.ranks}
 
     def shape(self) -> dict[str, Scalar]:
-        """Everything but the name: two configurations of one shape are the same hardware."""
+        """Everything but the name and the system: two configurations of one shape are the same hardware."""
         document: dict[str, Scalar] = asdict(self)
-        del document["name"]
+        del document["name"], document["system"]
         if not self.layout:  # equal hosts have the identity that they had before there were others
             del document["layout"]
         return document
@@ -253,6 +256,7 @@ class Cell:
         configuration = self.configuration
         return {
             "configuration": configuration.name,
+            "system": configuration.system,
             "workload": self.workload,
             "batch": self.batch,
             "precision": self.precision,

@@ -248,7 +248,7 @@ class PlanDocument(_Closed):
     digest: str
     """Hash of what is planned, without what is expected of it."""
     system: str
-    """Name of the system."""
+    """Name of the system, or the names of several, joined by ', '."""
     where: str | None
     """Expression that selected the cells."""
     totals: Totals

@@ -167,8 +167,13 @@ class Record(_Closed):
         layout = str((self.specification.get("configuration") or {}).get("layout", ""))
         numbers = c.hosts, c.devices_per_host, c.local_devices_per_host, c.devices_used
         return Configuration(
-            c.configuration, *numbers, c.device, cast(Attach, c.attach), cast(Storage, c.storage), layout
+            c.configuration, *numbers, c.device, cast(Attach, c.attach), cast(Storage, c.storage), layout, self.system
         )
+
+    @property
+    def system(self) -> str:
+        """Name of the system that it was measured on."""
+        return str((self.specification.get("system") or {}).get("name", ""))
 
 
 def is_full(directory: Path) -> bool:

@@ -50,7 +50,7 @@ def read_map(path: Path) -> Map:
     source = read_yaml(path)
     said = validate(source, ImportFile)
     system = validate(unsaved_file(path, system_document(said, {})), SystemFile)
-    configurations, impossible = expand_shapes(said.configurations, system, source)
+    configurations, impossible = expand_shapes(said.configurations, [system], source)
     if impossible:
         raise ConfigError(f"{source.place('configurations')}: {impossible[0].shape}: {impossible[0].why}")
     models = gathered(partial(_workload, said, name, source) for name in said.workloads)

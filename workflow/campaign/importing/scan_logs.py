@@ -132,7 +132,7 @@ def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) ->
     file = validate(source, CampaignFile)
     system = validate(unsaved_file(read.path, system_document(read.said, known)), SystemFile)
     workloads = {name: known[name] for name in file.axes.workload}
-    return resolve(read.path, file, system, workloads, Sources(source, source, {}))
+    return resolve(read.path, file, [system], workloads, Sources(source, {system.name: source}, {}))
 
 
 def _compositions(entries: Sequence[Entry], records: Sequence[Record]) -> dict[tuple[str, str], int]:

@@ -73,7 +73,7 @@ def write(found: Survey, read: Map, results: Results) -> Path:
         store.write(_record(found, entry, store, shared))
     # What borrows from other campaigns finds it here, wherever these results go.
     name = found.campaign.system.name
-    keep(results.earlier_spread, name, earlier_spread(read_costs(results), results.campaign, name))
+    keep(results.earlier_spread, name, earlier_spread(read_costs(results), results.campaign, [name]))
     return written
 
 

@@ -102,7 +102,7 @@ def _tables(plan: Plan, results_root: Path) -> Iterator[tuple[str, pd.DataFrame]
                 tables: Tables = read(directory)
             except RecordError:
                 continue  # of another version, or being written
-            if tables.context["campaign"]["system"] == plan.campaign.system.name:
+            if tables.context["campaign"]["system"] == plan.campaign.system_names:
                 yield name, tables.runs
 
 

@@ -229,12 +229,16 @@ class _Acquisition:
         return None
 
     def _plan(self) -> None:
-        asked = asdict(self.request.configuration)
-        self.journal.advance("PLANNED", campaign=self.request.campaign, owner=self.request.owner, requested=asked)
+        campaign, owner = self.request.campaign, self.request.owner
+        self.journal.advance("PLANNED", campaign=campaign, owner=owner, requested=self._requested())
 
     def _asked_for(self) -> bool:
         """True when the lease that is there was requested for this configuration."""
-        return bool(self.journal.document()["requested"] == asdict(self.request.configuration))
+        return bool(self.journal.document()["requested"] == self._requested())
+
+    def _requested(self) -> dict[str, Any]:
+        """The configuration, without its system: a journal is of one."""
+        return {name: value for name, value in asdict(self.request.configuration).items() if name != "system"}
 
     def _abort(self, reason: str) -> None:
         """Give back whatever the lease has by now; afterwards it is FABRIC_FREE or LEAKED, or was not begun."""

@@ -23,9 +23,15 @@ from campaign.plan.lease_plans import campaign_of
 _WAIT_S = 30.0
 
 
-def _opened(path: Path, root: Path) -> tuple[Campaign, Site]:
-    """The campaign of a campaign file, or of a lease plan (.json), and its system."""
+def _opened(path: Path, root: Path, configuration: str | None = None) -> tuple[Campaign, Site]:
+    """The campaign of a campaign file, or of a lease plan (.json), and its system; of several, the configuration's."""
     campaign = campaign_of(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
+    if not campaign.part:
+        if configuration is None:
+            raise ConfigError(
+                f"{path}: has several systems ({campaign.system_names}); name a lease plan of one of them"
+            )
+        campaign = campaign.on(_configuration(campaign, configuration))
     return campaign, Site(campaign.system, root)
 
 
@@ -46,7 +52,7 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
 
     hosts: those it may be on, empty for any; kept_as: what it is kept under, so that several of one configuration can be kept.
     """
-    campaign, site = _opened(path, root)
+    campaign, site = _opened(path, root, name)
     known = [host for group in campaign.system.hosts for host in group.names()]
     _configuration(campaign, name)
     if unknown := sorted(set(hosts) - set(known)):
@@ -76,7 +82,7 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
 
 def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> list[str]:
     """What composing and releasing a configuration would ask of the fabric now, request by request; nothing is changed."""
-    campaign, site = _opened(path, root)
+    campaign, site = _opened(path, root, name)
     with site.fabric() as fabric:
         selection = fabric.select(_request(campaign, root, name, kept_as, hosts), fabric.inventory())
         lines = [f"# {host.host}: {', '.join(host.ids) or 'no device'}" for host in selection.hosts]
@@ -95,7 +101,7 @@ def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_
 
 def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> str:
     """Release a configuration that is kept; says what happened. FabricError names what would not go."""
-    campaign, site = _opened(path, root)
+    campaign, site = _opened(path, root, name)
     mine = lease_id(Results(root, campaign.name), kept_name(kept_as or name))
     mark = keep_mark(site.journals, mine)
     if not mark.exists():

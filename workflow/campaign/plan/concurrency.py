@@ -16,7 +16,8 @@ RANKS_A_CORE = 16
 
 
 def host_count(campaign: Campaign) -> int:
-    return sum(len(group.names()) for group in campaign.system.hosts)
+    """Hosts of all systems that are measured on."""
+    return sum(len(group.names()) for part in campaign.parts for group in part.system.hosts)
 
 
 def isolation(campaign: Campaign) -> str:
@@ -26,7 +27,8 @@ def isolation(campaign: Campaign) -> str:
 
 
 def on_one_machine(campaign: Campaign) -> bool:
-    return campaign.system.launcher == "local" or campaign.system.emulation is not None
+    """Whether this machine stands for a system, or for one of several."""
+    return any(part.system.launcher == "local" or part.system.emulation is not None for part in campaign.parts)
 
 
 def replays(campaign: Campaign) -> bool:
@@ -37,7 +39,8 @@ def replays(campaign: Campaign) -> bool:
 @dataclass(frozen=True)
 class Limit:
     """What all leases together may take, by name: cores of the machine that runs `campaign measure` (parts of cores for replays),
-    hosts, devices of the pool by model, drives of the pool, and hosts with devices of their own, by model ("own a100").
+    hosts, devices of the pool by model, drives of the pool, and hosts with devices of their own, by model ("own a100"); of each
+    system its own ("grace hosts"), but for the cores.
 
     The fabric's own lock guards devices; this keeps leases from waiting for each other.
     """
@@ -47,14 +50,16 @@ class Limit:
 
     @classmethod
     def of(cls, campaign: Campaign, cores: int) -> Limit:
-        system, pool, own = campaign.system, Counter[str](), Counter[str]()
-        cores *= RANKS_A_CORE if replays(campaign) else 1
-        for entry in system.pool:
-            if entry.kind != "nic":
-                pool[DRIVES if entry.kind == "nvme" else f"pooled {entry.model}"] += entry.count
-        for group in system.hosts:
-            own.update({f"own {each.model}": len(group.names()) for each in group.devices if each.kind != "nvme"})
-        return cls(campaign, {CORES: cores, HOSTS: host_count(campaign), **pool, **own})
+        amounts = Counter({CORES: cores * (RANKS_A_CORE if replays(campaign) else 1)})
+        for name, system in campaign.systems.items():
+            for entry in system.pool:
+                if entry.kind != "nic":
+                    amounts[f"{name} {DRIVES if entry.kind == 'nvme' else f'pooled {entry.model}'}"] += entry.count
+            for group in system.hosts:
+                amounts[f"{name} {HOSTS}"] += len(group.names())
+                own = {f"{name} own {each.model}": len(group.names()) for each in group.devices if each.kind != "nvme"}
+                amounts.update(own)
+        return cls(campaign, dict(amounts))
 
     @property
     def whole(self) -> Amounts:
@@ -63,15 +68,17 @@ class Limit:
     def share(self, configuration: Configuration) -> Amounts:
         """What a lease takes: all cores where leases must not disturb each other, one for its process where Slurm runs it, else one
         a rank; never more than there is."""
-        cores = max(1, configuration.ranks) if self.campaign.system.launcher == "local" else 1
-        if isolation(self.campaign) == "machine":
+        part = self.campaign.on(configuration)
+        name = part.system.name
+        cores = max(1, configuration.ranks) if part.system.launcher == "local" else 1
+        if isolation(part) == "machine":
             cores = self.amounts[CORES]
-        taken = Counter({CORES: cores, HOSTS: configuration.hosts})
-        taken[DRIVES] += configuration.hosts * (configuration.storage == "fabric-nvme")
+        taken = Counter({CORES: cores, f"{name} {HOSTS}": configuration.hosts})
+        taken[f"{name} {DRIVES}"] += configuration.hosts * (configuration.storage == "fabric-nvme")
         for host in configuration.host_shapes:
             for each in host.devices:
-                taken[f"pooled {each.model}"] += each.fabric
-                taken[f"own {each.model}"] += each.local > 0
+                taken[f"{name} pooled {each.model}"] += each.fabric
+                taken[f"{name} own {each.model}"] += each.local > 0
         return tuple(min(taken[name], most) for name, most in self.amounts.items())
 
 
@@ -79,7 +86,7 @@ def wall_s(
     campaign: Campaign, leases: Sequence[tuple[Configuration, int, float]], *, looks_ahead: bool = False
 ) -> float:
     """Duration of leases (configuration, composition, seconds), in this order, where the isolation permits it at once."""
-    if isolation(campaign) == "machine":
+    if all(isolation(part) == "machine" for part in campaign.parts):
         return sum(seconds for _, _, seconds in leases)
     limit = Limit.of(campaign, sum(configuration.ranks for configuration, _, _ in leases) or 1)
     shares = {configuration.name: limit.share(configuration) for configuration, _, _ in leases}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from campaign.config.load import files_of
-from campaign.config.open_fabric import fabric_of, hosts_taken, unfit
+from campaign.config.open_fabric import fabric_of, hosts_taken, of_each, unfit
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
@@ -18,6 +19,7 @@ from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, Rounds, kept_rounds
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
+from campaign.fabrics.protocol import Fabric
 from campaign.fabrics.registry import fabric_kind
 from campaign.files import content_hash, read_json
 from campaign.paths import Results
@@ -27,6 +29,7 @@ from campaign.plan.cost.costs import Costs
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.cost.recorded_operations import composing_of
+from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.lease_order import Earlier, order_basis
 from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.matrix import Matrix, expand
@@ -34,7 +37,7 @@ from campaign.plan.missing_runs import implied_cells, read_known, without_damage
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan
 from campaign.plan.plan_within_budget import plan_within
-from campaign.plan.planned_operations import counting
+from campaign.plan.planned_operations import counting, counting_each
 from campaign.workloads.sample_flops import sample_flops
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
@@ -159,10 +162,13 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     implied = implied_cells(campaign_frontier(campaign, store), matrix.cells, known)
     costs = read_costs(results, asked.learn_from)
     forecaster = forecaster_of(campaign, costs, asked.assumed)
-    where = campaign.sources.system.place("fabric")
-    with fabric_of(campaign.system, results.system_state(campaign.system.name), where) as fabric:
-        why_not, taken = unfit(fabric, campaign), hosts_taken(fabric, campaign)
-        counted = counting(fabric, campaign)
+    with ExitStack() as opened:
+        # A system of which nothing is selected may be out of reach here.
+        chosen = {cell.configuration.system for cell in matrix.cells}
+        fabrics = [(part, _opened(part, results, opened)) for part in campaign.parts if part.part in chosen]
+        why_not = of_each({part.part: unfit(fabric, part) for part, fabric in fabrics})
+        taken = of_each({part.part: hosts_taken(fabric, part) for part, fabric in fabrics})
+        counted = counting_each({part.part: counting(fabric, part) for part, fabric in fabrics})
         earlier = _earlier(results, campaign)
 
         def planned(of: Matrix, only: Collection[CellIn] | None = None) -> Plan:
@@ -183,10 +189,15 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
             choice = kept_choice(results.budget)
             there = choice if choice and choice.is_of(asked.budget, matrix.cells) else None
             plan = plan_within(asked.budget, there, plan, matrix, known, forecaster, planned)
-    plan = replace(plan, earlier=earlier_spread(costs, campaign.name, campaign.system.name))
+    plan = replace(plan, earlier=earlier_spread(costs, campaign.name, campaign.systems))
     if plan.unfit and not allow_unfit:
         raise ConfigError("\n".join(unfit_messages(plan)))
     return plan
+
+
+def _opened(part: Campaign, results: Results, opened: ExitStack) -> Fabric:
+    state, where = results.system_state(part.part), part.system_source.place("fabric")
+    return opened.enter_context(fabric_of(part.system, state, where))
 
 
 def _earlier(results: Results, campaign: Campaign) -> Earlier:
@@ -197,8 +208,14 @@ def _earlier(results: Results, campaign: Campaign) -> Earlier:
     return [(int(lease["composition"]), str(lease["configuration"])) for lease in document["leases"]]
 
 
-def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:
+def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster | SystemForecasters:
     """Forecasts for a campaign from what others have cost."""
+    if not campaign.part:
+        return SystemForecasters({part.part: _forecaster(part, costs, assumed) for part in campaign.parts})
+    return _forecaster(campaign, costs, assumed)
+
+
+def _forecaster(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:
     flops: dict[str, float | None] = {}
 
     def of(cell: Cell) -> float | None:
@@ -235,6 +252,11 @@ class Dag:
     @property
     def campaign(self) -> Campaign:
         return self.plan.campaign
+
+    @property
+    def by_slurm(self) -> bool:
+        """Whether Slurm starts all runs, so that this machine only waits."""
+        return all(system.launcher == "slurm" for system in self.campaign.systems.values())
 
     @cached_property
     def results(self) -> Results:

@@ -8,8 +8,8 @@ elsewhere, so that none is always early or late. The objective is what a block a
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration
 from campaign.files import content_hash
+from campaign.plan.planned_operations import stays_attached
 
 Need = tuple[int, ...]
 """Devices of the fabric that one host has or needs, by model."""
@@ -56,11 +57,42 @@ Attached = Callable[[Sequence[Configuration]], int]
 """How many devices leases of one block attach, in order."""
 
 
-def in_order(campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, attached: Attached | None) -> list[Leased]:
-    """Leases as `protocol.lease_order` says. attached: None where no device stays attached from one to the next.
+def in_order(campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, attached: Attached) -> list[Leased]:
+    """Leases as `protocol.lease_order` says; those of several systems, each in its own order, take turns at random within blocks.
 
     earlier: an order on the same basis (`order_basis`), in which the leases were planned before and keep their places.
     """
+    of_system: dict[str, list[Leased]] = {}
+    for lease in leases:
+        of_system.setdefault(lease.configuration.system, []).append(lease)
+    parts = [
+        _in_order(part, own, earlier, attached if stays_attached(part) else None)
+        for part in campaign.parts
+        if (own := of_system.get(part.system.name))
+    ]
+    if len(parts) < 2:
+        return next(iter(parts), [])
+    blocks = defaultdict[int, list[list[Leased]]](list)
+    for part_leases in parts:
+        for composition, group in itertools.groupby(part_leases, key=lambda each: each.composition):
+            blocks[composition].append(list(group))
+    return [
+        lease for block in sorted(blocks) for lease in _in_turns(blocks[block], f"{campaign.protocol.seed}/{block}")
+    ]
+
+
+def _in_turns(parts: Sequence[Sequence[Leased]], seed: str) -> Iterator[Leased]:
+    """The elements of all parts, each in its order, drawn at random: so drift is no difference between systems."""
+    turns = [number for number, part in enumerate(parts) for _ in part]
+    Random(f"{seed}/systems").shuffle(turns)
+    following = [iter(part) for part in parts]
+    return (next(following[number]) for number in turns)
+
+
+def _in_order(
+    campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, attached: Attached | None
+) -> list[Leased]:
+    """The same on one system. attached: None where no device stays attached from one to the next."""
     protocol = campaign.protocol
     position = {c.name: index for index, c in enumerate(campaign.configurations)}
 
@@ -104,8 +136,11 @@ def random_blocks(campaign: Campaign, leases: Iterable[Leased]) -> list[Leased]:
 
 def order_basis(campaign: Campaign) -> str:
     """Hash of what an order of leases rests on, but for the configurations."""
-    moves, models = _moves(campaign)
-    return content_hash([campaign.protocol.seed, campaign.protocol.lease_order, moves.hosts, moves.pool, models], 12)
+    basis: list[Any] = [campaign.protocol.seed, campaign.protocol.lease_order]
+    for part in campaign.parts:
+        moves, models = _moves(part)
+        basis += [moves.hosts, moves.pool, models]
+    return content_hash(basis, 12)
 
 
 def _moves(campaign: Campaign) -> tuple[Moves, list[str]]:

@@ -34,10 +34,11 @@ class DocumentNames:
 
     def slurm(self, configuration: Configuration) -> dict[str, Any]:
         """Options of a configuration's allocation."""
-        if self.campaign.system.launcher != "slurm":
+        system = self.campaign.on(configuration).system
+        if system.launcher != "slurm":
             return {}
         if configuration.name not in self._slurm:
-            options = options_of(self.campaign.system, configuration, self.campaign.person)
+            options = options_of(system, configuration, self.campaign.person)
             self._slurm[configuration.name] = options.model_dump(mode="json", exclude_defaults=True)
         return self._slurm[configuration.name]
 
@@ -121,8 +122,13 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def campaign_of(document: LeasePlan) -> Campaign:
-    """The campaign that a lease is of, as it was when the plan was made."""
-    return replace(from_document(document.campaign_as_used), person=given_options(document.slurm))
+    """The campaign that a lease is of, as it was when the plan was made; of several systems, the part on the lease's."""
+    return replace(whole_campaign_of(document).on(document.configuration), person=given_options(document.slurm))
+
+
+def whole_campaign_of(document: LeasePlan) -> Campaign:
+    """The campaign that a lease is of, on all its systems."""
+    return from_document(document.campaign_as_used)
 
 
 def lease_frontier(document: LeasePlan, store: Store, *, skip: bool) -> Frontier:

@@ -100,9 +100,10 @@ def expand(
 
 def _unverified(campaign: Campaign) -> Iterator[str]:
     """What nobody has tried of the kinds of devices that configurations have."""
-    models = sorted({model for configuration in campaign.configurations for model in configuration.models})
+    each = ((part, model) for part in campaign.parts for c in part.configurations for model in c.models)
+    models = sorted({(model, part.device(model).runs_on) for part, model in each})
     for kind, accelerator in ACCELERATORS.items():
-        of_kind = [model for model in models if campaign.device(model).runs_on == kind]
+        of_kind = [model for model, runs_on in models if runs_on == kind]
         if of_kind and accelerator.unverified:
             yield f"`runs_on: {kind}` ({', '.join(of_kind)}) is unverified: {accelerator.unverified}"
 
@@ -168,6 +169,7 @@ def reads_storage(campaign: Campaign, cell: Cell) -> bool:
 
 
 def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
+    campaign = campaign.on(configuration)
     devices = {
         model: campaign.device(model).model_dump(mode="json", include={"runs_on", "precisions"})
         for model in configuration.models
@@ -239,7 +241,7 @@ class Specifications:
         }
         self._workloads = {name: self._part(w.identity()) for name, w in campaign.workloads.items()}
         self._objections = {
-            (c.name, name): objection(campaign.system, c, workload)
+            (c.name, name): objection(campaign.on(c).system, c, workload)
             for c in campaign.configurations
             for name, workload in campaign.workloads.items()
         }
@@ -250,7 +252,7 @@ class Specifications:
             raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
         if why := self._campaign.workloads[cell.workload].refusal(cell):
             raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
-        kind, system = cell.configuration.storage, self._campaign.system
+        kind, system = cell.configuration.storage, self._campaign.on(cell.configuration).system
         if not reads_storage(self._campaign, cell):
             return
         reading = (

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
@@ -21,10 +21,11 @@ from campaign.plan.cost.budget import Choice
 from campaign.plan.cost.charge import Charges, held
 from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, Held, Work
 from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.lease_order import Earlier, in_order, random_blocks
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
-from campaign.plan.planned_operations import Counted, Moving, stays_attached
+from campaign.plan.planned_operations import Counted, Moving
 from campaign.plan.reference import References
 from campaign.plan.repetitions import CellIn, Reached, least, likely, planned, said, usual
 from campaign.wording import duration
@@ -235,7 +236,7 @@ def build_plan(
     campaign: Campaign,
     matrix: Matrix,
     measured: Collection[Key],
-    forecaster: Forecaster | None = None,
+    forecaster: Forecaster | SystemForecasters | None = None,
     stops: Mapping[CellIn, Reached] | None = None,
     implied: Collection[str] = (),
     *,
@@ -267,7 +268,7 @@ def build_plan(
     def attached(order: Sequence[Configuration]) -> int:
         return sum(each.of("attach") for each in counted([(shape, 1) for shape in order]) if each is not None)
 
-    leases = in_order(campaign, leases, earlier, attached if stays_attached(campaign) else None)
+    leases = in_order(campaign, leases, earlier, attached)
     leases, forecast = _costed(_with_operations(leases, counted), known, campaign, holds)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
@@ -275,8 +276,16 @@ def build_plan(
     place = {c.name: number for number, c in enumerate(campaign.configurations)}
 
     def moving(ordered: Sequence[PlannedLease]) -> Moving | None:
-        shapes = [(lease.configuration, lease.composition) for lease in ordered if lease.missing]
-        return Moving.of(counted(shapes), known.composing_s)
+        of_system = defaultdict[str, list[tuple[Configuration, int]]](list)
+        for lease in ordered:
+            if lease.missing:
+                of_system[lease.configuration.system].append((lease.configuration, lease.composition))
+        moved = {name: shapes for name, shapes in of_system.items() if any(needs_fabric(shape) for shape, _ in shapes)}
+        found = [
+            Moving.of(counted(shapes), known.on(name).composing_s) for name, shapes in (moved or of_system).items()
+        ]
+        whole = [each for each in found if each is not None]
+        return reduce(Moving.and_of, whole) if whole and len(whole) == len(found) else None
 
     return Plan(
         campaign,
@@ -322,18 +331,18 @@ class _Holds:
     """What leases of each configuration hold, and on which hosts."""
 
     def __init__(self, campaign: Campaign, taken: Callable[[Configuration], Collection[str]]) -> None:
-        self._system, self._taken = campaign.system, taken
+        self._campaign, self._taken = campaign, taken
         self._known: dict[str, tuple[Held, Collection[str]]] = {}
 
     def __call__(self, configuration: Configuration) -> tuple[Held, Collection[str]]:
         if configuration.name not in self._known:
             hosts = self._taken(configuration)
-            self._known[configuration.name] = held(self._system, configuration, hosts), hosts
+            self._known[configuration.name] = held(self._campaign.on(configuration).system, configuration, hosts), hosts
         return self._known[configuration.name]
 
 
 def _costed(
-    leases: Sequence[PlannedLease], forecaster: Forecaster, campaign: Campaign, holds: _Holds
+    leases: Sequence[PlannedLease], forecaster: Forecaster | SystemForecasters, campaign: Campaign, holds: _Holds
 ) -> tuple[list[PlannedLease], Forecast]:
     """The leases with what they will take, and with the least where targets may end cells."""
     charges = Charges(campaign)

@@ -31,12 +31,14 @@ from campaign.plan.repetitions import said
 
 def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
     """For every axis and value: how many cells and runs."""
-    names = ["configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
+    several = ["system"] if len(plan.campaign.systems) > 1 else []
+    names = [*several, "configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
     cells: dict[str, Counter[str]] = {name: Counter() for name in names}
     runs: dict[str, Counter[str]] = {name: Counter() for name in names}
     seen: set[str] = set()
     for lease, cell in plan.cells:
         values = {
+            "system": cell.configuration.system,
             "configuration": cell.configuration.name,
             "workload": cell.workload,
             "batch": cell.batch,
@@ -61,7 +63,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         campaign=plan.campaign.name,
         campaign_hash=name.campaign_hash,
         digest=plan_digest(plan),
-        system=plan.campaign.system.name,
+        system=plan.campaign.system_names,
         where=plan.where,
         totals=Totals(
             cells=plan.cell_count,

@@ -14,6 +14,7 @@ from campaign.plan.cost.budget import Budget, Choice, choose
 from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.ranking import Offer
+from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.matrix import Matrix, Removed
 from campaign.plan.missing_runs import Known
 from campaign.plan.plan import Plan
@@ -30,7 +31,7 @@ def plan_within(
     plan: Plan,
     matrix: Matrix,
     known: Known,
-    forecaster: Forecaster,
+    forecaster: Forecaster | SystemForecasters,
     planned: Callable[[Matrix], Plan],
 ) -> Plan:
     """Of the whole plan, what a budget pays for. there: what it chose before; ConfigError where it pays for nothing.
@@ -64,7 +65,9 @@ def _dearer(offer: Offer, more: float) -> Offer:
     )
 
 
-def _offer(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Offer:
+def _offer(
+    budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster | SystemForecasters
+) -> Offer:
     if unknown := plan.forecast.unknown:
         raise ConfigError(
             f"--budget {budget}: {unknown.words()}, so what it pays for cannot be said; {unknown.advice()}"

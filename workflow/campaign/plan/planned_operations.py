@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from campaign.config.open_fabric import request_of
@@ -39,14 +39,36 @@ class Moving:
         whole = [each for each in times if each is not None]
         return cls(sum(each.of("attach") for each in counted), sum(whole) if len(whole) == len(times) else None)
 
+    def and_of(self, other: Moving) -> Moving:
+        """Of the leases of both."""
+        known = self.seconds is not None and other.seconds is not None
+        return Moving(self.attached + other.attached, (self.seconds or 0.0) + (other.seconds or 0.0) if known else None)
+
     def words(self) -> str:
         """'38 devices, 14 min'."""
         return plural(self.attached, "device") + (f", {duration(self.seconds)}" if self.seconds else "")
 
 
 def stays_attached(campaign: Campaign) -> bool:
-    """Whether devices stay attached between leases of a block. Under Slurm they do not: hosts are everybody's then."""
-    return fabric_kind(str(campaign.system.fabric["kind"])).keeps_attached and campaign.system.launcher == "local"
+    """Whether devices stay attached between leases of a block, on any system. Not under Slurm: hosts are everybody's then."""
+    return any(
+        fabric_kind(str(part.system.fabric["kind"])).keeps_attached and part.system.launcher == "local"
+        for part in campaign.parts
+    )
+
+
+def counting_each(of_system: Mapping[str, Counted]) -> Counted:
+    """The same for leases of several systems, which leave nothing to each other."""
+
+    def count(leases: Leases) -> list[Operations | None]:
+        found: list[Operations | None] = [None] * len(leases)
+        for name, counted in of_system.items():
+            places = [place for place, (configuration, _) in enumerate(leases) if configuration.system == name]
+            for place, each in zip(places, counted([leases[place] for place in places]), strict=True):
+                found[place] = each
+        return found
+
+    return count
 
 
 def counting(fabric: Fabric, campaign: Campaign) -> Counted:

@@ -29,7 +29,7 @@ def write_plan(plan: Plan, results: Results) -> list[Path]:
         files.write_json(results.budget, plan.budget.document())
     if plan.rounds:
         keep_rounds(results, plan.rounds)
-    keep(results.earlier_spread, plan.campaign.system.name, plan.earlier)
+    keep(results.earlier_spread, plan.campaign.system_names, plan.earlier)
     paths, name = [], DocumentNames(plan.campaign)
     campaigns: dict[str, str] = {}
     for lease, document in zip(plan.leases, lease_plans(plan), strict=True):

@@ -35,7 +35,7 @@ from campaign.launch import LAUNCHERS
 from campaign.lease.campaign_leases import Site, clear
 from campaign.paths import Results
 from campaign.plan.concurrency import Limit, on_one_machine, replays
-from campaign.plan.lease_plans import campaign_of
+from campaign.plan.lease_plans import whole_campaign_of
 from campaign.plan.missing_runs import Known, read_known, without_damaged
 from campaign.plan.packing import Job, given_back, left, next_to_start
 from campaign.processes.signals import ENDING
@@ -88,14 +88,21 @@ class _Queue:
         self.directory = directory
         self.results = results
         self.measure = measure
-        self.campaign: Campaign = campaign_of(self.lease_plan(planned.leases[0]))
+        self.campaign: Campaign = whole_campaign_of(self.lease_plan(planned.leases[0]))
+        systems = {each.name: each.system for each in self.campaign.configurations}
+        # A system of which nothing is planned here may be out of reach.
+        self.parts = {
+            name: self.campaign.on(name)
+            for name in dict.fromkeys(systems[each.configuration] for each in planned.leases)
+        }
+        self.systems = systems
         self.limit = Limit.of(self.campaign, max(1, cores))
         self.free = self.limit.whole
         self.shares = {each.name: self.limit.share(each) for each in self.campaign.configurations}
         self.manifests: dict[str, Path] = {}
         self.failed: list[str] = []
         self.running: dict[int, tuple[LeaseCost, float, BaseProcess]] = {}
-        self.reconciled_s = -math.inf
+        self.reconciled_s = dict.fromkeys(self.parts, -math.inf)
         self.told = 0  # the signal that ends this process
         self.waiting = list(self.unmeasured(planned))
         self.jobs = [self.job(lease, lease.expected_s or 0.0) for lease in self.waiting]
@@ -123,14 +130,14 @@ class _Queue:
 
     def run(self) -> Outcome:
         # Replays share a machine with each other, but with nothing else that is measured on it.
-        together = self.waiting and replays(self.campaign) and on_one_machine(self.campaign)
+        together = self.waiting and replays(self.campaign) and any(map(on_one_machine, self.parts.values()))
         with alone_on_the_machine(partial(print, flush=True)) if together else nullcontext():
             return self._run()
 
     def _run(self) -> Outcome:
         before = {number: signal.signal(number, self.end) for number in ENDING}
-        if self.waiting:
-            _load(self.campaign)
+        for part in self.parts.values() if self.waiting else ():
+            _load(part)
         gc.freeze()  # what is there is shared with the forked processes, as long as nobody writes to it
         try:
             while self.running or (self.waiting and self.may_start()):
@@ -140,18 +147,19 @@ class _Queue:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        self.clear()
-        if not self.told:
-            try:
-                open_submitter(self.campaign, self.results, Driver).end_left_behind()
-            except (CampaignError, OSError) as error:
-                print(f"it was not looked whether jobs are left: {error}", flush=True)
+        for part in self.parts.values():
+            self.clear(part)
+            if not self.told:
+                try:
+                    open_submitter(part, self.results, Driver).end_left_behind()
+                except (CampaignError, OSError) as error:
+                    print(f"it was not looked whether jobs are left: {error}", flush=True)
         return Outcome(tuple(self.manifests.values()), tuple(self.failed), len(self.waiting))
 
-    def clear(self) -> None:
+    def clear(self, part: Campaign) -> None:
         """Detach what leases of this campaign left attached for the next one, and bring back what was found on a host."""
         try:
-            with Site(self.campaign.system, self.results.root).fabric() as fabric:
+            with Site(part.system, self.results.root).fabric() as fabric:
                 clear(fabric, self.results)
         except (CampaignError, OSError) as error:
             print(f"devices may have stayed attached ('campaign fabric reconcile' looks): {error}", flush=True)
@@ -183,10 +191,12 @@ class _Queue:
 
     def start(self, lease: LeaseCost) -> None:
         self.free = left(self.free, self.shares[lease.configuration])
-        reconcile = time.monotonic() - self.reconciled_s >= _RECONCILE_S
+        system = self.systems[lease.configuration]
+        reconcile = time.monotonic() - self.reconciled_s[system] >= _RECONCILE_S
         if reconcile:
-            self.reconciled_s = time.monotonic()
-        follows = any(other.composition == lease.composition for other in self.waiting)
+            self.reconciled_s[system] = time.monotonic()
+        here = (other for other in self.waiting if self.systems[other.configuration] == system)
+        follows = any(other.composition == lease.composition for other in here)
         process = multiprocessing.get_context("fork").Process(target=self.child, args=(lease, reconcile, follows))
         totals(self.results)  # for the forked process, which reads on from there
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)

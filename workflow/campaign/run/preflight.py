@@ -36,16 +36,16 @@ def preflight(campaign: Campaign) -> None:
             f"campaign {campaign.name}: its records were imported from logs, and nothing of it is measured here; import more logs "
             "with 'campaign import', or write a campaign of your own for a system and workloads that can be run"
         )
-    if campaign.system.launcher == "slurm":
-        _preflight_slurm(campaign)
-        return
+    for part in campaign.parts:
+        if part.system.launcher == "slurm":
+            _preflight_slurm(part)
     if problems := missing_software(campaign):
         raise ConfigError("\n".join(problems))
 
 
 def missing_software(campaign: Campaign) -> list[str]:
     """What workloads lack on this machine to be run here, with the remedy; nothing where Slurm starts the runs."""
-    if campaign.system.launcher == "slurm" or campaign.file.imported:
+    if campaign.file.imported or all(part.system.launcher == "slurm" for part in campaign.parts):
         return []
     return [
         f"{source.place() if source.lines else f'workload {name}'}: {missing}"
@@ -56,7 +56,7 @@ def missing_software(campaign: Campaign) -> list[str]:
 
 def not_emulated(campaign: Campaign) -> str:
     """What to tell a person where hosts are to be emulated on this machine, and it cannot; otherwise empty."""
-    if campaign.system.emulation is None or campaign.system.launcher != "local":
+    if all(part.system.emulation is None or part.system.launcher != "local" for part in campaign.parts):
         return ""
     why = availability().reason
     return why and f"links are not emulated, so attachment and the spread over hosts will make no difference: {why}"

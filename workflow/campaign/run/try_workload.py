@@ -100,13 +100,13 @@ def campaign_of(
     }
     source = YamlFile(Path("once"), document, {})
     asked = validate(source, CampaignFile)
-    sources = Sources(source, YamlFile(Path(used.name), {}, {}), {workload.model.name: workload.source})
-    return resolve(Path("once"), asked, used, {workload.model.name: workload.model}, sources)
+    sources = Sources(source, {used.name: YamlFile(Path(used.name), {}, {})}, {workload.model.name: workload.source})
+    return resolve(Path("once"), asked, [used], {workload.model.name: workload.model}, sources)
 
 
 def _with_inputs(campaign: Campaign, workload: Loaded[Workload]) -> Campaign:
     source = workload.source
-    sources = Sources(source, source, {workload.model.name: source})
+    sources = Sources(source, {}, {workload.model.name: source})
     axes = campaign.file.axes.options
     inputs = read_inputs(source.path, campaign.workloads, axes, sources)
     return replace(campaign, inputs=inputs, workload_dirs=workload_dirs(campaign.workloads, sources))

@@ -218,6 +218,36 @@ def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     )
 
 
+def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+    """Equally many devices of the first system and of each other one: `ratio` of the other's to the first's, per metric.
+
+    Workload, batch, precision, storage and options are equal. A composition is compared with the one of the first system on as many
+    hosts (`same_hosts`); where there is none, with the one on the fewest: 1x4 of one system against 2x2 of another.
+    """
+    first = cells["system"].iloc[0] if len(cells) else ""
+    equal = ["workload", "precision", "storage", *option_columns(cells), "batch", "ranks"]
+    rows = _unique(cells, ["system", *equal, "hosts", "attach"], ["devices_per_host"])
+    is_first = rows["system"] == first
+    measured = rows[is_first & (rows["n_ok"] > 0)]
+    there = set(measured[[*equal, "hosts"]].itertuples(index=False, name=None))
+    fewest = measured.groupby(equal, sort=False)["hosts"].min()
+    keys = list(rows[[*equal, "hosts"]].itertuples(index=False, name=None))
+    same = np.array([key in there for key in keys], dtype=np.bool_)
+    on = [
+        key[-1] if own or known else int(fewest.get(key[:-1], 0))
+        for key, own, known in zip(keys, is_first, same, strict=True)
+    ]
+    rows = rows.assign(same_hosts=same, on_hosts=on)
+    # Of the first system's ways to attach, the one with most devices of its hosts' own stands for it.
+    order = rows.assign(_pooled=rows["devices_per_host"] - rows["local_devices_per_host"]).sort_values(
+        "_pooled", kind="stable"
+    )
+    rows = order.drop(columns="_pooled").reset_index(drop=True)
+    paired = against(rows, [*equal, "on_hosts"], rows["system"] == first, design)
+    others = paired[(paired["system"] != first) & paired["against_cell"].notna()]
+    return one_family(others.sort_values([*equal, "system", "hosts"], kind="stable"))[0].assign(against_system=first)
+
+
 def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Some of a host's devices in use (k of n): throughput against the smallest host, and the spread over hosts.
 
@@ -248,17 +278,18 @@ def precision(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame:
-    """Cells attached or stored otherwise than the baseline configuration: `overhead_pct`, the increase of time.
+    """Cells attached or stored otherwise than the baseline configuration of their system: `overhead_pct`, the increase of time.
 
     The reference of a cell is the equal cell (hosts, devices, workload, batch, precision, options) that is attached and
     stored as the baseline is. Rows without such a reference keep nan. No rows when the baseline is not in the cells.
+    baseline: one of each system, joined by ', '.
     """
-    base = cells[cells["configuration"] == baseline]
-    attach, storage = ("", "") if base.empty else base.iloc[0][["attach", "storage"]]
+    base = cells[cells["configuration"].isin(baseline.split(", "))].drop_duplicates("system").set_index("system")
     equal = ["hosts", "devices_per_host", "devices_used", "device", "workload", "batch", "precision"]
     equal += option_columns(cells)
-    comparable = cells.iloc[:0] if base.empty else cells
+    comparable = cells[cells["system"].isin(base.index)]
     rows = _unique(comparable, [*equal, "attach", "storage", "local_devices_per_host"], ["ranks"])
+    attach, storage = (rows["system"].map(base[name]) for name in ("attach", "storage"))
     reference = (rows["attach"] == attach) & (rows["storage"] == storage)
     paired = against(rows, equal, reference, design)
     paired = one_family(paired[~reference.to_numpy()])[0]

@@ -127,11 +127,13 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     several, one = within & (shared >= 2), within & (shared == 1)
     value = np.where(both, by.cost[j] / by.cost[i], np.nan)
     blocked, alone, beside = by.variances.blocked, by.variances.alone, by.variances.beside
-    aligned = by.variances.in_blocks[i] & by.variances.in_blocks[j] & (k_i == k_j)
+    apart = by.systems[i] != by.systems[j]  # two systems drift on their own
+    aligned = by.variances.in_blocks[i] & by.variances.in_blocks[j] & (k_i == k_j) & ~apart
     between = _sum(by, alone, i, j)
     found = _either(aligned & np.isfinite(blocked.pool[by.means.stratum[i]]), _sum(by, blocked, i, j), between)
     found = _either(several & np.isfinite(beside.variance[i] + beside.variance[j]), _sum(by, beside, i, j), found)
     hosts = by.host_level.pairs(i, j, within | ~both)
+    hosts = replace(hosts, confounded=hosts.confounded & ~apart)  # hosts are part of what systems differ in
     on_hosts = hosts.adjusted & np.isfinite(by.without_hosts.variance[i] + by.without_hosts.variance[j])
     variance, freedom = _sum(by, by.without_hosts, i, j)
     found = _either(on_hosts, (variance * hosts.more, freedom), found)

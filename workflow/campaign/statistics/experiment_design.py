@@ -27,7 +27,7 @@ from campaign.statistics.ratios import LogRatios
 Marks = npt.NDArray[np.bool_]
 
 # What a cell is beside its configuration.
-_KIND = ("workload", "batch", "precision")
+_KIND = ("system", "workload", "batch", "precision")
 STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
 
 
@@ -68,7 +68,9 @@ class Design:
     steps: pd.DataFrame
     """Of each cell, the fewest and the most warm-up and measured steps of its runs; without columns where nobody knows."""
     workloads: tuple[str, ...]
-    """By their number in `means.stratum`."""
+    """By their number in `means.stratum`: of a workload on each system."""
+    systems: Integers
+    """Of each cell, the number of its system."""
     lent_by: npt.NDArray[np.object_]
     """Of each cell, the earlier campaigns whose spread of compositions it borrows; '' for none."""
     adjusted: bool = False
@@ -162,7 +164,8 @@ def design(
     ids, cells = pd.factorize(rows["cell_id"], sort=True)
     cell = ids.astype(np.int64)
     first = np.unique(cell, return_index=True)[1]
-    stratum_of_run, workloads = pd.factorize(rows["workload"], sort=True)
+    stratum_of_run, strata = _strata(rows)
+    workloads = [str(workload) for _, workload in strata]
     campaign_of_run, _ = pd.factorize(rows["campaign"] if "campaign" in rows else pd.Series("", index=rows.index))
     stratum, campaign = stratum_of_run[first].astype(np.int64), campaign_of_run[first].astype(np.int64)
     axes = [name for name in rows.columns if name in _KIND or str(name).startswith("option_")]
@@ -177,7 +180,7 @@ def design(
     known = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
     pool = replace(pool, variance=known, outlying=pool.outlying & (kept == 1.0))
     in_blocks = protocol is None or said.get("lease_order") in BLOCK_ORDERS
-    lent = composition_variance.lent(earlier, [str(name) for name in workloads]) if earlier else None
+    lent = composition_variance.lent(earlier, workloads) if earlier else None
     found = composition_variance.of_locations(means, pool, in_blocks, lent)
     level = host_level(means, hosts, found.in_blocks)
     lent_by = np.where(found.earlier, lent.campaigns[stratum], "") if lent else np.full(len(cells), "", dtype=object)
@@ -207,9 +210,18 @@ def design(
         random_leases=said.get("lease_order") != "least-recomposition",
         weights=weights,
         steps=_steps(rows, cell),
-        workloads=tuple(map(str, workloads)),
+        workloads=tuple(workloads),
+        systems=pd.factorize(np.array([system for system, _ in strata], dtype=object))[0][stratum].astype(np.int64),
         lent_by=lent_by,
     )
+
+
+def _strata(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], list[tuple[str, str]]]:
+    """Of each run, the number of its stratum, whose cells share variances; and the strata: system and workload."""
+    system = rows["system"].astype("str") if "system" in rows else pd.Series("", index=rows.index)
+    both = pd.MultiIndex.from_arrays([system, rows["workload"]])
+    codes, strata = pd.factorize(both, sort=True)
+    return codes.astype(np.int64), [(str(system), str(workload)) for system, workload in strata]
 
 
 def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:

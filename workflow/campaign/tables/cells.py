@@ -162,6 +162,7 @@ def _planned_row(entry: PlannedCell) -> dict[str, Any]:
     return {
         "cell_id": cell.id,
         "configuration": configuration.name,
+        "system": configuration.system,
         **{name: value for name, value in configuration.shape().items() if name != "layout"},
         "device": configuration.hardware,
         "ranks": configuration.ranks,

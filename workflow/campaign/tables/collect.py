@@ -23,6 +23,7 @@ from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import costs_of
+from campaign.plan.cost.costs import document_of as costs_document
 from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
@@ -33,6 +34,8 @@ from campaign.tables.collected_records import Collected
 from campaign.tables.report_context import context_document
 
 if TYPE_CHECKING:  # it brings pandas
+    import pandas as pd
+
     from campaign.tables.io import Tables
 
 
@@ -177,12 +180,14 @@ def tables_of(collected: Collected) -> Tables:
     from campaign.tables.time_series import sampled
 
     predicting = {name for name, workload in collected.campaign.workloads.items() if workload.predicts}
-    runs = runs_table(collected.records, collected.beside, collected.campaign.metric, predicting)
+    runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric, predicting))
     present = {record.key for record in collected.records}
     found: dict[str, list[int]] = {}
     for record in collected.records:
         found.setdefault(record.cell_id, []).append(record.repetition)
     nothing = "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
+    # Prices in two currencies cannot be compared.
+    priced = len({each.currency for each in collected.campaign.systems.values() if each.currency}) == 1 or None
     planned = []
     for cell in collected.matrix.cells:
         leases = {c: lease_name(collected.campaign.protocol, cell, c) for c in compositions_of(cell.settings)}
@@ -198,9 +203,9 @@ def tables_of(collected: Collected) -> Tables:
             for place, run in enumerate(runs_here, 1)
             if (cell.id, run) not in present
         }
-        price_per_h = collected.campaign.system.price_per_h(cell.configuration)
+        price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
         planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here, price_per_h))
-    cells = cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting)
+    cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting))
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(
@@ -211,9 +216,26 @@ def tables_of(collected: Collected) -> Tables:
         context_document(collected),
         telemetry,
         step_times_table(collected.records),
-        reference_table(collected.reference, collected.campaign.metric, predicting),
+        _named(collected, reference_table(collected.reference, collected.campaign.metric, predicting)),
         requests_table(collected.records),
     )
+
+
+def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of several systems: their devices are different ones ('a100 on grace'), so that only equals are compared; and cells that
+    were measured for a campaign on one system have the names of their configurations in this one."""
+    if collected.campaign.part:
+        return table
+    import pandas as pd
+
+    names = {cell.id: cell.configuration.name for cell in collected.matrix.cells}
+    devices = (device.partition(" (") for device in table["device"])
+    here = [
+        f"{model} on {on}{opens}{layout}" for (model, opens, layout), on in zip(devices, table["system"], strict=True)
+    ]
+    configurations = [names.get(of, name) for of, name in zip(table["cell_id"], table["configuration"], strict=True)]
+    columns = {"configuration": configurations, "device": here}
+    return table.assign(**{name: pd.Series(values, index=table.index, dtype="str") for name, values in columns.items()})
 
 
 def collect(collected: Collected, out: Path) -> None:
@@ -223,7 +245,12 @@ def collect(collected: Collected, out: Path) -> None:
 
     tables, campaign = tables_of(collected), collected.campaign
     write(tables, out)
-    system, records = campaign.system, [*collected.records, *collected.reference]
-    found = costs_of(campaign.name, system.name, records, collected.leases, str(system.fabric["kind"]))
-    found = replace(found, spread=tables.spread_of_compositions())
-    (out / COSTS).write_text(json.dumps(found.document()) + "\n", encoding="utf-8")
+    found = []
+    for part in campaign.parts:
+        records = [
+            each for each in (*collected.records, *collected.reference) if campaign.part or each.system == part.part
+        ]
+        costs = costs_of(campaign.name, part.part, records, collected.leases, str(part.system.fabric["kind"]))
+        spread = tables.spread_of_compositions("" if campaign.part else part.part)
+        found.append(replace(costs, spread=spread))
+    (out / COSTS).write_text(json.dumps(costs_document(found)) + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ Columns = Mapping[str, tuple[str, str]]
 
 _CELL: Columns = {
     "configuration": (TEXT, "name of the configuration, the requested hardware"),
+    "system": (TEXT, "name of the system that it is on"),
     "hosts": (COUNT, "hosts of the configuration"),
     "devices_per_host": (
         COUNT,
@@ -21,7 +22,10 @@ _CELL: Columns = {
     "devices_used": (COUNT, "devices of each host that a run uses"),
     "ranks": (COUNT, "devices that a run uses over all hosts, one rank each"),
     "devices": (COUNT, "devices composed over all hosts"),
-    "device": (TEXT, "device model; with the layout where hosts have unequal devices"),
+    "device": (
+        TEXT,
+        "device model; with the system where the campaign has several, and with the layout where hosts have unequal devices",
+    ),
     "attach": (TEXT, "local, hybrid or fabric; ending in -p2p where peer-to-peer through the fabric is on"),
     "storage": (TEXT, "local, nvme or fabric-nvme"),
     "workload": (TEXT, "name of the workload"),

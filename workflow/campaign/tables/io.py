@@ -79,10 +79,12 @@ class Tables:
         """What the runs say of the cells: every comparison is made by it."""
         return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference)
 
-    def spread_of_compositions(self) -> tuple[EarlierSpread, ...]:
-        """How much compositions differ, by workload, for later campaigns on the system."""
-        about = self.context["campaign"]
-        by = comparisons.design(self.runs, higher=metric_of(self.context).higher)
+    def spread_of_compositions(self, system: str = "") -> tuple[EarlierSpread, ...]:
+        """How much compositions differ, by workload, for later campaigns on the system; system: the one of several."""
+        about, runs = self.context["campaign"], self.runs
+        by = comparisons.design(
+            runs[runs["system"] == system] if system else runs, higher=metric_of(self.context).higher
+        )
         return by.spread_of_compositions(str(about["name"]), metric_of(self.context).name)
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import yaml
 from campaign.config import launch_prefix_rules
 from campaign.config.claims_as_inputs import claims_as_inputs
 from campaign.config.primary_metric import declared_metrics
-from campaign.config.resolve import Campaign
+from campaign.config.resolve import Campaign, systems_of
 from campaign.documents.operation_times import OPERATIONS
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
@@ -73,7 +73,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "name": campaign.name,
             "title": campaign.file.title or campaign.name,
             "question": campaign.file.question,
-            "system": campaign.system.name,
+            "system": campaign.system_names,
             "baseline": baseline(campaign),
             "metric": campaign.metric.document(),
             **({"earlier_spread": [asdict(each) for each in collected.earlier]} if collected.earlier else {}),
@@ -89,30 +89,16 @@ def context_document(collected: Collected) -> dict[str, Any]:
             allow_unicode=True,
             width=100,
         ),
-        "system": {
-            "name": campaign.system.name,
-            "description": campaign.system.description,
-            "fabric": "not known (imported)" if campaign.file.imported else str(campaign.system.fabric.get("kind", "")),
-            **_times(campaign),
-            **({"currency": campaign.system.currency} if campaign.system.currency else {}),
-        },
+        "system": _system(campaign),
         "notes": [
-            *campaign.system.notes,
-            *_unverified(campaign),
-            *launch_prefix_rules.said(campaign.system, campaign.configurations),
-            *_emulation(campaign),
-            *_links(collected),
-            *_emulated_links(collected),
-            *_paces(collected),
-            *_storage(campaign),
-            *device_evidence(campaign, collected.records),
+            *_of_each(campaign, lambda part: _notes(replace(collected, campaign=part), part)),
             *_targets(collected.matrix),
             *_not_adjusted(collected),
             *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),
             *_set_aside(collected),
         ],
-        "prediction": _prediction(campaign),
-        "conditions": _conditions(campaign),
+        "prediction": " ".join(_of_each(campaign, lambda part: [each] if (each := _prediction(part)) else [])),
+        "conditions": list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
             *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
@@ -127,7 +113,60 @@ def context_document(collected: Collected) -> dict[str, Any]:
         **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
         **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
-        "inputs": claims_as_inputs({name: document[name] for name in ("system", "workloads")}),
+        "inputs": claims_as_inputs({"systems": systems_of(document), "workloads": document["workloads"]}),
+    }
+
+
+def _of_each(campaign: Campaign, said: Callable[[Campaign], Sequence[str]]) -> list[str]:
+    """Sentences about each system; what does not hold for all of several begins with the name of its system."""
+    sentences = {part.part: said(part) for part in campaign.parts}
+    common = set.intersection(*map(set, sentences.values())) if sentences else set()
+    return list(
+        dict.fromkeys(
+            each if campaign.part or each in common else f"{name}: {each}"
+            for name, own in sentences.items()
+            for each in own
+        )
+    )
+
+
+def _notes(collected: Collected, campaign: Campaign) -> list[str]:
+    """Remarks about a campaign's only system, or about its part on one."""
+    here = [record for record in collected.records if record.system in ("", campaign.part)]
+    configurations = {each.name for each in campaign.configurations}
+    links = [each for each in collected.links if each["configuration"] in configurations]
+    collected = replace(collected, records=here, links=links)
+    return [
+        *campaign.system.notes,
+        *_unverified(campaign),
+        *launch_prefix_rules.said(campaign.system, campaign.configurations),
+        *_emulation(campaign),
+        *_links(collected),
+        *_emulated_links(collected),
+        *_paces(collected),
+        *_storage(campaign),
+        *device_evidence(campaign, collected.records),
+    ]
+
+
+def _system(campaign: Campaign) -> dict[str, Any]:
+    """Name, description and fabric of the system; of several, those of each, and the first recordings of a fabric."""
+    imported, parts = campaign.file.imported, campaign.parts
+    currencies = {part.system.currency for part in parts} - {None}
+
+    def joined(of: Mapping[str, str], by: str) -> str:
+        if campaign.part:
+            return of[campaign.part]
+        return by.join(f"{name}: {each}" for name, each in of.items() if each)
+
+    return {
+        "name": campaign.system_names,
+        "description": joined({part.part: part.system.description for part in parts}, " "),
+        "fabric": "not known (imported)"
+        if imported
+        else joined({part.part: str(part.system.fabric.get("kind", "")) for part in parts}, ", "),
+        **next((times for part in parts if (times := _times(part))), {}),
+        **({"currency": currencies.pop()} if len(currencies) == 1 else {}),
     }
 
 
@@ -203,15 +242,19 @@ def _launchers(collected: Collected) -> dict[str, int]:
     runs: Counter[str] = Counter()
     if collected.campaign.file.imported:
         return {IMPORTED: len(collected.records)}
-    for name, count in Counter(record.campaign for record in collected.records).items():
-        runs[collected.store.shared_document(name)["system"]["launcher"]] += count
+    for (name, system), count in Counter((record.campaign, record.system) for record in collected.records).items():
+        systems = systems_of(collected.store.shared_document(name))
+        runs[systems.get(system, next(iter(systems.values())))["launcher"]] += count
     return dict(runs)
 
 
 def baseline(campaign: Campaign) -> str:
-    """The configuration that overheads refer to: as named, or the largest local one on the fewest hosts."""
-    if campaign.file.baseline:
-        return campaign.file.baseline
+    """The configuration that overheads refer to: as named, or the largest local one on the fewest hosts. Of several systems: one of
+    each, joined by ', '."""
+    if not campaign.part:
+        return ", ".join(map(baseline, campaign.parts))
+    if named := campaign.file.baselines.get(campaign.part) or campaign.file.baselines.get(""):
+        return named
     local = [
         c for c in campaign.configurations if c.attach == "local" and c.storage == "local"
     ] or campaign.configurations
@@ -282,7 +325,7 @@ def _times(campaign: Campaign) -> dict[str, Any]:
     if campaign.file.imported:
         return {}
     try:
-        times = given_times(campaign.system, campaign.sources.system.path)
+        times = given_times(campaign.system, campaign.system_source.path)
     except ConfigError:  # the file stayed elsewhere
         return {}
     if times is None:

@@ -83,6 +83,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         "repetition": record.repetition,
         "composition": composition_of(record.repetition),
         **{name: getattr(cell, name) for name in RecordedCell.model_fields if name != "options"},
+        "system": record.system,
         "device": requested.hardware,
         "ranks": ranks,
         "devices": requested.devices,

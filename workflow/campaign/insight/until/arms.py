@@ -171,7 +171,7 @@ def similar(cells: Sequence[Cell]) -> Mapping[str, npt.NDArray[Any]]:
         "hosts": number([shape.hosts for shape in shapes]),
         "batch": number([cell.batch for cell in cells]),
         "fabric": np.array([shape.fabric_devices / shape.devices for shape in shapes]),
-        "device": kinds([shape.hardware for shape in shapes]),
+        "device": kinds([f"{shape.hardware} on {shape.system}" for shape in shapes]),
         "attach": kinds([shape.attach for shape in shapes]),
         "storage": kinds([shape.storage for shape in shapes]),
         "configuration": kinds([shape.name for shape in shapes]),

@@ -10,6 +10,7 @@ from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.run_numbers import runs_of
 from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.plan import Plan
 from campaign.plan.reference import without_references
 
@@ -43,7 +44,7 @@ class Offer:
         return total if math.isfinite(total) else None
 
 
-def offer_of(plan: Plan, forecaster: Forecaster) -> Offer:
+def offer_of(plan: Plan, forecaster: Forecaster | SystemForecasters) -> Offer:
     """What the whole plan offers, also what has been measured. plan: of the whole matrix, without a budget."""
     works = [
         replace(lease.work, runs=tuple((cell, len(runs_of(cell.settings))) for cell in lease.cells))

@@ -73,16 +73,17 @@ class Charges:
     """Gives the charge of a lease of a campaign."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._system, self._person = campaign.system, campaign.person
+        self._campaign = campaign
         self._options: dict[str, SlurmOptions] = {}
 
     def __call__(self, work: Work, expected: Expected, hosts: Collection[str] = ()) -> LeaseCharge:
-        system, configuration = self._system, work.configuration
+        configuration = work.configuration
+        system = self._campaign.on(configuration).system
         by_slurm = system.launcher == "slurm"
         options, time_min = SlurmOptions(), None
         if by_slurm:
             if configuration.name not in self._options:
-                self._options[configuration.name] = options_of(system, configuration, self._person)
+                self._options[configuration.name] = options_of(system, configuration, self._campaign.person)
             options = self._options[configuration.name]
             longest_s = sum(cell.settings.time_limit_s * count for cell, count in work.runs)
             time_min = options.time_min or time_limit_min(expected.runs_s, longest_s)

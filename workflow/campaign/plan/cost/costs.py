@@ -96,6 +96,17 @@ class Span:
     ok: bool
 
 
+def document_of(found: Sequence[Costs]) -> dict[str, Any]:
+    """Of a campaign, on one system or on several; JSON-serialisable, and `from_documents` reads it."""
+    return found[0].document() if len(found) == 1 else {"systems": [each.document() for each in found]}
+
+
+def from_documents(document: Any) -> list[Costs]:
+    """The costs of a campaign, by system; of what is damaged, none."""
+    several = document.get("systems", [document]) if isinstance(document, dict) else []
+    return [costs for each in several if (costs := from_document(each)) is not None]
+
+
 def from_document(document: Any) -> Costs | None:
     """Costs as they were written down; None for anything else: a damaged file only makes a forecast coarser."""
     try:

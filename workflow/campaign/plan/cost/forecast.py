@@ -94,6 +94,10 @@ class Forecaster:
         """Whether they are of this kind of fabric; of costs that do not say theirs, whether they are of this system."""
         return costs.fabric == self.fabric if costs.fabric and self.fabric else costs.system == self.system
 
+    def on(self, _system: str) -> Forecaster:
+        """Itself: all its leases are of one system."""
+        return self
+
     def learned_from(self, works: Sequence[Work]) -> str:
         """What there was to learn the times of their runs from, in words; empty for nothing."""
         wanted = {_kind(cell) for work in works for cell, _ in work.runs} & self._kinds.keys()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from campaign.documents.record import Record
 from campaign.errors import ConfigError
 from campaign.files import read_json, write_json
 from campaign.paths import Results
-from campaign.plan.cost.costs import Costs, costs_of, from_document
+from campaign.plan.cost.costs import Costs, costs_of, from_document, from_documents
 
 COSTS = "costs.json"
 """In tables/ of a campaign's results."""
@@ -45,9 +45,9 @@ def read_costs(results: Results, learn_from: Sequence[Path] = ()) -> list[Costs]
     return merged(found)
 
 
-def earlier_spread(known: Iterable[Costs], campaign: str, system: str) -> tuple[EarlierSpread, ...]:
-    """How much compositions differed in other campaigns on a system."""
-    others = (costs for costs in known if costs.campaign != campaign and costs.system == system)
+def earlier_spread(known: Iterable[Costs], campaign: str, systems: Collection[str]) -> tuple[EarlierSpread, ...]:
+    """How much compositions differed in other campaigns on these systems."""
+    others = (costs for costs in known if costs.campaign != campaign and costs.system in systems)
     return tuple(dict.fromkeys(each for costs in others for each in costs.spread))  # a copy of one may be named as well
 
 
@@ -73,10 +73,9 @@ def merged(found: Iterable[Costs]) -> list[Costs]:
 
 def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
     """manifests: also those that the tables may not know yet."""
-    known = from_document(read_json(Results.at(directory).tables / COSTS))
-    if known is not None:
-        yield known
-    if known is None or manifests:
+    known = from_documents(read_json(Results.at(directory).tables / COSTS))
+    yield from known
+    if not known or manifests:
         for manifest in _manifests(directory):
             if (costs := from_document(manifest.get("costs"))) is not None:
                 yield costs
@@ -93,8 +92,7 @@ def _archive(path: Path) -> list[Costs]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             if tables := [name for name in names if name.endswith(f"tables/{COSTS}")]:
-                costs = from_document(json.loads(archive.read(tables[0])))
-                return [costs] if costs else []
+                return from_documents(json.loads(archive.read(tables[0])))
             names = [name for name in names if name.endswith(".json")]
             records = [Record.model_validate_json(archive.read(name)) for name in names if "records/" in name]
             leases = [json.loads(archive.read(name)) for name in names if name.rpartition("/")[0].endswith("leases")]

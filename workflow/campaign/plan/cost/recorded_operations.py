@@ -35,7 +35,7 @@ def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> Composing:
             rows[each.campaign] += timed_of(each, steps)
     now = rows.pop(campaign.name, [])
     before = tuple(Session(name, tuple(timed)) for name, timed in rows.items() if timed)
-    published = given_times(system, campaign.sources.system.path)
+    published = given_times(system, campaign.system_source.path)
     if published is not None:  # a site's own file may have this campaign
         published = replace(published, sessions=tuple(s for s in published.sessions if s.name != campaign.name))
     if published is not None and steps.confirmed and not system.times:

@@ -1,0 +1,109 @@
+"""Figure: equally many devices of several systems: scaling overlaid, and each composition against the first system's."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from campaign import wording
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.statistics import comparable_cells, verdict
+
+TITLE = "Systems"
+SECTION = (
+    "How do equally many devices of two systems compare? A composition is held against the one of the first system with as many "
+    "devices and hosts; where that system has none, against the one on the fewest hosts. Workload, batch, precision, storage and "
+    "options are equal. Hosts are part of a system: a difference may be that of the hosts that were used."
+)
+PLACE = 15
+COUNTERPARTS = {"FASTER: Figs 1 to 4": "composed A100 of FASTER against the two A100 a host of Grace"}
+
+
+def draw(data: FigureData) -> Drawing:
+    if data.cells["system"].nunique() < 2:
+        return nothing("the campaign has cells on one system only")
+    options = comparable_cells.option_columns(data.cells)
+    by = ["workload", "precision", "storage", *options, "batch"]
+    rows = comparable_cells.across_systems(data.cells, data.design)
+    if rows.empty or not rows["ratio"].notna().any():
+        return nothing("no number of devices was measured on two systems that is otherwise equal")
+    matched = data.cells[by].apply(tuple, axis=1).isin(set(rows[by].itertuples(index=False, name=None)))
+    # Of compositions with as many hosts, the one with the fewest idle devices, as in scaling.
+    lines = data.cells[matched].sort_values(["ranks", "hosts", "devices_per_host"], kind="stable")
+    lines = lines.drop_duplicates(["system", "attach", "ranks", "hosts", *by]).reset_index(drop=True)
+    first = str(rows["against_system"].iloc[0])
+    panels = plot.panels(lines, by)
+    caption = (
+        f"{data.metric.label.capitalize()} against devices in use; {wording.runs_behind(lines['n_ok'])} a point, "
+        f"{wording.interval_of(lines['interval_method'])}. A line joins a system's compositions on the fewest hosts; single points "
+        f"are on more. Ratios are to {first}. {verdict.counted(rows, data.protocol, first)}"
+        f"{panels.sentence()}{plot.cut(lines, plot.RATE)} {measured_as(data, lines)}"
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, data.metric.axis)
+    named = [*by, "ranks"]
+    table = page_table(
+        rows,
+        {
+            "Cell": lambda row: wording.describe(row, by),
+            "Devices": lambda row: wording.count(row["ranks"]),
+            "Composition": lambda row: row["configuration"],
+            "Against": lambda row: row["against_configuration"],
+            "Hosts": lambda row: (
+                "as many" if row["same_hosts"] else f"{row['hosts']:.0f} against {row['against_hosts']:.0f}"
+            ),
+            data.metric.heading: lambda row: wording.rate(row["mean"]),
+            f"{data.metric.heading} of {first}": lambda row: wording.rate(row["against_mean"]),
+            "Ratio": lambda row: wording.times(row["ratio"]),
+            "95 % interval": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            **verdict.COLUMNS,
+            "Runs": lambda row: wording.count(row["n_ok"]),
+            "Failed": lambda row: row["failures"],
+        },
+    )
+    findings = _findings(rows, [column for column in named if rows[column].nunique() > 1] or ["workload"])
+    covered = coverage_of_cells(rows, rows.loc[rows["ratio"].notna(), "cell_id"])
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
+
+
+def _findings(rows: pd.DataFrame, named: list[str]) -> tuple[str, ...]:
+    """The range of ratios of each system, on as many hosts and on fewer or more."""
+    said = []
+    compared = rows[rows["ratio"].notna()]
+    for (system, same), group in compared.groupby(["system", "same_hosts"], sort=False):
+        where = "on as many hosts" if same else "on other numbers of hosts"
+        first = group["against_system"].iloc[0]
+        said.append(f"{system} against {first}, equally many devices {where}: {verdict.speed_ups(group, named)}.")
+    return tuple(said)
+
+
+def _picture(panels: plot.Panels, value: str) -> str:
+    shown = pd.concat([panel.rows for panel in panels.shown])
+    names = list(dict.fromkeys(shown[["system", "attach"]].itertuples(index=False, name=None)))
+    several = shown.groupby("system")["attach"].nunique() > 1
+    labels = {(system, attach): f"{system}, {attach}" if several[system] else str(system) for system, attach in names}
+    looks = {name: plot.look(position) for position, name in enumerate(names)}
+    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        for name, rows in panel.rows.groupby(["system", "attach"], sort=False):
+            measured = rows[rows["n_ok"] > 0]
+            compact = ~measured.duplicated("ranks")
+            line: Any = measured[compact]
+            only.plot(line["ranks"], line["mean"], color=looks[name].colour, linewidth=1.2)
+            plot.points(only, line, line["ranks"], plot.RATE, looks[name])
+            plot.points(only, measured[~compact], measured.loc[~compact, "ranks"], plot.RATE, looks[name], hollow=True)
+        only.set_xscale("log", base=2)
+        counts = sorted({int(count) for count in panel.rows["ranks"]})
+        only.set_xticks(counts, [str(count) for count in counts])
+        only.minorticks_off()
+        only.set_ylim(bottom=0)
+        only.set_xlabel("devices in use")
+        if plot.is_left(position):
+            only.set_ylabel(value)
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, label=labels[name]) for name, look in looks.items()
+    ]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure)
