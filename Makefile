@@ -76,7 +76,7 @@ $(VENV)/bin/pip:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
-	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[train]'
+	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[serve,train]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
