@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.errors import ConfigError, LaunchError
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.plan.matrix import expand
 from campaign.processes.marked import live, words_of
 from campaign.workloads.log_reader import Log
@@ -336,6 +337,20 @@ def test_all_cells_of_a_repetition_have_the_same_arrivals(tmp_path: Path) -> Non
         return found
 
     assert seed(1) == seed(1, id="1" * 20, precision="bf16") != seed(2)
+
+
+def test_a_server_is_told_the_pace_of_emulated_devices(tmp_path: Path) -> None:
+    def told(pace: Mapping[str, float]) -> str | None:
+        devices = tuple(Device(f"d{n}", "gpu", "cpu-rank", None, "host1", True) for n in range(2))
+        hosts = (ComposedHost("host1", 4, 8.0, devices),)
+        run = one_run(tmp_path, one_cell(devices=2, workload="s"))
+        one = replace(run, composition=Composition(hosts), pace=pace)
+        document = json.loads(Path(service().step(one).argv[-1]).read_text())
+        found: str | None = document["variables"].get("CAMPAIGN_PACE_GFLOPS")
+        return found
+
+    assert told({"cpu-rank": 1.5}) == "1.5,1.5"
+    assert told({}) is None
 
 
 PAGE = """\

@@ -256,7 +256,7 @@ class ServiceWorkload(Workload):
             values=values,
             files=dict(run.files),
             words=tuple(software_words(software, runs_on=run.runs_on)),
-            variables={"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]} if path else {},
+            variables={**({"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]} if path else {}), **_pace(run)},
             hosts=tuple(run.ranks_by_host),
             slurm=run.launcher == "slurm",
         )
@@ -329,6 +329,12 @@ class ServiceWorkload(Workload):
             share = f"{100 * failed / count:.3g} %; errors_at_most_pct is {self.errors_at_most_pct:g}"
             reason = f"{failed} of {count} requests failed ({share})"
         return replace(outcome, status="invalid", failure=Failure(reason=reason, evidence=commonest[:400]))
+
+
+def _pace(run: Run) -> dict[str, str]:
+    """For a server that can keep it: the pace of the run's emulated devices, by rank."""
+    rates = [f"{run.pace[device.model]:g}" for device in run.devices if device.model in run.pace]
+    return {"CAMPAIGN_PACE_GFLOPS": ",".join(rates)} if rates else {}
 
 
 _OF_PROBLEM: Mapping[Problem, Status] = {"not_ready": "time_limit", "load_failed": "invalid"}
