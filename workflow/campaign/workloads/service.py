@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
@@ -149,10 +150,10 @@ class ServiceWorkload(Workload):
         return ["throughput_per_s", *rates, *medians] if closed else [*medians, *rates]
 
     def summary(self) -> Mapping[str, Any]:
-        program = next((word for word in self.server.command if "/" in word or word.endswith((".py", ".sh"))), None)
+        *_, program = (self.server.command[0], *_modules(self.server.command))
         parser = None if self.client is None else self.client.parser or "its own"
         return {
-            "model or program": (program or self.server.command[0]).rpartition("/")[2],
+            "model or program": program.rpartition("/")[2],
             "launch": self.server.launch,
             "parser": parser,
         }
@@ -362,6 +363,14 @@ def _result(run: Run) -> Result | None:
         return Result.model_validate_json((run.directory / RESULT).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _modules(command: Sequence[str]) -> Iterator[str]:
+    """What an interpreter runs: a module, or a script."""
+    for before, word in pairwise(command):
+        if before == "-m" or word.endswith((".py", ".sh")):
+            yield word
+            return
 
 
 def _printed(run: Run) -> Log:
