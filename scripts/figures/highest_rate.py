@@ -136,6 +136,11 @@ def _findings(rows: pd.DataFrame, baseline: str) -> tuple[str, ...]:
             f"{row['configuration']} holds at {row['again']} requests/s although it fails at a lower rate; only rates below the "
             "first failure count."
         )
+    for row in rows[rows["n_without_requests"] > 0].to_dict("records"):
+        lost = wording.plural(int(row["n_without_requests"]), "run")
+        sentences.append(
+            f"{row['configuration']}: {lost} failed before the end of the load, and percentiles are of the others."
+        )
     return tuple(sentences)
 
 

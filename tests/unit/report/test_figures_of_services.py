@@ -121,6 +121,17 @@ def test_a_rate_at_which_every_run_failed_does_not_hold(data: FigureData) -> Non
     assert (row["found"], row["rate"], row["rate_low"]) == ("crossed", 33.0, 33.0)
 
 
+def test_failed_runs_that_no_percentile_holds_are_said(data: FigureData) -> None:
+    one = (data.requests["cell_id"] == data.requests["cell_id"].iloc[0]) & (data.requests["repetition"] == 1)
+    of = (data.runs["cell_id"] == data.requests["cell_id"].iloc[0]) & (data.runs["repetition"] == 1)
+    lost = replace(
+        data, requests=data.requests[~one], runs=data.runs.assign(status=data.runs["status"].mask(of, "crashed"))
+    )
+    said = "1x4-local: 1 run failed before the end of the load, and percentiles are of the others."
+    assert said in unpainted("highest_rate", lost).findings
+    assert said not in unpainted("highest_rate", data).findings
+
+
 def test_a_late_generator_is_said_first(data: FigureData) -> None:
     late = replace(data, requests=data.requests.assign(sent_s=data.requests["intended_s"] + 0.02))
     assert unpainted("latency_by_rate", late).findings[0].startswith("The load generator was late in 12 cells: ")

@@ -107,7 +107,8 @@ def highest_rates(
 ) -> pd.DataFrame:
     """One row a series with objectives: the columns of its first cell, and what `HighestRate` has of it.
 
-    rate, rate_low, rate_high; found; decides; again; lowest, largest: measured rates; n_compositions, n_requests: fewest of a rate.
+    rate, rate_low, rate_high; found; decides; again; lowest, largest: measured rates; n_compositions, n_requests: fewest of a rate;
+    n_without_requests: failed runs that no percentile holds, of cells with others.
     rows: of `latencies`; cells: of `rated`.
     """
     table = []
@@ -129,6 +130,7 @@ def highest_rates(
                 "n_compositions": fewest,
                 "n_requests": min(each.size for each in by_rate.values()),
                 "n_ok": int(own["n_ok"].min()),
+                "n_without_requests": _without_requests(rows, own, runs),
             }
         )
     return pd.DataFrame(table)
@@ -169,6 +171,12 @@ def _of_failed(cells: pd.DataFrame, runs: pd.DataFrame, there: set[str]) -> dict
         endless = tuple(np.full(_OF_A_FAILED_RUN, np.inf) for _ in range(len(failed)))
         found[str(cell)] = Sample(endless, pd.factorize(failed["lease_id"])[0])
     return found
+
+
+def _without_requests(rows: pd.DataFrame, cells: pd.DataFrame, runs: pd.DataFrame) -> int:
+    known = rows.loc[rows["cell_id"].isin(cells["cell_id"]), ["cell_id", "repetition"]].drop_duplicates()
+    failed = runs[runs["cell_id"].isin(known["cell_id"]) & ~runs["status"].isin(["ok", "implied"])]
+    return len(failed) - len(failed.merge(known, on=["cell_id", "repetition"]))
 
 
 def of_compositions(
