@@ -26,7 +26,7 @@ def launch_run(
         for number, before in enumerate(workload.before(run)):
             own = log.with_name(f"{log.stem}.prepare{number or ''}{log.suffix}")
             if problem := _beside(launcher, before, f"{mark}.prepare{number}", own, run.directory, limits):
-                error = LaunchError(f"{run.cell.workload}: prepare: {problem}; the run is repeated")
+                error = LaunchError(f"{run.cell.workload}: prepare: {problem}; the run has no record")
                 raise error.with_log(own) if own.exists() else error
         ended = launcher.run(step, mark, log, run.directory, limits)
         flags += _take_result(workload.result_file(run), run.directory, log)
