@@ -47,6 +47,7 @@ TIMED: Mapping[str, Mapping[str, Any]] = {
     "synthetic": {"sample_ms": 1.0, "noise_pct": 2.0},
     "command": {"command": [*PYTHON, PROGRAM], "parsers": [STEPS]},
     "train": {"model": "bert-nano", "options": {"seq_len": 8}},
+    "service": {"server": {"command": ["sleep", "60"]}, "load": {"rate_per_s": 1, "requests": 1}},
 }
 FAILING: list[tuple[str, Mapping[str, Any], str]] = [
     ("synthetic", {"failures": [{"when": "batch > 0", "status": "oom_device"}]}, "oom_device"),
@@ -55,6 +56,7 @@ FAILING: list[tuple[str, Mapping[str, Any], str]] = [
     ("command", {"command": [*PYTHON, "print('nothing of use')"]}, "incomplete"),
     ("command", {"command": [*PYTHON, "import time; time.sleep(60)"]}, "time_limit"),
     ("train", {"options": {"seq_len": 8, "learning_rate": 1e30}}, "nan"),
+    ("service", {}, "time_limit"),
 ]
 
 
