@@ -37,6 +37,12 @@ def test_every_shipped_campaign_has_cells_and_a_baseline(path: Path) -> None:
     assert [each for each in warnings if "there is no file" not in each] == []
 
 
+def test_predicted_systems_of_one_campaign_are_slowed_down_alike() -> None:
+    campaign, _ = cells("faster-grace")
+    one, other = (system.emulation for system in campaign.systems.values())
+    assert one == other
+
+
 def test_the_falcon_study_has_its_five_configurations_models_batches_and_options() -> None:
     _, found = cells("falcon-study")
     assert {cell.configuration.ranks for cell in found} == {8}
