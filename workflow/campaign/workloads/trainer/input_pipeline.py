@@ -14,6 +14,7 @@ from campaign.workloads.trainer.dataset import Dataset, Record
 from campaign.workloads.trainer.models import Sample, Trainable, batch_of
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
+from campaign.workloads.trainer.rank_mesh import RankMesh
 from campaign.workloads.trainer.replayed_model import ReplayedFeed
 
 _DATASET_MIB = 256
@@ -26,17 +27,20 @@ def make_feed(
     """The feed of one rank and the bytes of one batch.
 
     A dataset has as many batches as the run reads, at most 256 MiB of them, or the size that is asked for.
-    Step k of rank r gets samples (k x world_size + r) x batch and on, so one rank with the batch of two sees what two see together.
+    Step k of rank r gets samples (k x world_size + r) x batch and on, so one rank with the batch of two sees what two see together;
+    ranks that a model is divided over all get those of their replica.
     OSError names a storage directory that fails.
     """
-    samples = spec.batch * spec.replicas
     options = spec.resolved_options()
     if spec.replay is not None:
         workers, micro_steps = int(options["loader_workers"]), int(options["accumulation"])
         return ReplayedFeed(spec.replay.read_s, spec.dilation, workers, micro_steps), spec.replay.read_bytes
 
+    mesh = RankMesh.of(options, world_size)
+    samples, replica = spec.batch * spec.replicas * mesh.replica, mesh.coordinates(rank)["dp"]
+
     def batch(step: int) -> Sample:
-        first = (step * world_size + rank) * samples
+        first = (step * mesh.data + replica) * samples
         return batch_of(trainable, range(first, first + samples), spec.seed)
 
     example = batch(0)

@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError
+from campaign.workloads.trainer.rank_mesh import RANK_ORDERS
 
 Family = Literal["resnet", "mobilenet", "yolo", "bert", "gpt", "transformers", "torchvision"]
 
@@ -101,6 +102,46 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         "state sharded (fully_shard). A single rank is not wrapped",
         choices=("ddp", "dp", "zero1", "fsdp"),
         default="ddp",
+    ),
+    "tensor_parallel": Option(
+        int,
+        "devices that each layer of a model is divided over (BERT and GPT): attention by heads, feed-forward and vocabulary by columns",
+        minimum=1,
+        maximum=1024,
+        default=1,
+    ),
+    "sequence_parallel": Option(
+        bool,
+        "with tensor_parallel: norms and shortcuts are divided over the same devices by tokens, instead of each doing all",
+        default=False,
+    ),
+    "pipeline_parallel": Option(
+        int,
+        "stages of consecutive layers that a model is divided into (BERT and GPT), each on devices of its own",
+        minimum=1,
+        maximum=1024,
+        default=1,
+    ),
+    "microbatches": Option(
+        int,
+        "with pipeline_parallel: parts of a replica's samples that pass through the stages one after the other; default: as many "
+        "as stages",
+        minimum=1,
+        maximum=4096,
+    ),
+    "pipeline_schedule": Option(
+        str,
+        "with pipeline_parallel: 1f1b: a stage does one backward pass after each forward pass, once the pipeline is full; gpipe: "
+        "all forward passes first",
+        choices=("1f1b", "gpipe"),
+        default="1f1b",
+    ),
+    "rank_order": Option(
+        str,
+        "with tensor_parallel or pipeline_parallel: dimensions by which ranks are numbered, the first one along neighbouring devices. "
+        "tp first keeps tensor parallelism inside a host; tp last puts it across hosts",
+        choices=RANK_ORDERS,
+        default=RANK_ORDERS[0],
     ),
     "accumulation": Option(
         int,

@@ -91,13 +91,16 @@ class PacedDevices:
         fallen = [max(0.0, after - before) / self._dilation for before, after in pairwise(self._late_s)]
         return tuple(map(sum, zip(fallen[::2], fallen[1::2], strict=True)))
 
-    def hold(self, network: nn.Module) -> None:
-        """Hold a network to the pace of the only device; before it is wrapped or sharded, with module names as in `operations`."""
+    def hold(self, network: nn.Module, pipelined: bool = False) -> None:
+        """Hold a network to the pace of the only device; before it is wrapped or sharded, with module names as in `operations`.
+
+        pipelined: whether a module is called again before the backward pass of a call, and all inputs have gradients.
+        """
 
         def advance(operations: float) -> None:
             self._pacer.advance(operations / self._rates[0])
 
-        self._pace(network, advance, advance)
+        self._pace(network, advance, advance, pipelined)
 
     def hold_replicas(self, replicas: CpuReplicas) -> None:
         """Hold each replica to the pace of its device: forward passes in its thread, backward passes all in the caller's."""
@@ -119,15 +122,18 @@ class PacedDevices:
             network: nn.Module = trainable.get_submodule("network")
             self._pace(network, partial(advance_forward, pacer, rate), partial(advance_backward, device))
 
-    def _pace(self, network: nn.Module, forward: _Advance, backward: _Advance) -> None:
+    def _pace(self, network: nn.Module, forward: _Advance, backward: _Advance, pipelined: bool = False) -> None:
         for name, operations in self._operations.items():
-            _PacedModule(network.get_submodule(name), operations, forward, backward)
+            _PacedModule(network.get_submodule(name), operations, forward, backward, pipelined)
 
 
 class _PacedModule:
     """Hooks of one module."""
 
-    def __init__(self, module: nn.Module, operations: float, forward: _Advance, backward: _Advance) -> None:
+    def __init__(
+        self, module: nn.Module, operations: float, forward: _Advance, backward: _Advance, pipelined: bool
+    ) -> None:
+        self._pipelined = pipelined
         self._operations = operations
         self._forward = forward
         self._backward = backward
@@ -143,7 +149,9 @@ class _PacedModule:
         # Weights keep the hooks of a call that is over; others go with their tensors.
         self._calls = [call for call in self._calls if not call.is_over()]
         # A replica's weights are attributes, because they are no leaves; those of a shard are other tensors than before it.
-        own = [tensor for part in module.modules() for tensor in (*part._parameters.values(), *vars(part).values())]
+        # Weights get gradients of every call, and do not tell which.
+        parts = () if self._pipelined else module.modules()
+        own = [tensor for part in parts for tensor in (*part._parameters.values(), *vars(part).values())]
         tensors = [t for t in (*tree_leaves((inputs, named_inputs)), *own) if isinstance(t, Tensor) and t.requires_grad]
         self._calls.append(_Call(tensors, lambda: self._backward(2 * self._operations)))
 

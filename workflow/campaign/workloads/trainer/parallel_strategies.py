@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,11 @@ from torch.utils.checkpoint import checkpoint
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
-from campaign.workloads.trainer.replayed_model import RootParallel, overlapped, sharing_optimizer
+from campaign.workloads.trainer.rank_mesh import is_divided
+from campaign.workloads.trainer.replayed_model import RootParallel, overlapped, own_elements, sharing_optimizer
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _DEFAULT_BUCKET_MIB, _FIRST_BUCKET_MIB = 25.0, 1.0  # of DistributedDataParallel
 
@@ -33,11 +37,16 @@ class Traffic:
     gradient_bytes: all gradients of the model in the type that they have in the backward pass. allreduce_bytes: S, what one rank
     hands to the all-reduces of gradients. communication_bytes: what one rank sends (of `dp`: one device, on average) when every
     collective is a ring: 2(N-1)/N of an all-reduce's S, (N-1)/N of the whole of an all-gather, a reduce-scatter or a broadcast.
+    Of a divided model, gradients are those of this rank's part, and tensor_bytes, pipeline_bytes and data_bytes say which kind of
+    parallelism sends how much of communication_bytes.
     """
 
     gradient_bytes: int
     allreduce_bytes: int | None = None
     communication_bytes: int | None = None
+    tensor_bytes: int | None = None
+    pipeline_bytes: int | None = None
+    data_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,8 @@ class Strategy:
     """A model in its strategy. `model(*batch)` is the mean loss of this process's samples, a scalar.
 
     reduce: called after the backward pass, reduces the gradients where that has not done it; before_step: called between that and
-    the optimizer's step; alone: a context without communication of gradients.
+    the optimizer's step; alone: a context without communication of gradients. learn: both passes of a batch, and its loss, where
+    they are not one after the other; losses: of all steps, from those that this process has seen.
     """
 
     name: Parallel
@@ -55,6 +65,8 @@ class Strategy:
     before_step: Callable[[], None]
     alone: Callable[[], AbstractContextManager[Any]]
     traffic: Traffic
+    learn: Callable[[models.Sample], Tensor] | None = None
+    losses: Callable[[Sequence[float]], Sequence[float]] = tuple
 
 
 def name_of(spec: TrainSpec, world_size: int) -> Parallel:
@@ -71,6 +83,11 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     if options["activation_checkpointing"]:
         for layer in trainable.layers():
             recompute(layer)
+    if is_divided(options):
+        # Here, not above: this import takes time, and only a divided model needs it.
+        from campaign.workloads.trainer.divided_model import divided
+
+        return divided(spec, trainable, device, world_size)
     make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
     strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable.full_size(), world_size))
     if options["compile"]:
@@ -107,7 +124,7 @@ def _replicated(
         masters.follow(optimizer)
     model: nn.Module = trainable
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext
-    reduce = _nothing
+    reduce = nothing
     if name == "dp":
         model = _data_parallel(trainable, device, spec) if spec.replay is None else RootParallel(trainable)
     elif name != "single" and not options["overlap"]:
@@ -117,17 +134,17 @@ def _replicated(
             trainable,
             device_ids=None if device.type == "cpu" else [device],
             init_sync=spec.replay is None,
-            **_bucket_caps(float(options["bucket_mib"]), spec.thinning),
+            **bucket_caps(float(options["bucket_mib"]), spec.thinning),
         )
         alone = wrapped.no_sync
-    return Strategy(name, model, optimizer, reduce, masters.take_gradients if masters else _nothing, alone, traffic)
+    return Strategy(name, model, optimizer, reduce, masters.take_gradients if masters else nothing, alone, traffic)
 
 
-def _nothing() -> None:
+def nothing() -> None:
     pass
 
 
-def _bucket_caps(bucket_mib: float, thinning: float) -> dict[str, Any]:
+def bucket_caps(bucket_mib: float, thinning: float) -> dict[str, Any]:
     """Buckets of DistributedDataParallel; as many of tensors that are thinned as of whole ones."""
     # A number switches the smaller first bucket off, the default one too.
     first_mib = [_FIRST_BUCKET_MIB] if bucket_mib == _DEFAULT_BUCKET_MIB else []
@@ -148,7 +165,7 @@ def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
 
 
 def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) -> Traffic:
-    """What a step communicates; trainable: as it is built, before it is wrapped, and of full size."""
+    """What a step communicates; trainable: as it is built or divided, before it is wrapped, and of full size."""
     options, name, half = spec.resolved_options(), name_of(spec, world_size), spec.precision == "fp16-o2"
     micro_steps, ranks = int(options["accumulation"]), max(world_size, spec.replicas)
     norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
@@ -156,13 +173,14 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
     gradients = weights = gathered = updated = 0
     for weight in trainable.parameters():
         in_half = half and id(weight) not in norms
-        size = weight.numel() * (2 if in_half else weight.element_size())
+        elements = own_elements(weight)
+        size = elements * (2 if in_half else weight.element_size())
         weights += size
         # A layer is gathered for its forward and again for its backward pass, everything else once, in each micro-step.
         gathered += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
         if weight.requires_grad:
             gradients += size
-            updated += weight.numel() * (4 if in_half else weight.element_size())  # the optimizer's weights are fp32
+            updated += elements * (4 if in_half else weight.element_size())  # the optimizer's weights are fp32
     match name:
         case "single":
             return Traffic(gradients)
@@ -212,32 +230,25 @@ def _sharded(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: Traffic
 ) -> Strategy:
     """Every device has its share of all weights; the optimizer updates fp32 shards, also with fp16-o2."""
+    from torch.distributed.device_mesh import init_device_mesh
+
     options, half = spec.resolved_options(), spec.precision == "fp16-o2"
-    _shard(trainable, device, world_size, half)
+    gradients_kept = shard(trainable, init_device_mesh(device.type, (world_size,)), half)
     kind, settings = trainable.optimizer_of(float(options["learning_rate"]))
-
-    @contextmanager
-    def gradients_kept() -> Iterator[None]:
-        trainable.set_requires_gradient_sync(False)  # type: ignore[operator]  # fully_shard changes the module's class
-        try:
-            yield
-        finally:
-            trainable.set_requires_gradient_sync(True)  # type: ignore[operator]
-
     optimizer = kind(trainable.parameters(), **settings)
-    reduce = _nothing if spec.replay is None else overlapped(trainable)
-    return Strategy("fsdp", trainable, optimizer, reduce, _nothing, gradients_kept, traffic)
+    reduce = nothing if spec.replay is None else overlapped(trainable)
+    return Strategy("fsdp", trainable, optimizer, reduce, nothing, gradients_kept, traffic)
 
 
-def _shard(trainable: models.Trainable, device: torch.device, world_size: int, half: bool) -> None:
-    """Shard in place over all ranks, each layer as a unit of its own. half: units compute and communicate in fp16.
+def shard(trainable: models.Trainable, mesh: DeviceMesh, half: bool) -> Callable[[], AbstractContextManager[Any]]:
+    """Shard in place over a mesh, each layer as a unit of its own; gives a context in which gradients are not reduced.
+
+    half: units compute and communicate in fp16.
 
     Layers give their weights back after their forward pass; the rest, which the backward pass begins and ends with, does not.
     """
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = init_device_mesh(device.type, (world_size,))
     policy = MixedPrecisionPolicy(param_dtype=torch.float16 if half else None, cast_forward_inputs=False)
     if half:
         norms = precision.norms_of(trainable)
@@ -251,3 +262,13 @@ def _shard(trainable: models.Trainable, device: torch.device, world_size: int, h
     for layer in trainable.layers():
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     fully_shard(trainable, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
+
+    @contextmanager
+    def gradients_kept() -> Iterator[None]:
+        trainable.set_requires_gradient_sync(False)  # type: ignore[operator]  # fully_shard changes the module's class
+        try:
+            yield
+        finally:
+            trainable.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+    return gradients_kept

@@ -245,5 +245,6 @@ class SeenTypes:
         """(of weights, of gradients), after a step."""
         if self._first is None or self._inside:
             return self._weights, self._gradients
-        weight = self._first.get_parameter("weight")
-        return weight.dtype, weight.dtype if weight.grad is None else weight.grad.dtype
+        weight: Any = self._first.weight  # no parameter where it is put together from a part for each pass
+        gradient = weight.grad if weight.is_leaf else None
+        return weight.dtype, weight.dtype if gradient is None else gradient.dtype

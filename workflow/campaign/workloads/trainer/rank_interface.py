@@ -234,6 +234,10 @@ class RankResult(BaseModel):
     allreduce_bytes_per_step: int | None = None  # S: what this rank hands to all-reduces of gradients
     # What this rank sends in a step where every collective is a ring; see parallel_strategies.Traffic.
     communication_bytes_per_step: int | None = None
+    # The same by kind of parallelism, of a divided model.
+    tensor_parallel_bytes_per_step: int | None = None
+    pipeline_parallel_bytes_per_step: int | None = None
+    data_parallel_bytes_per_step: int | None = None
     exposed_communication_s: float | None = None  # median step less that without all-reduce
     collectives_own_s: float | None = None  # of a replayed step: what its collectives take however little they carry
     allreduce_s: float | None = None  # bare all-reduces of as many bytes, median

@@ -87,7 +87,7 @@ class _WaitingOptimizer(torch.optim.Optimizer):
         self._element_s = element_s
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self._work(self._element_s * sum(_own_elements(p) for group in self.param_groups for p in group["params"]))
+        self._work(self._element_s * sum(own_elements(p) for group in self.param_groups for p in group["params"]))
 
 
 def sharing_optimizer(parameters: Sequence[Tensor], settings: dict[str, Any]) -> torch.optim.Optimizer:
@@ -108,8 +108,8 @@ def sharing_optimizer(parameters: Sequence[Tensor], settings: dict[str, Any]) ->
     return optimizer
 
 
-def _own_elements(parameter: Tensor) -> int:
-    """Those of this rank's shard."""
+def own_elements(parameter: Tensor) -> int:
+    """Those of this rank's part or shard."""
     return parameter.to_local().numel() if hasattr(parameter, "to_local") else parameter.numel()
 
 

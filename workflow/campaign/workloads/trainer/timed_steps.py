@@ -61,7 +61,7 @@ class Training:
         self.applied_steps = 0
         self.paced = paced
         if paced is not None and spec.replicas == 1:
-            paced.hold(trainable.network)
+            paced.hold(trainable.network, pipelined=int(spec.resolved_options()["pipeline_parallel"]) > 1)
         self.strategy = make_strategy(spec, trainable, device, world_size)
         if paced is not None and isinstance(self.strategy.model, CpuReplicas):
             paced.hold_replicas(self.strategy.model)
@@ -118,6 +118,8 @@ class Training:
 
     def _learn(self, batch: models.Sample) -> Tensor:
         """Forward and backward pass of one micro-step; its loss, detached."""
+        if self.strategy.learn is not None:
+            return self.strategy.learn(batch)
         with precision.autocast(self.spec.precision, self.device):
             loss: Tensor = self.model(*batch)
         share = loss if self._micro_steps == 1 else loss / self._micro_steps

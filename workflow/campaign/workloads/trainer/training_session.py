@@ -15,6 +15,7 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
 from campaign.workloads.trainer.rank_interface import Place, RankResult, TrainSpec
+from campaign.workloads.trainer.rank_mesh import RankMesh, division_refusal, is_divided, microbatches
 from campaign.workloads.trainer.replayed_model import ReplayedModel
 from campaign.workloads.trainer.timed_steps import (
     Training,
@@ -107,6 +109,10 @@ class Session:
         applied, waited_s = training.applied_steps, feed.waited_s
         window = measure(training.step, spec.measured_steps, clock, self._barrier)
         at_end = {**self._places(trainable), "losses": window.losses_on}
+        first_loss, *losses = training.strategy.losses(
+            (window.losses[0] if warmup.loss_first is None else warmup.loss_first, *window.losses)
+        )
+        window = replace(window, losses=tuple(losses))
         lost_s = None if paced is None else paced.lost_s()
         skipped = spec.measured_steps - (training.applied_steps - applied)
         traffic = training.strategy.traffic
@@ -114,6 +120,9 @@ class Session:
             "gradient_bytes": traffic.gradient_bytes,
             "allreduce_bytes_per_step": traffic.allreduce_bytes,
             "communication_bytes_per_step": traffic.communication_bytes,
+            "tensor_parallel_bytes_per_step": traffic.tensor_bytes,
+            "pipeline_parallel_bytes_per_step": traffic.pipeline_bytes,
+            "data_parallel_bytes_per_step": traffic.data_bytes,
             "input_bytes_per_step": input_bytes,
             "host_to_device_bytes_per_step": spec.replay and (spec.replay.host_to_device_bytes or None),
             "pace_lost_s": lost_s,
@@ -124,7 +133,7 @@ class Session:
                 **_memory_peaks(device),
                 "process_time_s": window.process_time_s,
                 "precision": precision.in_force(spec.precision, device, *seen.types()),
-                "loss_first": _finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
+                "loss_first": _finite(first_loss),
                 "loss_last": _finite(window.losses[-1]),
                 "flops_per_step": flops_per_step(spec) if place.rank == 0 else None,
                 "work_on": tuple(
@@ -214,8 +223,11 @@ class Session:
         if not spec.pace_gflops:
             return None
         counted = models.count(spec.model, models.shaping_options(spec.model, spec.options)) or {}
-        samples = spec.batch // int(spec.resolved_options()["accumulation"])
-        operations = {name: samples * each for name, each in counted.items()}
+        options = spec.resolved_options()
+        mesh = RankMesh.of(options, self.place.world_size)
+        samples = spec.batch * mesh.replica // (int(options["accumulation"]) * microbatches(options))
+        # All but the output of BERT, of next to no operations, is divided by tensor parallelism.
+        operations = {name: samples * each / mesh.tensor for name, each in counted.items()}
         own = spec.pace_gflops[self.place.rank * replicas :][:replicas]
         return PacedDevices(operations, (flops_per_step(spec) or 0.0) / replicas, own, alone=self.place.world_size == 1)
 
@@ -225,8 +237,10 @@ class Session:
             replayed = ReplayedModel(self.spec.replay, paced.advance)
             self._built["parameters"] = sum(parameter.numel() for parameter in replayed.full_size().parameters())
             return replayed
-        trainable = models.build(self.spec.model, self.spec.resolved_options())
-        trainable.to(self.device)
+        options = self.spec.resolved_options()
+        trainable = models.build(self.spec.model, options)
+        if not is_divided(options):  # the whole model may not fit on a device
+            trainable.to(self.device)
         if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
             self.flags.append("channels_last")
@@ -292,6 +306,8 @@ def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -
     options, name = spec.resolved_options(), name_of(spec, world_size)
     if spec.replay is not None:
         return None
+    if reason := division_refusal(spec.model, options, spec.batch, world_size * spec.replicas, spec.precision):
+        return reason
     if device.type == "cpu" and options["input"] == "h2d":
         return "input h2d copies from the host to a device; on a CPU they are the same memory"
     if reason := precision.unsupported_reason(spec.precision, device, options["emulation"] == "allow"):

@@ -41,11 +41,11 @@ class Trainable(nn.Module):
         self.inputs = inputs
         self.sample = sample
         self.optimizer: Literal["sgd", "adamw"] = optimizer
-        self._loss = loss
+        self.loss = loss
 
     def forward(self, *batch: Tensor) -> Tensor:
         """The loss of a batch, a scalar; every tensor has the batch as its first axis."""
-        return self._loss(self.network(*batch[: self.inputs]), *batch[self.inputs :])
+        return self.loss(self.network(*batch[: self.inputs]), *batch[self.inputs :])
 
     def full_size(self) -> Trainable:
         """Itself, or where it is thinned, the same with all bytes and without memory."""

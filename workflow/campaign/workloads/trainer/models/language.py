@@ -7,39 +7,25 @@ its input.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from campaign.workloads.trainer.transformer_sizes import BERT_SIZES, GPT_SIZES, Size
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
+__all__ = ["BERT_SIZES", "GPT_SIZES"]
 
 
-BERT_SIZES = {
-    "bert-nano": Size(layers=2, width=128, heads=2, vocabulary=2048),
-    "bert-base": Size(layers=12, width=768, heads=12, vocabulary=30522),
-    "bert-large": Size(layers=24, width=1024, heads=16, vocabulary=30522),
-}
-GPT_SIZES = {
-    "gpt-nano": Size(layers=2, width=128, heads=4, vocabulary=2048),
-    "gpt2": Size(layers=12, width=768, heads=12, vocabulary=50257),
-    "gpt2-medium": Size(layers=24, width=1024, heads=16, vocabulary=50257),
-}
+def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
+    """Self-attention over packed queries, keys and values: [n, tokens, heads x 3 x head_width] to [n, tokens, heads x head_width].
 
-
-def _attention(packed: Tensor, heads: int, dropout: float, causal: bool) -> Tensor:
-    """Self-attention over packed queries, keys and values: [n, tokens, 3 width] to [n, tokens, width]."""
-    samples, tokens, width = packed.shape[0], packed.shape[1], packed.shape[2] // 3
-    query, key, value = packed.view(samples, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4).unbind(0)
+    Head by head, so that a device that has some of the heads has a contiguous part.
+    """
+    samples, tokens, _ = packed.shape
+    query, key, value = packed.view(samples, tokens, -1, 3, head_width).permute(3, 0, 2, 1, 4).unbind(0)
     attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
-    return attended.transpose(1, 2).reshape(samples, tokens, width)
+    return attended.transpose(1, 2).reshape(samples, tokens, -1)
 
 
 def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
@@ -54,9 +40,11 @@ def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
 class BertLayer(nn.Module):
     """Self-attention and feed-forward, each with a shortcut and normalised after it; [n, tokens, width] to the same."""
 
+    feed_forward_ends = ("feed_forward.0", "feed_forward.2")
+
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
         self.dropout = dropout
         self.query_key_value = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
@@ -66,7 +54,7 @@ class BertLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         drop = self.dropout if self.training else 0.0
-        attended = self.attention_out(_attention(self.query_key_value(x), self.heads, drop, causal=False))
+        attended = self.attention_out(_attention(self.query_key_value(x), self.head_width, drop, causal=False))
         x = self.attention_norm(x + functional.dropout(attended, drop))
         normed: Tensor = self.feed_forward_norm(x + functional.dropout(self.feed_forward(x), drop))
         return normed
@@ -74,6 +62,11 @@ class BertLayer(nn.Module):
 
 class Bert(nn.Module):
     """Token ids and segment ids, both [n, tokens] int64, to start and end logits [n, tokens, 2]."""
+
+    ENTRY, EXIT = ("tokens", "positions", "segments", "embedding_norm"), ("answer",)
+    """Parts before and after the layers."""
+    ties_output = False
+    has_entry = has_exit = True
 
     def __init__(self, size: Size, dropout: float) -> None:
         super().__init__()
@@ -86,12 +79,17 @@ class Bert(nn.Module):
         self.answer = nn.Linear(size.width, 2)
         _initialise(self)
 
-    def forward(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
         position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
         x = self.tokens(token_ids) + self.positions(position_ids) + self.segments(segment_ids)
-        x = functional.dropout(self.embedding_norm(x), self.dropout if self.training else 0.0)
-        logits: Tensor = self.answer(self.layers(x))
+        return functional.dropout(self.embedding_norm(x), self.dropout if self.training else 0.0)
+
+    def head(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.answer(x)
         return logits
+
+    def forward(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
+        return self.head(self.layers(self.embed(token_ids, segment_ids)))
 
 
 def question(size: Size, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -112,9 +110,11 @@ def answer_loss(logits: Tensor, start: Tensor, end: Tensor) -> Tensor:
 class GptLayer(nn.Module):
     """Causal self-attention and feed-forward, each added to its normalised input; [n, tokens, width] to the same."""
 
+    feed_forward_ends = ("feed_forward_in", "feed_forward_out")
+
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
         self.dropout = dropout
         self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
@@ -126,13 +126,17 @@ class GptLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         drop = self.dropout if self.training else 0.0
         packed = self.query_key_value(self.attention_norm(x))
-        x = x + functional.dropout(self.attention_out(_attention(packed, self.heads, drop, causal=True)), drop)
+        x = x + functional.dropout(self.attention_out(_attention(packed, self.head_width, drop, causal=True)), drop)
         hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)), approximate="tanh")
         return x + functional.dropout(self.feed_forward_out(hidden), drop)
 
 
 class Gpt(nn.Module):
     """Token ids [n, tokens] int64 to logits of the next token [n, tokens, vocabulary]."""
+
+    ENTRY, EXIT = ("tokens", "positions"), ("norm", "tokens")
+    ties_output = True
+    has_entry = has_exit = True
 
     def __init__(self, size: Size, dropout: float) -> None:
         super().__init__()
@@ -144,11 +148,16 @@ class Gpt(nn.Module):
         # Both parts of every layer add to one sum; so scaled, it has the deviation of one at the start (section 2.3).
         _initialise(self, outward_std=0.02 / math.sqrt(2 * size.layers))
 
-    def forward(self, token_ids: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor) -> Tensor:
         position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
         x = self.tokens(token_ids) + self.positions(position_ids)
-        x = functional.dropout(x, self.dropout if self.training else 0.0)
-        return functional.linear(self.norm(self.layers(x)), self.tokens.weight)
+        return functional.dropout(x, self.dropout if self.training else 0.0)
+
+    def head(self, x: Tensor) -> Tensor:
+        return functional.linear(self.norm(x), self.tokens.weight)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        return self.head(self.layers(self.embed(token_ids)))
 
 
 def text(size: Size, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
