@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from campaign.accelerators import ACCELERATORS, Kind
@@ -11,6 +12,7 @@ from campaign.errors import ConfigError, nearest
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
+from campaign.workloads.trainer.rank_mesh import Dimension, RankMesh, division_refusal, is_divided
 from campaign.workloads.trainer_runs import outcome_of_ranks, ranks_step, strategy_objection, torch_missing
 
 _COLLECTIVE_TIME_OUT_S = 120.0
@@ -35,7 +37,12 @@ with another option, is recorded as `unsupported` with the reason.
 | `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
 | `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
 
-`batch` is the number of samples per device and optimizer step; `accumulation: k` splits it into k passes of `batch / k`. With
+`tensor_parallel` and `pipeline_parallel` divide one model over several devices. The rest of the devices is data parallelism:
+`ddp`, or `fsdp` with `tensor_parallel`. `rank_order` says which of them stay inside a host. Results have the bytes of each kind
+([Train large models](../how-to/large-models.md)).
+
+`batch` is the number of samples per device and optimizer step, also where a model is divided: t x p devices that share one model
+take `batch` x t x p samples together. `accumulation: k` splits it into k passes of `batch / k`. With
 `input: storage`, every rank writes a data set of real shapes to the configuration's storage (system key `storage`) and reads its
 samples from there.
 """
@@ -131,6 +138,11 @@ class TrainWorkload(Workload):
     def missing(self) -> str | None:
         return torch_missing()
 
+    def refusal(self, cell: Cell) -> str | None:
+        ranks = cell.configuration.ranks
+        why = division_refusal(self.model, self._options(cell), cell.batch, ranks, cell.precision)
+        return f"workload '{self.name}': {why}" if why else None
+
     def objection(self, cell: Cell, runs_on: Kind) -> str | None:
         if runs_on != "cuda" and cell.precision == "tf32":
             return f"tf32 is a mode of NVIDIA's tensor cores, and no mode of this kind of device: {ACCELERATORS[runs_on].title}"
@@ -172,4 +184,15 @@ class TrainWorkload(Workload):
         return ranks_step(run, specification, replicas)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        return outcome_of_ranks(run, ended, log, run.cell.configuration.ranks // self._replicas(run.cell))
+        found = outcome_of_ranks(run, ended, log, run.cell.configuration.ranks // self._replicas(run.cell))
+        return replace(found, metrics={**found.metrics, **self._spread(run)}) if found.metrics else found
+
+    def _spread(self, run: Run) -> Mapping[str, float]:
+        """Over how many hosts each group of a divided model spreads."""
+        options = self._options(run.cell)
+        if not is_divided(options):
+            return {}
+        mesh = RankMesh.of(options, run.cell.configuration.ranks)
+        hosts = [host for host, count in run.ranks_by_host.items() for _ in range(count)]
+        kinds: dict[str, Dimension] = {"tensor": "tp", "pipeline": "pp", "data": "dp"}
+        return {f"{kind}_parallel_hosts": float(mesh.hosts_of_a_group(each, hosts)) for kind, each in kinds.items()}

@@ -165,6 +165,7 @@ HALF: dict[str, tuple[int, dict[str, Any]]] = {
     for precision, parallel in (("fp16", "ddp"), ("fp16-o2", "ddp"), ("fp16-o2", "zero1"), ("fp16-o2", "fsdp"))
 }
 
+
 def tensor(**more: Any) -> dict[str, Any]:
     return options(tensor_parallel=2, **more)
 
@@ -253,7 +254,11 @@ def largest_difference(one: Parameters, other: Parameters) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in SCENARIOS if name.startswith(("adamw-", "sgd-")) and "single" not in name and name not in DIVIDED],
+    [
+        name
+        for name in SCENARIOS
+        if name.startswith(("adamw-", "sgd-")) and "single" not in name and name not in DIVIDED
+    ],
 )
 def test_the_parameters_are_those_of_one_rank_with_the_whole_batch(out: Path, name: str) -> None:
     reference = f"{name.partition('-')[0]}-single"

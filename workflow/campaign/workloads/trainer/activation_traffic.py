@@ -15,7 +15,7 @@ from campaign.workloads.trainer.transformer_sizes import GPT_SIZES, TRANSFORMER_
 
 _FULL, _HALF = 4, 2
 _LOSS_NUMBERS = 3
-"""Of each token, that devices with a part of the vocabulary each exchange: largest logit, sum of exponentials, logit of the target."""
+"""Of each token, exchanged between parts of the vocabulary: the largest logit, the sum of exponentials, the target's logit."""
 
 
 def layers_of_stage(layers: int, stage: int, stages: int) -> int:

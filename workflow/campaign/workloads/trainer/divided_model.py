@@ -15,7 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.activation_traffic import data_passes, pipeline_bytes, tensor_bytes
-from campaign.workloads.trainer.parallel_strategies import Strategy, Traffic, bucket_caps, nothing, shard, traffic_of
+from campaign.workloads.trainer.parallel_strategies import (
+    Strategy,
+    Traffic,
+    bucket_caps,
+    nothing,
+    recompute,
+    shard,
+    traffic_of,
+)
 from campaign.workloads.trainer.pipeline_stages import Pipeline, Stage, cut
 from campaign.workloads.trainer.rank_interface import TrainSpec
 from campaign.workloads.trainer.rank_mesh import Dimension, RankMesh, microbatches
@@ -28,6 +36,9 @@ def divided(spec: TrainSpec, trainable: models.Trainable, device: torch.device, 
     options = spec.resolved_options()
     shape = RankMesh.of(options, world_size)
     place = shape.coordinates(dist.get_rank())
+    if options["activation_checkpointing"]:
+        for layer in trainable.layers():
+            recompute(layer)
     mesh = DeviceMesh(device.type, torch.tensor(shape.table()), mesh_dim_names=("pp", "dp", "tp"))
     if shape.pipeline > 1:
         cut(trainable.network, place["pp"], shape.pipeline)
@@ -93,12 +104,11 @@ def _pipeline(
 
 
 def _tied(network: Any, shape: RankMesh, place: dict[Dimension, int]) -> Callable[[], None] | None:
-    """Adds up the gradients of a weight that the first and the last stage have. Collective, because groups are made by all ranks."""
-    table = shape.table()
-    ends = [[first, last] for first, last in zip(sum(table[0], []), sum(table[-1], []), strict=True)]
+    """Adds up the gradients of a weight that the first and the last stage have. Collective: all ranks make the groups."""
+    ends = [[stages[0], stages[-1]] for stages in shape.groups("pp")]
     if not network.ties_output:
         return None
-    group, _ = dist.new_subgroups_by_enumeration(ends)
+    group, _ = dist.new_subgroups_by_enumeration(ends)  # type: ignore[no-untyped-call]
     if place["pp"] not in (0, shape.pipeline - 1):
         return None
     weight = network.tokens.weight  # now, because DistributedDataParallel changes what the module has

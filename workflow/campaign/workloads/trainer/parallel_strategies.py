@@ -21,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
-from campaign.workloads.trainer.rank_mesh import is_divided
 from campaign.workloads.trainer.replayed_model import RootParallel, overlapped, own_elements, sharing_optimizer
 
 if TYPE_CHECKING:
@@ -83,11 +82,6 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     if options["activation_checkpointing"]:
         for layer in trainable.layers():
             recompute(layer)
-    if is_divided(options):
-        # Here, not above: this import takes time, and only a divided model needs it.
-        from campaign.workloads.trainer.divided_model import divided
-
-        return divided(spec, trainable, device, world_size)
     make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
     strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable.full_size(), world_size))
     if options["compile"]:

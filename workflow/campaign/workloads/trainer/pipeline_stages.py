@@ -19,7 +19,7 @@ from campaign.workloads.trainer import models
 _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
-def cut(network: nn.Module, stage: int, stages: int) -> None:
+def cut(network: Any, stage: int, stages: int) -> None:
     """Leave of a transformer what a stage has, in place and under the same names. Earlier stages have one layer more."""
     layers = network.layers
     own = torch.arange(len(layers)).tensor_split(stages)[stage].tolist()
@@ -79,7 +79,9 @@ class Pipeline:
 
     def __call__(self, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
         losses: list[Tensor] = []
-        named = {f"target{index}": tensor for index, tensor in enumerate(targets)} if self._network.has_exit else {}
+        named: dict[str, Any] = {}
+        if self._network.has_exit:
+            named = {f"target{index}": tensor for index, tensor in enumerate(targets)}
         given = inputs if self._network.has_entry else ()
         self._schedule.step(*given, target=self._no_target, losses=losses, return_outputs=False, **named)
         return torch.stack(losses).sum().detach() if losses else torch.zeros((), device=self._device)

@@ -39,7 +39,7 @@ class RankMesh:
         tensor, pipeline = (int(options[name]) for name in DIVIDING)
         data, rest = divmod(ranks, tensor * pipeline)
         if rest or not data:
-            raise ValueError(f"{ranks} ranks are not a multiple of {tensor} x {pipeline}")
+            raise ValueError(f"{ranks} ranks are no multiple of {tensor} x {pipeline}")
         return cls(tensor, pipeline, data, str(options["rank_order"]))
 
     @property
@@ -78,10 +78,9 @@ class RankMesh:
 def division_refusal(model: str, options: Mapping[str, Scalar], batch: int, ranks: int, precision: str) -> str | None:
     """Why the ranks cannot divide the model as the options say, with the remedy; None where they can. options: resolved ones."""
     tensor, pipeline = (int(options[name]) for name in DIVIDING)
+    if options["sequence_parallel"] and tensor == 1:
+        return "sequence_parallel divides what tensor parallelism leaves whole; set tensor_parallel above 1, or leave it out"
     if not is_divided(options):
-        set_alone = [name for name in ("sequence_parallel",) if options[name]]
-        if set_alone:
-            return "sequence_parallel divides what tensor parallelism leaves whole; set tensor_parallel above 1, or leave it out"
         return None
     size = TRANSFORMER_SIZES.get(model)
     if size is None:
@@ -90,10 +89,12 @@ def division_refusal(model: str, options: Mapping[str, Scalar], batch: int, rank
     if ranks % (tensor * pipeline):
         return (
             f"tensor_parallel {tensor} x pipeline_parallel {pipeline} divides a model over {tensor * pipeline} devices, and {ranks} "
-            f"are not a multiple of that; use such a number of devices, or exclude these cells"
+            "are no multiple of that; use such a number of devices, or exclude these cells"
         )
     if size.heads % tensor:
-        return f"tensor_parallel {tensor}: {model} has {size.heads} attention heads; set it to a divisor of {size.heads}"
+        return (
+            f"tensor_parallel {tensor}: {model} has {size.heads} attention heads; set it to a divisor of {size.heads}"
+        )
     if pipeline > size.layers:
         return f"pipeline_parallel {pipeline}: {model} has {size.layers} layers; set it to at most {size.layers}"
     samples, parts = batch * tensor * pipeline, microbatches(options)
@@ -102,10 +103,10 @@ def division_refusal(model: str, options: Mapping[str, Scalar], batch: int, rank
             f"microbatches {parts}: a replica's {samples} samples (batch {batch} x {tensor * pipeline} devices) cannot be divided into "
             "so many; set it to a divisor"
         )
-    if options["sequence_parallel"] and tensor == 1:
-        return "sequence_parallel divides what tensor parallelism leaves whole; set tensor_parallel above 1, or leave it out"
     if options["sequence_parallel"] and int(options["seq_len"]) % tensor:
-        return f"sequence_parallel: seq_len {options['seq_len']} is not a multiple of tensor_parallel {tensor}; set it to one"
+        return (
+            f"sequence_parallel: seq_len {options['seq_len']} is no multiple of tensor_parallel {tensor}; set it to one"
+        )
     return _unfit(options, pipeline, precision)
 
 

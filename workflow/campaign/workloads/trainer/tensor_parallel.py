@@ -7,6 +7,7 @@ parallelism (Korthikanti et al. 2022), norms and shortcuts by tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -28,9 +29,9 @@ _TOKENS = 1  # axis of activations
 
 
 def divide(trainable: models.Trainable, mesh: DeviceMesh, by_tokens: bool) -> None:
-    """Divide the layers, the vocabulary and the loss over a one-dimensional mesh, in place; what a stage does not have is left out."""
-    network = trainable.network
-    for layer in network.layers:  # type: ignore[union-attr]  # of a transformer
+    """Divide the layers, the vocabulary and the loss over a one-dimensional mesh, in place; a stage has some of them."""
+    network: Any = trainable.network
+    for layer in network.layers:
         if not isinstance(layer, nn.Identity):
             parallelize_module(layer, mesh, _layer_plan(layer, by_tokens))
     if not isinstance(network.tokens, nn.Identity):
@@ -54,10 +55,14 @@ def divide(trainable: models.Trainable, mesh: DeviceMesh, by_tokens: bool) -> No
         # For good: a rank trains one model, and the backward pass needs it, too.
         loss_parallel().__enter__()
         loss = trainable.loss
-        trainable.loss = lambda *arguments: loss(*arguments).full_tensor()
+        trainable.loss = lambda *arguments: _whole(loss(*arguments))
 
 
-def _layer_plan(layer: nn.Module, by_tokens: bool) -> dict[str, ParallelStyle]:
+def _whole(loss: Tensor) -> Tensor:
+    return loss.full_tensor() if isinstance(loss, DTensor) else loss
+
+
+def _layer_plan(layer: Any, by_tokens: bool) -> dict[str, ParallelStyle]:
     whole = Shard(_TOKENS) if by_tokens else Replicate()
     first, last = layer.feed_forward_ends
     plan: dict[str, ParallelStyle] = {
@@ -72,8 +77,8 @@ def _layer_plan(layer: nn.Module, by_tokens: bool) -> dict[str, ParallelStyle]:
 
 
 def divide_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Each gradient is divided as its weight is. Those of norms that saw some of the tokens are summed; those of the vocabulary, which
-    every device has as a whole, are cut."""
+    """Each gradient is divided as its weight is: those of norms, which saw some of the tokens, are summed; those of the vocabulary,
+    which every device has as a whole, are cut."""
     for parameter in parameters:
         gradient = parameter.grad
         if isinstance(parameter, DTensor) and isinstance(gradient, DTensor):

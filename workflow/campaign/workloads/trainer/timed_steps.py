@@ -24,6 +24,7 @@ from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
+from campaign.workloads.trainer.rank_mesh import is_divided
 
 _SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
 _SETTLED_AFTER = 3
@@ -62,7 +63,13 @@ class Training:
         self.paced = paced
         if paced is not None and spec.replicas == 1:
             paced.hold(trainable.network, pipelined=int(spec.resolved_options()["pipeline_parallel"]) > 1)
-        self.strategy = make_strategy(spec, trainable, device, world_size)
+        if is_divided(spec.resolved_options()):
+            # Here, not above: this import takes time, and only a divided model needs it.
+            from campaign.workloads.trainer.divided_model import divided
+
+            self.strategy = divided(spec, trainable, device, world_size)
+        else:
+            self.strategy = make_strategy(spec, trainable, device, world_size)
         if paced is not None and isinstance(self.strategy.model, CpuReplicas):
             paced.hold_replicas(self.strategy.model)
         self.strategy.optimizer.register_step_post_hook(self._count)
