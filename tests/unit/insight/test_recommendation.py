@@ -158,6 +158,23 @@ def test_a_model_that_is_wrong_chooses_nothing_and_says_so() -> None:
     assert all(each.measured for each in best.tied)
 
 
+def test_of_models_divided_over_devices_only_measurements_are_recommended() -> None:
+    """The formula would take their activations for one all-reduce of gradients over all ranks."""
+
+    def sent(at: Configuration, workload: str, rate: float) -> dict[str, float]:
+        found = {
+            "communication_bytes_per_step": 2e9,
+            "tensor_parallel_bytes_per_step": 2e9 if workload == "big" else 0.0,
+        }
+        return found if at.ranks > 1 else {"gradient_bytes": 1e9}
+
+    several = [shape for shape in model_data.SHAPES if shape.ranks > 1]
+    measured = model_data.tables(several, workloads=("big", "small"), metrics=sent)
+    said = {model.workload: model for model in recommend(measured).models}
+    assert "does not describe models divided over devices" in said["big"].sentence
+    assert said["small"].error_median_pct is not None
+
+
 def test_cheapest_within_counts_device_hours_of_those_that_are_fast_enough(planted: Tables) -> None:
     where = ["measured and attach == 'local'"]
     near, far = recommend(planted, "cheapest-within:5%", "cheapest-within:90%", where=where).answers

@@ -216,12 +216,17 @@ def _said(each: Modelled) -> ModelSaid:
         "trusted": each.trusted,
     }
     if fitted is None or checked is None:
+        why = (
+            "the formula does not describe models divided over devices"
+            if each.divided
+            else "too few configurations for a model"
+        )
         return ModelSaid(
             **common,
             parts="",
             error_median_pct=None,
             error_worst_pct=None,
-            sentence=f"{about}: too few configurations for a model; only what was measured is recommended.",
+            sentence=f"{about}: {why}; only what was measured is recommended.",
         )
     known = bool(np.isfinite(checked.median_pct))
     far, told = int((np.abs(checked.error_pct) > TRUSTED_PCT).sum()), int(np.isfinite(checked.error_pct).sum())

@@ -20,7 +20,7 @@ import pandas as pd
 
 from campaign.insight.recommend.fit import Checked, Fitted, fit, predict
 from campaign.insight.recommend.fit import check as check_model
-from campaign.insight.recommend.observations import LinkStart, Observed, observed, with_ways
+from campaign.insight.recommend.observations import LinkStart, Observed, divided_cells, observed, with_ways
 from campaign.insight.recommend.shape_enumeration import COLUMNS, Pool, name, possible
 from campaign.statistics import comparisons, student_quantile
 from campaign.statistics.comparisons import Design
@@ -72,6 +72,7 @@ class Modelled:
     observed: Observed
     fitted: Fitted | None
     checked: Checked | None
+    divided: bool = False
 
     @property
     def untrusted(self) -> tuple[str, ...]:
@@ -103,10 +104,14 @@ def modelled(
     """Models of all workloads, or of these. replayed: the links that replayed workloads are predicted over, by default the same."""
     chosen = cells[cells["workload"].isin(list(workloads))] if workloads else cells
     found = []
-    for each in observed(runs, chosen, named, [way for way, known in links.items() if known.known]):
+    known_ways = [way for way, known in links.items() if known.known]
+    by_formula = ~chosen["cell_id"].isin(divided_cells(runs))
+    for each in observed(runs, chosen[by_formula], named, known_ways):
         fitted = fit(each, replayed if replayed and _replayed(each.cells).any() else links)
         found.append(Modelled(each, fitted, check_model(fitted) if fitted else None))
-    return found
+    # What a divided model exchanges grows with the batch, and is not one all-reduce over all ranks.
+    own = observed(runs, chosen[~by_formula], named, known_ways)
+    return [*found, *(Modelled(each, None, None, divided=True) for each in own)]
 
 
 def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, Pool]) -> pd.DataFrame:

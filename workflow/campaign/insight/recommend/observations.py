@@ -134,6 +134,13 @@ def observed(
     return found
 
 
+def divided_cells(runs: pd.DataFrame) -> Sequence[str]:
+    """Cells whose model was divided over several devices."""
+    kinds = [name for name in ("tensor_parallel_bytes_per_step", "pipeline_parallel_bytes_per_step") if name in runs]
+    cells: list[str] = runs.loc[(runs[kinds] > 0).any(axis="columns"), "cell_id"].unique().tolist()
+    return cells
+
+
 def _strategies(groups: Sequence[tuple[Any, ...]], named: Sequence[str]) -> list[str]:
     """The strategy of each group, by those options that differ."""
     columns = [(name, [group[place] for group in groups]) for place, name in enumerate(named)]

@@ -120,10 +120,7 @@ class Decoder:
     def _own(self, name: str, weight: Tensor) -> Tensor:
         """This process's part of a weight or bias."""
         ranks, rank = self._group.size, self._group.rank
-        if "query_key_value" in name:
-            # Of queries, keys and values alike; heads stand one after the other in each of them.
-            return weight.view(3, -1, *weight.shape[1:]).chunk(ranks, 1)[rank].flatten(0, 1)
-        if "feed_forward_in" in name:
+        if "query_key_value" in name or "feed_forward_in" in name:
             return weight.chunk(ranks)[rank].contiguous()
         if name.endswith("_out.weight"):
             return weight.chunk(ranks, 1)[rank].contiguous()
@@ -165,7 +162,7 @@ class Decoder:
 
     def _attention(self, layer: int, packed: Tensor, feeds: Sequence[Feed]) -> Tensor:
         """Causal attention of each feed to its own sequence, whose keys and values are added to the cache."""
-        heads = packed.view(len(packed), 3, self._heads, -1).permute(1, 2, 0, 3)
+        heads = packed.view(len(packed), self._heads, 3, -1).permute(2, 1, 0, 3)
         query, keys_values = heads[:1], heads[1:]
         found, first = [], 0
         for feed in feeds:
