@@ -16,7 +16,8 @@ from torch import nn
 from campaign.errors import ConfigError
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, MODELS, resolve_options
-from campaign.workloads.trainer.models import Sample, batch_of, build, language, yolo
+from campaign.workloads.trainer.models import Sample, batch_of, build, yolo
+from campaign.workloads.trainer.transformer_sizes import GPT_SIZES
 
 REDUCED = sorted(name for name, info in MODELS.items() if "reduced" in info.description)
 # Parameters, and operations of one sample's forward pass, to the precision that they are published or were derived by hand with.
@@ -95,7 +96,7 @@ def test_a_new_language_model_expects_every_token_alike() -> None:
     torch.manual_seed(0)
     trainable = build("gpt-nano", MODELS["gpt-nano"].default_options)
     loss = trainable(*batch_of(trainable, range(4), 1))
-    assert loss.item() == pytest.approx(math.log(language.GPT_SIZES["gpt-nano"].vocabulary), rel=0.02)
+    assert loss.item() == pytest.approx(math.log(GPT_SIZES["gpt-nano"].vocabulary), rel=0.02)
 
 
 @settings(deadline=None, max_examples=10)

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from campaign.errors import ConfigError
 from campaign.workloads.gpt_server.batching import Feed
-from campaign.workloads.trainer.models.language import GPT_SIZES, Gpt, Size
+from campaign.workloads.trainer.models.language import Gpt
+from campaign.workloads.trainer.transformer_sizes import GPT_SIZES, Size
 
 SIZES: Mapping[str, Size] = {**GPT_SIZES, "gpt-mini": Size(layers=4, width=256, heads=8, vocabulary=2048)}
 

@@ -85,11 +85,13 @@ def division_refusal(model: str, options: Mapping[str, Scalar], batch: int, rank
     size = TRANSFORMER_SIZES.get(model)
     if size is None:
         known = ", ".join(sorted(TRANSFORMER_SIZES))
-        return f"model {model} cannot be divided over devices; set tensor_parallel and pipeline_parallel to 1, or train one of {known}"
+        return (
+            f"model {model} cannot be divided; set tensor_parallel and pipeline_parallel to 1, or train one of {known}"
+        )
     if ranks % (tensor * pipeline):
         return (
-            f"tensor_parallel {tensor} x pipeline_parallel {pipeline} divides a model over {tensor * pipeline} devices, and {ranks} "
-            "are no multiple of that; use such a number of devices, or exclude these cells"
+            f"tensor_parallel {tensor} x pipeline_parallel {pipeline} divides a model over {tensor * pipeline} devices, "
+            f"and {ranks} are no multiple of that; use such a number of devices, or exclude these cells"
         )
     if size.heads % tensor:
         return (
@@ -100,8 +102,8 @@ def division_refusal(model: str, options: Mapping[str, Scalar], batch: int, rank
     samples, parts = batch * tensor * pipeline, microbatches(options)
     if samples % parts:
         return (
-            f"microbatches {parts}: a replica's {samples} samples (batch {batch} x {tensor * pipeline} devices) cannot be divided into "
-            "so many; set it to a divisor"
+            f"microbatches {parts}: a replica's {samples} samples (batch {batch} x {tensor * pipeline} devices) cannot be "
+            "divided into so many; set it to a divisor"
         )
     if options["sequence_parallel"] and int(options["seq_len"]) % tensor:
         return (
@@ -122,13 +124,19 @@ def _unfit(options: Mapping[str, Scalar], pipeline: int, precision: str) -> str 
     if parallel not in ("ddp", "fsdp"):
         return f"parallel {parallel} takes a whole model on each device; set parallel: ddp or fsdp, or divide no model"
     if parallel == "fsdp" and pipeline > 1:
-        return "parallel fsdp would gather the weights of a pipeline stage for every microbatch; set parallel: ddp, or pipeline_parallel: 1"
+        return (
+            "parallel fsdp would gather the weights of a pipeline stage for every microbatch; set parallel: ddp, or "
+            "pipeline_parallel: 1"
+        )
     if precision.startswith("fp16"):
         return f"{precision} scales gradients, and the ranks of a divided model would not agree on the scale; use bf16"
     if pipeline > 1 and int(options["accumulation"]) > 1:
         return "accumulation: a pipeline divides its samples by microbatches; set microbatches, and accumulation: 1"
     if options["input"] == "storage":
-        return "input storage: each rank reads samples of its own, and those of a divided model need the same ones; set input: resident"
+        return (
+            "input storage: each rank reads samples of its own, and those of a divided model need the same ones; set "
+            "input: resident"
+        )
     for name in ("compile", "measure_communication"):
         if options[name]:
             return f"{name} is not available for a divided model; set it to false, or divide no model"

@@ -14,6 +14,7 @@ from campaign.documents.cell import Scalar
 from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, model_info, resolve_options
 from campaign.workloads.trainer.models import classification, foreign, language, yolo
 from campaign.workloads.trainer.rank_interface import TrainSpec
+from campaign.workloads.trainer.transformer_sizes import BERT_SIZES, GPT_SIZES
 
 Sample = tuple[Tensor, ...]
 _CLASSES = 1000
@@ -100,11 +101,11 @@ def build(model: str, options: Mapping[str, Scalar], device: torch.device | str 
                 detector = yolo.Detector(yolo.SIZES[model])
                 return Trainable(detector, yolo.loss, 1, lambda rng: (_image(image_px, rng), yolo.boxes(rng)), "sgd")
             case "bert":
-                bert = language.BERT_SIZES[model]
+                bert = BERT_SIZES[model]
                 sample = partial(language.question, bert, seq_len)
                 return Trainable(language.Bert(bert, dropout), language.answer_loss, 2, sample, "adamw")
             case "gpt":
-                gpt = language.GPT_SIZES[model]
+                gpt = GPT_SIZES[model]
                 sample = partial(language.text, gpt, seq_len)
                 return Trainable(language.Gpt(gpt, dropout), language.next_token_loss, 1, sample, "adamw")
             case "transformers":

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from campaign.workloads.trainer.transformer_sizes import BERT_SIZES, GPT_SIZES, Size
-
-__all__ = ["BERT_SIZES", "GPT_SIZES"]
+from campaign.workloads.trainer.transformer_sizes import Size
 
 
 def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
