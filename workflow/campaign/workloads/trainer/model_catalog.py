@@ -105,7 +105,8 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     ),
     "tensor_parallel": Option(
         int,
-        "devices that each layer of a model is divided over (BERT, GPT): attention by heads, feed-forward and vocabulary by columns",
+        "devices that each layer of a model is divided over (BERT, GPT): attention by heads, feed-forward and vocabulary by "
+        "columns",
         minimum=1,
         maximum=1024,
         default=1,
@@ -138,8 +139,8 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     ),
     "rank_order": Option(
         str,
-        "with tensor_parallel or pipeline_parallel: dimensions by which ranks are numbered, first the one along neighbouring devices. "
-        "tp first keeps tensor parallelism inside a host; tp last puts it across hosts",
+        "with tensor_parallel or pipeline_parallel: dimensions by which ranks are numbered, first the one along neighbouring "
+        "devices. tp first keeps tensor parallelism inside a host; tp last puts it across hosts",
         choices=RANK_ORDERS,
         default=RANK_ORDERS[0],
     ),
