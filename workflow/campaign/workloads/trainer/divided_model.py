@@ -55,7 +55,7 @@ def divided(spec: TrainSpec, trainable: models.Trainable, device: torch.device, 
     elif shape.data > 1:
         module = wrapped = DistributedDataParallel(
             module,
-            device_ids=[device] if device.type == "cuda" else None,
+            device_ids=None if device.type == "cpu" else [device],
             device_mesh=mesh["dp"],
             **bucket_caps(float(options["bucket_mib"]), 1.0),
         )
