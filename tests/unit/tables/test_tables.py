@@ -32,6 +32,8 @@ def runs(plan: list[PlannedCell]) -> pd.DataFrame:
 
 
 def test_one_row_a_run_with_axes_and_derived_numbers() -> None:
+    told = synthetic.record(ONE, 1, 100.0).model_copy(update={"ran_on": ("cuda:0 5f6b", "cuda:1 7a2c")})
+    assert runs_table([told]).iloc[0]["ran_on"] == "cuda:0 5f6b, cuda:1 7a2c"
     row = runs_table([synthetic.record(ONE, 1, 100.0)]).iloc[0]
     assert (row["ranks"], row["devices"], row["batch_global"]) == (2, 2, 16)
     assert row["throughput_per_device_per_s"] == 50.0

@@ -81,6 +81,7 @@ RUNS: Columns = {
     "idle_before_s": (NUMBER, "since the end of the run before on the same lease; null for its first"),
     "lease_id": (TEXT, "use of a lease that it was measured on"),
     "host_names": (TEXT, "hosts, joined by ', '"),
+    "ran_on": (TEXT, "devices that its ranks say their work was on, joined by ', '; empty where nothing reports it"),
     "flags": (TEXT, "what a reader of the number should know, joined by ', '"),
     "log": (TEXT, "path of the log in the results directory, or where it was imported from"),
     "stopped": (TEXT, "why it is its cell's last repetition, where a target ended them"),

@@ -104,6 +104,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         # Logs that name no lease may all be of one composition, and nothing is concluded from their being several.
         "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(NO_LEASE_SAID) else record.lease_id,
         "host_names": ", ".join(record.hosts),
+        "ran_on": ", ".join(record.ran_on),
         "flags": ", ".join(record.flags),
         "log": record.log or (record.source.path if record.source else ""),
         "stopped": record.stopped,
