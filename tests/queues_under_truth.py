@@ -16,8 +16,6 @@ from campaign.workloads.load.generator import apply
 from tests.queueing_theory import Distribution, md1, mmc, quantile
 from tests.simulated_clock import run_simulated
 
-BATCHES = 10
-
 
 @dataclass(frozen=True)
 class Queue:
@@ -54,23 +52,23 @@ def measured(queue: Queue, requests: int, seed: int, tokens: int = 5) -> tuple[l
     return done[-requests:], server
 
 
-def covers(requests: list[Request], percent: int, truth_s: float) -> bool:
-    """Whether the share of requests that meet theory's percentile has its percent in a 95 % interval over batches of the run."""
-    size = len(requests) // BATCHES
-    shares = [
-        fmean(row.e2e_ms <= truth_s * 1e3 + 1e-6 for row in requests[i : i + size])
-        for i in range(0, size * BATCHES, size)
-    ]
-    half = student.ppf(0.975, BATCHES - 1) * stdev(shares) / math.sqrt(BATCHES)
-    return abs(fmean(shares) - percent / 100) <= half
-
-
-def coverage(queue: Queue, runs: int, requests: int) -> dict[int, int]:
-    """Percent -> runs that cover theory's percentile."""
+def shares(queue: Queue, runs: int, requests: int) -> dict[int, list[float]]:
+    """Percent -> of each run the share of its requests that meet theory's percentile."""
     truth = queue.quantiles
-    found = dict.fromkeys(truth, 0)
+    found: dict[int, list[float]] = {percent: [] for percent in truth}
     for seed in range(1, runs + 1):
         done, _ = measured(queue, requests, seed, tokens=2)
         for percent, truth_s in truth.items():
-            found[percent] += covers(done, percent, truth_s)
+            found[percent].append(fmean(row.e2e_ms <= truth_s * 1e3 + 1e-6 for row in done))
     return found
+
+
+def covering(found: list[float], percent: int) -> int:
+    """Runs whose 95 % interval has the percent, by the standard deviation of runs."""
+    half = student.ppf(0.975, len(found) - 1) * stdev(found)
+    return sum(abs(share - percent / 100) <= half for share in found)
+
+
+def errors_of_mean(found: list[float], percent: int) -> float:
+    """How many standard errors all runs together are off."""
+    return (fmean(found) - percent / 100) / (stdev(found) / math.sqrt(len(found)))

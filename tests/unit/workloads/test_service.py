@@ -29,6 +29,7 @@ from campaign.workloads.service_run import __main__ as program
 from campaign.workloads.service_run.server_metrics import metrics_of
 from campaign.workloads.service_run.specification import ServerMetrics
 from tests.campaign_files import ids, load, one_cell, one_run
+from tests.unit.workloads.parsed import LOGS
 
 SERVER = Path(__file__).with_name("serving_program.py")
 LOAD = {"requests": 8, "rate_per_s": 100, "arrivals": "fixed", "prompt_tokens": 8, "output_tokens": 2}
@@ -194,6 +195,19 @@ def test_a_client_writes_or_prints_its_numbers(measure: Measure) -> None:
     writing = {"command": ["sh", "-c", "echo rate 7; echo rate 8 >{result}"], "parsers": [RATE]}
     found = measure(service(client=writing))
     assert (found.throughput_per_s, found.requests) == (8, None)
+
+
+def test_requests_that_a_client_writes_one_by_one_are_those_of_the_run(measure: Measure) -> None:
+    command = ["sh", "-c", f"cp {LOGS}/vllm/detailed.log {{result}}"]
+    found = measure(service(client={"command": command, "parser": "vllm"}, errors_at_most_pct=50))
+    assert found.requests is not None
+    assert (found.status, found.requests.intended_s, found.requests.in_window) == ("ok", (0.0, 0.5, 1.25), (True,) * 3)
+
+
+def test_a_wrong_file_of_prompts_is_named(measure: Measure) -> None:
+    found = measure(service(load={**LOAD, "prompts": "/none.jsonl"}))
+    assert found.failure is not None
+    assert "/none.jsonl: cannot be read" in found.failure.reason
 
 
 def test_errors_that_a_client_counts_make_a_run_invalid(measure: Measure) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -17,12 +18,13 @@ from pydantic import Field, ValidationError, model_validator
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Argument, Model, Precision
 from campaign.documents.record import Failure, Status
+from campaign.documents.requests import Requests
 from campaign.errors import LaunchError, first_problem, problems_of
 from campaign.files import hash_of
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import RESERVED, check_template, fill, run_values, texts
 from campaign.workloads.failures import classify
-from campaign.workloads.load import Load
+from campaign.workloads.load import Load, columns
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Reading, Scope, read_log
 from campaign.workloads.parsers.expressions import hints, read_expressions
@@ -300,6 +302,7 @@ class ServiceWorkload(Workload):
             throughput_per_s=reading.metrics.get("requests_per_s") if rate is None else rate,
             metrics={**reading.metrics, **result.metrics},
             flags=(*reading.flags, *result.flags),
+            requests=Requests.of(columns(reading.requests), (0.0, math.inf)) if reading.requests else None,
         )
 
     def _reading(self, client: Client, run: Run) -> Reading:

@@ -69,7 +69,7 @@ async def _built_in(specification: Specification, keys: dict[str, Any], server: 
                 said = time.monotonic()
                 say(f"{_counted(ended)} after {time.time() - started:.0f} s")
         requests = applied.result()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise Failed("load_failed", f"the load could not be applied: {error}") from error
     finally:
         applied.cancel()
