@@ -154,7 +154,7 @@ def _sentence(row: Any, rows: pd.DataFrame, baseline: str) -> str:
         held = wording.with_interval(row["rate"], low, high, lambda rate: f"{per_s(rate)} requests/s", compositions)
     of = "every objective" if row["found"] == "none fails" else limit_words(row["decides"], row["limit"])
     text = f"{wording.describe(row, named)} holds {of}: {held}"
-    if row["configuration"] == baseline or row["ratio"] != row["ratio"]:
+    if row["configuration"] in baseline.split(", ") or row["ratio"] != row["ratio"]:
         return f"{text}."
     low, high = row["ratio_low"], row["ratio_high"]
     ratio = verdict.measured(row, (row["ratio"], low, high), wording.times)
@@ -163,6 +163,7 @@ def _sentence(row: Any, rows: pd.DataFrame, baseline: str) -> str:
 
 def _picture(panels: plot.Panels, baseline: str) -> str:
     names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))
+    baselines = set(baseline.split(", "))
     figure, axes = plot.grid(len(panels.shown), height_in=0.9 + 0.3 * max(2, min(len(names), plot.MOST_PANELS * 2)))
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(only, panel.label)
@@ -170,7 +171,7 @@ def _picture(panels: plot.Panels, baseline: str) -> str:
         for place, row in enumerate(own):
             look = plot.look(names.index(row["configuration"]))
             _point(only, place, row, look)
-            if row["configuration"] == baseline and row["rate"] == row["rate"]:
+            if row["configuration"] in baselines and row["rate"] == row["rate"]:
                 only.axvline(row["rate"], color=plot.INK, linewidth=0.9, linestyle=":")
         only.set_yticks(range(len(own)), [str(row["configuration"]) for row in own])
         only.set_ylim(len(own) - 0.4, -0.6)
@@ -180,7 +181,7 @@ def _picture(panels: plot.Panels, baseline: str) -> str:
             only.set_ylabel("configuration")
         else:
             only.tick_params(labelleft=len(own) != len(names))
-    if any(baseline in set(panel.rows["configuration"]) for panel in panels.shown):
+    if baselines & set(names):
         plot.legend(figure, [Line2D([], [], color=plot.INK, linestyle=":", label=f"baseline {baseline}")])
     return plot.to_svg(figure)
 

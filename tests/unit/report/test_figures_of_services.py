@@ -72,6 +72,8 @@ def test_the_highest_rate_is_what_was_planted_and_its_ratio_is_tested(data: Figu
     assert slower["ratio_low"] < (0.7 * SERVED_PER_S - spare) / HOLDS < slower["ratio_high"] < 1
     assert slower["p_holm"] < 0.05
     assert (slower["compositions"], slower["decides"]) == (3, "p90 ttft_ms")
+    each = unpainted("highest_rate", replace(data, baseline="1x4-local, of-another-system")).data
+    assert each.set_index("configuration").loc["1x4-fabric", "ratio"] == slower["ratio"]
     fast = rows.loc["1x8-local"]
     assert (fast["found"], fast["rate_low"]) == ("none fails", 33.0)
     assert np.isnan([fast["rate"], fast["ratio"]]).all()
