@@ -215,7 +215,8 @@ def _crossed(objective: Objective, by_rate: Mapping[float, Sample]) -> float:
 def against_baseline(table: pd.DataFrame, baseline: str, by: Design) -> pd.DataFrame:
     """Rows of `highest_rates` beside the baseline's of the same system, workload, precision, options: `ratio` of highest rates.
 
-    baseline: one of each system, joined by ', '. by: design of the table `of_compositions`. Columns as in `campaign.statistics.comparable_cells`.
+    baseline: one of each system, joined by ', '. by: design of the table `of_compositions`. Columns as in
+    `campaign.statistics.comparable_cells`.
     """
     equal = ["system", *(name for name in series_columns(table) if name != "configuration")]
     base = table[table["configuration"].isin(baseline.split(", "))].drop_duplicates(equal)
