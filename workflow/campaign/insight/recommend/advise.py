@@ -64,7 +64,7 @@ def advise(tables: Tables, asked: Asked) -> Advice:
         for question, own in _questions(objective, rows, allowed, named, words, asked, metric, currency)
     ]
     document = RecommendationDocument(
-        basis=_basis(models, system is not None, rows),
+        basis=_basis(models, _no_pool(tables, system), rows),
         constraints=tuple(each.text for each in asked.constraints),
         answers=tuple(answers),
         models=tuple(_said(each) for each in models) if metric == THROUGHPUT else (),
@@ -175,7 +175,18 @@ def _questions(
         yield question, own.get(key, allowed.iloc[:0])
 
 
-def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) -> tuple[str, ...]:
+def _no_pool(tables: Tables, system: SystemFile | None) -> str:
+    """Why shapes that were not measured are not predicted; '' where they are."""
+    if "system" in tables.cells and tables.cells["system"].nunique() > 1:
+        return "The campaign is on several systems, so only measured configurations are compared."
+    return (
+        ""
+        if system
+        else "The hosts and pool of the system are unknown here: only measured configurations are compared."
+    )
+
+
+def _basis(models: Sequence[Modelled], no_pool: str, rows: pd.DataFrame) -> tuple[str, ...]:
     if rows.empty:
         return ("No cell was measured, so there is nothing to recommend.",)
     predicted = int((~rows["measured"]).sum())
@@ -184,11 +195,9 @@ def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) ->
         f"No device was measured for {', '.join(replayed)}: these cells were replayed from traces, so what is built on them is "
         "predicted as well. Whether a batch fits into memory is not known from a replay."
     )
-    pool = (
+    pool = no_pool or (
         f"{wording.plural(predicted, 'combination')} of a workload with a shape that the system’s hosts and pool allow by "
         "number were predicted in addition; drawers and cabling are checked when a campaign is planned."
-        if with_system
-        else "The hosts and pool of the system are unknown here: only measured configurations are compared."
     )
     return (
         *[no_device] * bool(replayed),
