@@ -2,10 +2,12 @@
 
     python -m tests.cluster.probe stream SPECS.json [FROM TO BYTES]..
     python -m tests.cluster.probe steps SPECS.json
+    python -m tests.cluster.probe bytes SPECS.json [RANK_ORDER]..
 
 stream: what one TCP stream after the other moves between two ranks of the one specification; steps: seconds of each step of a short
-training run over all ranks of each. SPECS.json: a list of emulated hosts. Prints JSON: {"mode", "gbit_per_s"}, a list for each
-stream, or {"mode", "step_times_s"}, a list for each of SPECS.
+training run over all ranks of each; bytes: what the first host sends in a step of a model that is divided over two ranks, with each
+order of ranks, as its link counts them and as the result says by kind of parallelism. SPECS.json: a list of emulated hosts. Prints
+JSON: {"mode", "gbit_per_s"}, a list for each stream; {"mode", "step_times_s"}, a list for each of SPECS; or {"bytes"}.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from campaign.launch.emulation.topology import EmulationSpec
 from campaign.processes.marked import adopt_orphans
 
 _PORT = 29511
+_FEW_STEPS, _MORE_STEPS = 2, 12
 _RECEIVE = """
 import socket, sys, time
 server = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -63,6 +66,13 @@ def prefix(emulation: Emulation, rank: int) -> tuple[str, ...]:
     return emulation.held.prefix(emulation.places[rank])
 
 
+def sent_bytes(emulation: Emulation, rank: int) -> int:
+    """Bytes that a rank's host or device has sent over its link so far."""
+    words = [*prefix(emulation, rank), "ip", "-json", "-stats", "link", "show", "eth0"]
+    (link,) = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=30).stdout)
+    return int(link["stats64"]["tx"]["bytes"])
+
+
 class Ranks:
     """The parent that ranks are forked from, so that torch is imported once for all of them (protocol: `forkserver`)."""
 
@@ -78,6 +88,23 @@ class Ranks:
 
     def step_times_s(self, emulation: Emulation, directory: Path) -> list[float]:
         spec = {"model": "bert-nano", "batch": 4, "warmup_steps": 2, "measured_steps": 8}
+        times: list[float] = self.train(emulation, directory, spec)["step_times_s"]
+        return times
+
+    def step_bytes(self, emulation: Emulation, directory: Path, rank_order: str) -> dict[str, float]:
+        """`sent` by the first host's link, and by one rank for `tensor` and `data` parallelism."""
+        options = {"tensor_parallel": 2, "rank_order": rank_order}
+        spec = {"model": "gpt-nano", "batch": 4, "warmup_steps": 1, "options": options}
+        sent = []
+        for steps in (_FEW_STEPS, _MORE_STEPS):
+            before = sent_bytes(emulation, 0)
+            result = self.train(emulation, directory, {**spec, "measured_steps": steps})
+            sent.append(sent_bytes(emulation, 0) - before)
+        kinds = {kind: result[f"{kind}_parallel_bytes_per_step"] for kind in ("tensor", "data")}
+        return {"sent": (sent[1] - sent[0]) / (_MORE_STEPS - _FEW_STEPS), **kinds}
+
+    def train(self, emulation: Emulation, directory: Path, spec: dict[str, Any]) -> dict[str, Any]:
+        """The result of rank 0."""
         (directory / "spec.json").write_text(json.dumps(spec))
         world = len(emulation.places)
         log = directory / "log"
@@ -101,8 +128,8 @@ class Ranks:
         self.parent.stdin.write(json.dumps({"ranks": ranks, "cwd": str(directory)}) + "\n")
         self.parent.stdin.flush()
         assert [os.waitpid(pid, 0)[1] for pid in self._answer()["pids"]] == [0] * world, log.read_text()
-        times: list[float] = json.loads((directory / "rank0.json").read_text())["step_times_s"]
-        return times
+        result: dict[str, Any] = json.loads((directory / "rank0.json").read_text())
+        return result
 
     def _answer(self) -> dict[str, Any]:
         assert self.parent.stdout
@@ -129,6 +156,11 @@ def main(what: str, file: str, *words: str) -> None:
             answer["mode"] = emulation.mode
             streams = [[int(word) for word in words[first : first + 3]] for first in range(0, len(words), 3)]
             answer["gbit_per_s"] = [stream_gbit_per_s(emulation, *stream) for stream in streams]
+    elif what == "bytes":
+        (spec,) = specs
+        with emulated(spec) as emulation, tempfile.TemporaryDirectory() as directory:
+            ranks = Ranks()
+            answer["bytes"] = [ranks.step_bytes(emulation, Path(directory), order) for order in words]
     else:
         ranks, times = Ranks(), []
         for spec in specs:

@@ -76,6 +76,16 @@ def test_a_stream_moves_what_its_slowest_link_allows(
     assert answer["mode"] == ("root" if answer["user"] == 0 else "user namespace")
 
 
+def test_the_order_of_ranks_decides_what_of_a_divided_model_crosses_the_network(tmp_path: Path) -> None:
+    whoever: Person = ([], sys.executable)
+    spec = EmulationSpec(hosts=hosts((2, 0), (2, 0)), rates=LinkRates(network_gb_per_s=20, scale=0.01))
+    inside, across = asked(whoever, tmp_path, [spec], "bytes", "tp-dp-pp", "dp-tp-pp")["bytes"]  # type: ignore[misc,attr-defined]
+    # Both ranks of a host send what their kind of parallelism needs, and TCP its headers and answers.
+    assert inside["sent"] == pytest.approx(2 * inside["data"], rel=0.05)
+    assert across["sent"] == pytest.approx(2 * across["tensor"], rel=0.05)
+    assert inside["data"] != pytest.approx(across["tensor"], rel=0.2)
+
+
 def test_devices_of_one_host_talk_freely(person: Person, tmp_path: Path) -> None:
     answer = asked(person, tmp_path, [MIXED], "stream", "0", "1", str(64 << 20))
     rates = answer["gbit_per_s"]
