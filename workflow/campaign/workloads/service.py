@@ -17,25 +17,22 @@ from pydantic import Field, ValidationError, model_validator
 
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Argument, Model, Precision
-from campaign.documents.record import Failure, Status
+from campaign.documents.record import Failure
 from campaign.documents.requests import Requests
-from campaign.errors import LaunchError, first_problem, problems_of
+from campaign.errors import first_problem, problems_of
 from campaign.files import hash_of
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import RESERVED, check_template, fill, run_values, texts
-from campaign.workloads.failures import classify
 from campaign.workloads.load import Load, columns
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Reading, Scope, read_log
 from campaign.workloads.parsers.expressions import hints, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
+from campaign.workloads.service_run.run_files import failed_outcome, printed, result_of
 from campaign.workloads.service_run.specification import (
-    CLIENT_OUTPUT,
     CLIENT_RESULT,
-    RESULT,
     SERVICE_VALUES,
     Client,
-    Problem,
     Result,
     Server,
     Specification,
@@ -269,9 +266,9 @@ class ServiceWorkload(Workload):
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.one_process_for_all)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        result = _result(run)
+        result = result_of(run)
         if result is not None and result.problem is not None:
-            return _failed(result, result.problem, ended, log)
+            return failed_outcome(result, result.problem, ended, log)
         if failed := ended.failure(log):
             return failed
         if result is None:
@@ -298,7 +295,7 @@ class ServiceWorkload(Workload):
         return replace(
             outcome,
             status=reading.status,
-            failure=None if reading.status == "ok" else Failure(reason=reading.problem, evidence=_printed(run).tail()),
+            failure=None if reading.status == "ok" else Failure(reason=reading.problem, evidence=printed(run).tail()),
             throughput_per_s=reading.metrics.get("requests_per_s") if rate is None else rate,
             metrics={**reading.metrics, **result.metrics},
             flags=(*reading.flags, *result.flags),
@@ -308,7 +305,7 @@ class ServiceWorkload(Workload):
     def _reading(self, client: Client, run: Run) -> Reading:
         """What the client wrote or printed."""
         result = run.directory / CLIENT_RESULT
-        log = Log(result) if client.writes_result and result.exists() else _printed(run)
+        log = Log(result) if client.writes_result and result.exists() else printed(run)
         scope = Scope(ranks=run.cell.configuration.ranks, hosts=run.cell.configuration.hosts)
         return read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
 
@@ -341,44 +338,12 @@ def _pace(run: Run) -> dict[str, str]:
     return {"CAMPAIGN_PACE_GFLOPS": ",".join(rates)} if rates else {}
 
 
-_OF_PROBLEM: Mapping[Problem, Status] = {"not_ready": "time_limit", "load_failed": "invalid"}
-
-
-def _failed(result: Result, problem: Problem, ended: Ended, log: Log) -> Outcome:
-    """A run without a measurement: of the apparatus where nothing of the workload file could be started (LaunchError)."""
-    if problem in ("no_program", "port_taken"):
-        raise LaunchError(result.words)
-    status: Status = _OF_PROBLEM.get(problem, "crashed")
-    failure = Failure(reason=result.words, evidence=result.evidence[-400:] or result.words)
-    if status == "crashed":
-        # An exit with 0 is none that a server may take by itself.
-        codes = (result.code or 1,)
-        found = classify(log, codes, timed_out=False, killed_by_us=False, memory_kills=ended.memory_kills)
-        if found and found[0] != "crashed":
-            status, why = found
-            failure = Failure(reason=f"{result.words}: {why.reason}", evidence=why.evidence)
-    return Outcome(status, failure, phases_s=result.phases_s, flags=result.flags)
-
-
-def _result(run: Run) -> Result | None:
-    """What the program of the run left; None where it was ended before."""
-    try:
-        return Result.model_validate_json((run.directory / RESULT).read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
 def _modules(command: Sequence[str]) -> Iterator[str]:
     """What an interpreter runs: a module, or a script."""
     for before, word in pairwise(command):
         if before == "-m" or word.endswith((".py", ".sh")):
             yield word
             return
-
-
-def _printed(run: Run) -> Log:
-    output = run.directory / CLIENT_OUTPUT
-    return Log(output) if output.exists() else Log(b"")
 
 
 def _words(error: ValueError) -> str:
