@@ -73,7 +73,7 @@ def test_without_a_file_the_trace_is_printed_alone() -> None:
         ((*PUBLISHED[:3], "--source=x", "--samples-per-s=inf"), "Invalid value for '--samples-per-s'"),
         ((*PUBLISHED, "--optimizer-pct=nan"), "Invalid value for '--optimizer-pct'"),
         ((*PUBLISHED[:3], "--source=x", "--step-s=1e99"), "a step of 1e+99 s is no time that can be replayed"),
-        (("--precision=tf32",), "tf32 is a format of GPU tensor cores; this device is a CPU"),
+        (("--precision=tf32",), "tf32 is a mode of NVIDIA's tensor cores"),
         (("--option", "compile=true"), "a compiled model has no layers; trace it with --option compile=false"),
         (("--batch=2,x",), "'x' is not a valid integer"),
         (

@@ -34,7 +34,7 @@ def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
         "name": "one",
         "system": "faster",
         "configurations": [{"name": "two", "hosts": 2, "devices_per_host": 2, "device": "a100-40gb"}],
-        "axes": {"workload": name, "precision": list(file.precisions)},
+        "axes": {"workload": name, "batch": 8, "precision": list(file.precisions)},
     }
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(document))
     plan = read_plan(Request(tmp_path / "campaign.yaml", tmp_path / "results"))
