@@ -50,6 +50,7 @@ OF_OTHER_DATA = (
     "latency_by_rate",
     "goodput",
     "latency_distribution",
+    "systems",
 )
 SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]
 

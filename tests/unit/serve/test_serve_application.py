@@ -136,7 +136,7 @@ def test_a_figure_has_a_page_a_picture_and_data_of_the_filtered_cells(client: ht
         ("/campaign/notes", 404, "there is no campaign"),
         ("/campaign/damaged/cells.csv", 404, "not a whole record/1 record"),
         ("/campaign/small/leases.csv", 404, "no such table; there are: runs, cells"),
-        ("/campaign/small/figure/nope", 404, "there is no such figure; there are scaling"),
+        ("/campaign/small/figure/nope", 404, "there is no such figure; there are highest_rate"),
         ("/campaign/small/report", 404, "no report yet"),
         ("/campaign/small?where=colour+==+1", 422, "colour"),
         ("/campaign/small?where=__import__('os')", 422, "where"),

@@ -32,6 +32,7 @@ def test_what_a_thread_is_blocked_for_is_no_work() -> None:
     assert time.perf_counter() - started >= 0.195
 
 
+@pytest.mark.alone
 def test_a_slow_part_is_made_up_for() -> None:
     pacer, started = Pacer(), time.perf_counter()
     _compute(0.02)
