@@ -11,7 +11,7 @@ from campaign import wording
 from campaign.documents.metric import Metric
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, scaling_curves, verdict
+from campaign.statistics import comparable_cells, scaling_curves, serving, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
 
 TITLE = "Scaling"
@@ -36,6 +36,8 @@ _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high"
 
 
 def draw(data: FigureData) -> Drawing:
+    if data.metric.name.startswith(tuple(serving.LATENCIES)):
+        return nothing("a latency at a given rate does not scale with devices; the highest rate that holds does")
     rows = comparable_cells.scaling(data.cells, data.design)
     if rows.empty:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")

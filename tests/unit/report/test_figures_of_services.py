@@ -40,6 +40,14 @@ def unpainted(name: str, data: FigureData) -> Drawing:
         return FIGURES[name].draw(data)
 
 
+def test_a_latency_at_a_given_rate_has_no_efficiency(data: FigureData) -> None:
+    metric = {"name": "ttft_ms_p50", "unit": "ms", "better": "lower"}
+    context = {**data.context, "campaign": {**data.context.get("campaign", {}), "metric": metric}}
+    drawing = load_figure("scaling").draw(replace(data, context=context))
+    assert drawing.svg is None
+    assert "highest rate that holds" in drawing.empty_reason
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_of_services_is_a_picture_with_words_and_a_table(name: str, data: FigureData) -> None:
     drawing, pictures = with_pictures(FIGURES[name], data)
