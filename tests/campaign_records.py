@@ -9,7 +9,9 @@ from typing import Any
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Record, RecordedCell, Store, read_record
 from campaign.documents.run_numbers import composition_of, runs_of
+from campaign.plan.dag import Dag
 from campaign.plan.matrix import expand, specification
+from campaign.run.measure_lease import MANIFEST
 
 
 def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:
@@ -36,6 +38,23 @@ def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:
     return store
 
 
+def write_manifests(dag: Dag) -> None:
+    """Manifests of a plan whose leases have measured all of their runs."""
+    for lease in dag.plan.leases:
+        manifest = {
+            "schema_version": MANIFEST,
+            "lease": lease.name,
+            "configuration": lease.configuration.name,
+            "run_set": lease.digest,
+            "runs": lease.runs,
+            "missing": [],
+            "reason": "",
+            "problems": [],
+            "uses": [],
+        }
+        write(Path(dag.manifest_of(lease)), manifest)
+
+
 def change(path: Path) -> None:
     """Have a record say that its run started later, as another measurement of the run would."""
     record = read_record(path)
@@ -44,11 +63,11 @@ def change(path: Path) -> None:
 
 
 def _lease(configuration: str, composition: int) -> str:
-    return configuration if composition == 1 else f"{configuration}--c{composition}"
+    return f"{configuration}.c{composition}"
 
 
 def lease_document(name: str, requested_s: float) -> dict[str, Any]:
-    configuration = name.partition("--")[0]
+    configuration = name.rpartition(".c")[0]
     known = {"lease_id": f"{name}.1", "lease": name, "configuration": configuration, "state": "RELEASED"}
     return known | {"requested_s": requested_s, "leaked": []}
 

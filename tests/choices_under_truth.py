@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from campaign.documents.cell import Cell, Configuration
-from campaign.insight.recommend import asked
-from campaign.insight.recommend.choice import Question, answer, usable
-from campaign.insight.recommend.document import Answer
-from campaign.insight.recommend.objectives import PER_DEVICE_HOUR, THROUGHPUT
+from campaign.insight.recommend.choice import ObjectiveOfWorkload, answer, usable
+from campaign.insight.recommend.document import RecommendationAnswer
+from campaign.insight.recommend.objectives import PER_DEVICE_HOUR, THROUGHPUT, asked
 from campaign.insight.recommend.shape_enumeration import COLUMNS
 from campaign.statistics.comparable_cells import option_columns
 from tests.simulated_campaigns import Simulated
@@ -30,15 +29,15 @@ def choices(
     where: Sequence[str] = (),
     seed: int = 1,
 ) -> pd.DataFrame:
-    """A row for each answer of each campaign: `objective`, `about`, `outcome`, `loss_pct` in truth, `tied` with the choice,
-    `chosen`, `best`, and whether the interval `covers` the truth.
+    """A row for each answer of each campaign: `objective`, `about`, `outcome`, `loss_pct` in truth, how many are `tied` or not told
+    apart, `chosen`, `best`, and whether the interval `covers` the truth.
 
-    outcome: `best` of all candidates within the measured range, measured or not; `tied` where the best one is named as a tie;
+    outcome: `best` of all candidates within the measured range, measured or not; `tied` where the best one is named beside it;
     `none`; or `wrong`. deviation: of the logarithm of time, of compositions and of runs.
     """
     random, truth, found = np.random.default_rng(seed), _Truth(simulated), list[dict[str, Any]]()
 
-    def judged(question: Question, rows: pd.DataFrame) -> Answer:
+    def judged(question: ObjectiveOfWorkload, rows: pd.DataFrame) -> RecommendationAnswer:
         given = answer(question, rows)
         found.append({"about": question.about, "objective": question.objective.name, **truth.of(given, rows)})
         return given
@@ -56,7 +55,7 @@ class _Truth:
         self.machine = simulated.machine
         self.known: dict[tuple[Any, ...], float] = {}
 
-    def of(self, given: Answer, rows: pd.DataFrame) -> dict[str, Any]:
+    def of(self, given: RecommendationAnswer, rows: pd.DataFrame) -> dict[str, Any]:
         rows = usable(rows[~rows["outside"]]).reset_index(drop=True)
         if rows.empty:
             return {"outcome": "none"}
@@ -72,7 +71,7 @@ class _Truth:
             for n, shape in enumerate(shapes)
             if shape == chosen and f"batch {rows['batch'][n]}" == given.choice.batches
         )
-        tied = [_shape(each.shape) for each in given.tied]
+        tied = [_shape(each.shape) for each in given.alternatives]
         # Shapes may be equal in truth; then each of them is the best.
         alike = {shape for shape, value in zip(shapes, score, strict=True) if value > score[best] * (1 - 1e-6)}
         outcome = "best" if chosen in alike else "tied" if alike & set(tied) else "wrong"
@@ -81,7 +80,7 @@ class _Truth:
         return {
             "outcome": outcome,
             "loss_pct": 100 * (1 - score[place] / score[best]),
-            "tied": given.tied_total,
+            "tied": given.tied_total + given.not_told_apart_total,
             "chosen": given.choice.configuration,
             "best": rows["configuration"][best],
             "covers": low is not None and high is not None and low <= value <= high,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ _LONGEST_FIRST = (
     "test_srun_steps",
     "test_strategies",
     "test_demo",
+    "test_damaged_results",
+    "test_until",
+    "test_endings",
+    "test_what_is_measured",
     "test_slurm",
     "test_fabric",
     "test_network",
@@ -50,6 +55,7 @@ _LONGEST_FIRST = (
     "test_cluster_commands",
     "test_same_bytes",
     "test_submission_local",
+    "workflow",
 )
 """Names of files, or of their directories."""
 _SPREAD = frozenset(
@@ -70,33 +76,64 @@ _SLOW_FILES = frozenset(
     {
         "test_agents_detach",
         "test_agents_drives",
+        "test_answers_agree",
         "test_archive",
+        "test_archive_golden",
         "test_archive_merge",
+        "test_archive_programs",
         "test_asking",
         "test_compare",
         "test_comparison",
         "test_control_http",
+        "test_controlled_invariants",
+        "test_demo_choice",
         "test_documentation",
         "test_figures",
         "test_figures_of_metrics",
+        "test_figures_of_services",
         "test_figures_of_spread",
         "test_finding_again",
+        "test_foreign_clients",
+        "test_formula_against_simulation",
         "test_fuzzed_answers",
+        "test_gpt_server",
+        "test_h3_habits",
+        "test_import_command",
+        "test_imported_truth",
         "test_launch_prefix",
         "test_launcher",
+        "test_lease_invariants",
         "test_links_stage",
         "test_liqid",
+        "test_load_truth",
         "test_paper",
+        "test_performance",
+        "test_predicted",
+        "test_predicted_studies",
+        "test_published",
+        "test_published_choices",
         "test_published_reference",
+        "test_query",
+        "test_question_rounds",
         "test_recommendation",
         "test_report",
         "test_same_bytes",
         "test_serve_application",
         "test_serve_command",
         "test_statistics_pairs",
+        "test_statistics_variance",
+        "test_step_times",
+        "test_tables_of_two_systems",
+        "test_trace_command",
+        "test_until_engine",
     }
 )
 """Files that `make test-fast` leaves out: together they take longer than all others."""
+
+_OF_THE_MACHINE = re.compile(
+    r"shutil\.which|chmod|getuid|geteuid|unshare|skipif|pytest\.skip|PermissionError|/proc/|namespaces|fake_slurm|FakeSlurm|PATH"
+)
+"""What a test file has in it where its outcome may depend on the user's rights, or on the programs that are installed."""
 
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
@@ -123,10 +160,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: min(order.get(name, len(order)) for name in (item.path.stem, item.path.parent.name)))
+    depends: dict[Path, bool] = {}
     for item in items:
+        if item.path not in depends:
+            depends[item.path] = _OF_THE_MACHINE.search(item.path.read_text(encoding="utf-8")) is not None
+        if depends[item.path]:
+            item.add_marker(pytest.mark.machine)
         if item.path.stem in _SLOW_FILES or _SLOW_DIRECTORIES & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
-        # test_local starts real process trees, which a starved machine ends later than a test can wait.
+        # test_local starts real process trees, which a starved machine ends later than a test can wait. A fuzzer has one try: the
+        # next would draw other input, and hide what it found.
+        if item.path.stem == "test_damaged_results":
+            continue
         if item.path.parent.name in ("cluster", "workflow") or item.path.stem == "test_local":
             item.add_marker(pytest.mark.flaky(reruns=1))
 
@@ -177,6 +222,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     yield driver
     driver.quit()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def machine_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What tests measure in their own process waits for no other session; campaigns that they start name a lock of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("machine") / "machine.lock"
+        patch.setattr("campaign.run.locks.MACHINE_LOCK", path)
+        yield path
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class FakeSlurm:
             del memory["jobs"][job_id]
 
     def put(self, **fields: Any) -> None:
-        """array_size_max, partitions, hosts (rows of sinfo's format)."""
+        """array_size_max, partitions, hosts (`NAME|STATE|GRES|REASON`, where states are joined by `+`)."""
         with self.memory() as memory:
             memory.update(fields)
 
@@ -106,7 +106,10 @@ def _memory(directory: Path) -> Iterator[dict[str, Any]]:
         path = directory / "memory.json"
         memory = json.loads(path.read_text()) if path.exists() else {}
         yield memory
-        path.write_text(json.dumps(memory))
+        # A program may be killed at any moment, and others read what it has left.
+        whole = path.with_suffix(".new")
+        whole.write_text(json.dumps(memory))
+        whole.replace(path)
 
 
 def _job(name: str, comment: str) -> dict[str, Any]:
@@ -135,7 +138,9 @@ def main(program: str, directory: str, arguments: list[str]) -> None:
 def _answer(program: str, here: Path, memory: dict[str, Any], arguments: list[str]) -> tuple[int, str, str, bool]:
     """Exit status, output, errors, and whether the caller is to be killed."""
     if program == "sbatch":
-        return _sbatch(here, memory, Path(arguments[-1]).read_text())
+        code, out, err, kill = _sbatch(here, memory, Path(arguments[-1]).read_text())
+        plain = "--parsable" in arguments or not out.strip().isdecimal()
+        return code, out if plain else f"Submitted batch job {out}", err, kill
     if not memory["reachable"]:
         return 1, "", f"{program}: error: {UNREACHABLE}\n", False
     given = dict(word[2:].partition("=")[::2] for word in arguments if word.startswith("--"))
@@ -156,7 +161,9 @@ def _answer(program: str, here: Path, memory: dict[str, Any], arguments: list[st
                         job["state"] = "CANCELLED"
             return 0, "", "", False
         case "sinfo":
-            lines = memory["partitions"] if given["format"] == "%P" else memory["hosts"]
+            lines = (
+                memory["partitions"] if given.get("format") == "%P" else [_node(row, given) for row in memory["hosts"]]
+            )
             return 0, "".join(f"{line}\n" for line in lines), "", False
         case _:
             return 1, "", "Slurm accounting storage is disabled\n", False
@@ -186,6 +193,12 @@ def _sbatch(here: Path, memory: dict[str, Any], text: str) -> tuple[int, str, st
     return 1, "", f"sbatch: error: Batch job submission failed: {told['words']}\n", told["kill"]
 
 
+def _node(row: str, given: dict[str, str]) -> str:
+    """A line of sinfo in columns of the widths that are asked for."""
+    widths = [int(column.partition(":")[2]) for column in given["Format"].split(",")]
+    return "".join(f"{cell:{width}}" for cell, width in zip(row.split("|"), widths, strict=True))
+
+
 def _squeue(jobs: dict[str, dict[str, Any]], given: dict[str, str]) -> tuple[int, str, str, bool]:
     wanted = given["jobs"].split(",") if "jobs" in given else list(jobs)
     if "jobs" in given and not any(job_id in jobs for job_id in wanted):
@@ -196,7 +209,7 @@ def _squeue(jobs: dict[str, dict[str, Any]], given: dict[str, str]) -> tuple[int
         if job is None or (job["state"] in ENDED and given.get("states") != "all"):
             continue
         line = given["format"]
-        values = {"i": job_id, "T": job["state"], "r": job["reason"], "N": job["hosts"], "M": "0:01", "j": job["name"]}
+        values = {"i": job_id, "T": job["state"], "r": job["reason"], "N": job["hosts"], "j": job["name"]}
         for letter, value in {**values, "k": job["comment"] or "(null)"}.items():
             line = line.replace(f"%{letter}", value)
         lines.append(line + "\n")

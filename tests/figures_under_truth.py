@@ -16,10 +16,12 @@ import numpy as np
 import pandas as pd
 
 from campaign.insight import compare as comparing
-from campaign.insight.recommend import advise, asked
+from campaign.insight.recommend.advise import advise
+from campaign.insight.recommend.objectives import asked
 from campaign.plan.matrix import expand
+from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
-from campaign.statistics import SIGNIFICANT
+from campaign.statistics.intervals import SIGNIFICANT
 from campaign.tables.io import Tables
 from tests.planted_records import RATE, Planted
 from tests.planted_records import tables as planted_tables
@@ -59,11 +61,17 @@ def _figure(name: str) -> Figure:
     return load_figure(name)
 
 
+_DRAWN = plot.drawn
+
+
+def _no_picture(of: FigureData, rows: pd.DataFrame, picture: object, *columns: Any, **said: Any) -> Drawing:
+    return _DRAWN(of, rows, (lambda: "<svg/>") if picture else None, *columns, **said)
+
+
 @contextmanager
-def _no_pictures(figure: Figure) -> Iterator[None]:
-    known: dict[str, Any] = figure.drawn_by.__globals__
+def _no_pictures() -> Iterator[None]:
     with (
-        mock.patch.dict(known, {"_picture": lambda *_, **__: "<svg/>"}),
+        mock.patch("campaign.report.plot.drawn", _no_picture),
         mock.patch("campaign.report.plot.style", return_value=nullcontext()),
     ):
         yield
@@ -72,7 +80,7 @@ def _no_pictures(figure: Figure) -> Iterator[None]:
 def drawn(name: str, data: FigureData) -> Drawing:
     """A figure as it is drawn, but for its picture."""
     figure = _figure(name)
-    with _no_pictures(figure):
+    with _no_pictures():
         return figure.drawn_by(data)
 
 
@@ -149,7 +157,7 @@ def _told(true: np.ndarray, none: np.ndarray, low: pd.Series, high: pd.Series, p
 
 
 def of_advice(tables: Tables, speeds: Mapping[str, float]) -> Told:
-    """Wrong: a configuration that is as fast as the fastest is not among the ties. Found: a slower one is told apart."""
+    """Wrong: a configuration that is as fast as the fastest is not named beside it. Found: a slower one is told apart."""
     measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
     advice = advise(tables, asked(["throughput"], [], [], [str(name) for name in measured], []))
     result = Told(campaigns=1)
@@ -157,7 +165,7 @@ def of_advice(tables: Tables, speeds: Mapping[str, float]) -> Told:
         if answer.choice is None or not answer.comparable:
             continue
         result.tested = 1
-        tied = {each.configuration for each in answer.tied} | {answer.choice.configuration}
+        tied = {each.configuration for each in answer.alternatives} | {answer.choice.configuration}
         rows = tables.cells[(tables.cells["n_ok"] > 0) & tables.cells["workload"].isin(answer.workloads)]
         true = rows["cell_id"].map(speeds).groupby(rows["configuration"]).max()
         fastest = set(true.index[np.isclose(true, true.max())])

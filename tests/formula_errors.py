@@ -79,7 +79,6 @@ def errors(strategies: str, links: str, trace: str, speed: float, noise: float =
     stated = {name: {"gb_per_s": rate / 1e9, "latency_us": 1e6 * alpha} for name, (alpha, rate) in LINKS[links].items()}
     (model,) = modelled(tables.runs, tables.cells, named, link_starts([], stated), [])
     assert model.fitted is not None
-    assert model.checked is not None
     own = model.observed.cells
     true = own["batch_global"] / seen.true_rate[own["cell_id"]].to_numpy()
     left_out = own.assign(cell="left out", error_pct=100 * (true / model.checked.predicted_s - 1))

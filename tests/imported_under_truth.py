@@ -18,7 +18,7 @@ from tests.planted_campaigns import Truth, noise
 
 def write_logs(truth: Truth, random: np.random.Generator, directory: Path) -> None:
     """A log a run, in the directory of its lease; runs take turns over the compositions of their configuration."""
-    composed, times = truth.composed(), truth.times()
+    composed, times = truth.composed(), truth.times()[0]
     for i, k in enumerate(composed):
         leases = truth.lease * noise(truth.of_leases, random, k)
         for n in range(truth.runs):

@@ -13,10 +13,11 @@ from pathlib import Path
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.documents.run_numbers import runs_of
-from campaign.plan.dag import Dag, Request, open_dag
+from campaign.plan.dag import Dag, open_dag
 from campaign.plan.matrix import specification
-from campaign.run.measure_lease import MANIFEST
+from campaign.plan.request import PlanRequest
 from tests import campaign_files
+from tests.campaign_records import write_manifests
 
 CHANGES = {
     "campaign.configurations": [
@@ -46,7 +47,7 @@ def write(directory: Path, again: int = 0, slower: Mapping[str, float] | None = 
     again: which time it is measured, each with deviations of its own; slower: by how much, as a part, configurations are slower.
     """
     path = campaign_files.write_files(directory, CHANGES)
-    dag = open_dag(Request(path, directory / "results"))
+    dag = open_dag(PlanRequest(path, directory / "results"))
     store = Store(dag.results.directory)
     shared = {
         "campaign": store.share(dag.campaign.document()),
@@ -67,20 +68,7 @@ def write(directory: Path, again: int = 0, slower: Mapping[str, float] | None = 
                 deviation = _OF_LEASES * _wave(name + 101 * again) + _OF_RUNS * _wave(7 * number + 10_007 * again)
                 speed = math.exp(deviation) * (1 - (slower or {}).get(cell.configuration.name, 0.0))
                 store.write(_record(dag, cell, run, lease.name, began + 2 * (number % 300), speed, shared))
-        manifest = {
-            "schema_version": MANIFEST,
-            "lease": lease.name,
-            "configuration": lease.configuration.name,
-            "run_set": lease.digest,
-            "runs": lease.runs,
-            "missing": [],
-            "reason": "",
-            "problems": [],
-            "uses": [],
-        }
-        to = Path(dag.manifest(lease))
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_text(json.dumps(manifest))
+    write_manifests(dag)
     return dag.results.directory
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.documents.run_numbers import composition_of, runs_of
+from campaign.insight.question_rounds import next_rounds
 from campaign.insight.until import Decision, Question
+from campaign.insight.until.cell_states import PricedMatrix
 from campaign.insight.until.decision import NextLease
-from campaign.insight.until.offer import Offer
 from campaign.plan.cost.assumption import parse_assumption
-from campaign.plan.dag import Dag, Request
+from campaign.plan.dag import Dag, read_plan
 from campaign.plan.matrix import specification
+from campaign.plan.request import PlanRequest
 from campaign.tables.io import Tables
 from tests.campaign_files import write_files
 from tests.campaign_records import lease_document, write
@@ -29,29 +31,36 @@ CHANGES = {
 ASSUMED = parse_assumption("10 s a run, 5 s to compose")
 
 
-def two_configurations(question: Question, offer: Offer, tables: Tables | None, seed: int, round: int) -> Decision:
+def two_configurations(
+    question: Question, matrix: PricedMatrix, tables: Tables | None, seed: int, round: int
+) -> Decision:
     """Batch 2 on the first two configurations, a composition a round, and after two of them the answer."""
-    names = sorted({lease.configuration.name for lease in offer.leases})[:2]
+    names = sorted({lease.configuration.name for lease in matrix.leases})[:2]
     known = 0 if tables is None else len(tables.runs)
     composition = 1 if tables is None else 2 + int(tables.runs["repetition"].max()) // 1000
     stop = composition > 2
     chosen = [
         NextLease(lease.name, lease.configuration.name, lease.composition, tuple(c.id for c in cells))
-        for lease in offer.leases
+        for lease in matrix.leases
         if lease.configuration.name in names and lease.composition == composition
         for cells in [[cell for cell in lease.cells if cell.batch == 2]]
     ]
     return Decision(
         round=round, stop=stop, decided=stop, statement=f"{names[0]} is the best, by {known} runs." if stop else "",
-        rests_on=("Two compositions of each.",) if stop else (), next=() if stop else tuple(chosen),
+        answers=("Either may be.",), rests_on=("Two compositions of each.",) if stop else (), next=() if stop else tuple(chosen),
         reasons=() if stop else (f"composition {composition} of the two candidates",), device_hours=known / 100,
-        whole_device_hours=offer.device_hours,
+        whole_device_hours=matrix.device_hours,
     )  # fmt: skip
 
 
-def asked(directory: Path, changes: dict[str, Any] | None = None, **keys: Any) -> Request:
+def asked(directory: Path, changes: dict[str, Any] | None = None, **keys: Any) -> PlanRequest:
     path = write_files(directory, {**CHANGES, **(changes or {})})
-    return Request(path, directory / "results", assumed=ASSUMED, **{"until": BEST, **keys})
+    return PlanRequest(path, directory / "results", assumed=ASSUMED, **{"until": BEST, **keys})
+
+
+def open_rounds(request: PlanRequest) -> Dag:
+    """The plan of the leases of all rounds, the next one too."""
+    return Dag(request, read_plan(request, rounds=next_rounds(request) if request.until else None))
 
 
 _STEP_S = 0.1

@@ -10,27 +10,28 @@ from campaign.config.resolve import Campaign
 from campaign.documents.lease_plan import LeasePlan
 from campaign.files import write_atomic
 from campaign.paths import Results
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
 from campaign.plan.plan import build_plan
+from campaign.plan.request import PlanRequest
 from campaign.run.measure_lease import measure
 
 
 def plans_of(campaign: Campaign) -> dict[str, LeasePlan]:
     """The plan of each lease, by its name; nothing has a record."""
-    return {each.lease: each for each in lease_plans(build_plan(campaign, expand(campaign), ()))}
+    return {each.lease: each for each in lease_plans(build_plan(campaign, expand(campaign)))}
 
 
 def written_plan(campaign: Campaign, results: Results, lease: str) -> Path:
     """The file of one lease's plan."""
     document = plans_of(campaign)[lease]
-    path = results.lease_plans / f"{lease}.{document.digest}.json"
+    path = results.lease_plan(lease)
     write_atomic(path, document.text())
     return path
 
 
-def measured_here(asked: Request, lease: str, say: Callable[[str], None] = print) -> dict[str, Any]:
+def measured_here(asked: PlanRequest, lease: str, say: Callable[[str], None] = print) -> dict[str, Any]:
     """The measure job of one lease in this process, as Snakemake would start it; gives its manifest."""
     plan = read_plan(asked)
     (document,) = (each for each in lease_plans(plan) if each.lease == lease)

@@ -1,16 +1,21 @@
 """Campaigns whose truth is known: what is planted in their runs has to come out of the statements, and nothing else.
 
-`runs` makes the runs of many campaigns at once, one workload each, as one table; `tables` makes one campaign through its records,
+`runs` makes the runs of many campaigns at once as one table; `tables` makes one campaign through its records,
 as the report reads it. Deviations are of the logarithm of time: of a composition (`lease`), of a run (`run`), and a drift over the
 whole campaign, in which compositions come in random blocks. `effect`: time of each configuration. `host`: deviation of each of the
 `hosts`, on which compositions are placed at random, but for the first configuration ("one") or all ("own"), which stay on one.
-`noisy`: by how much more compositions of the last configuration deviate. `devices`: of each configuration, where the order within
-blocks is the one that attaches few devices; `drifts`: steadily over the campaign, or up in each block, or up and down in each.
+`noisy`: by how much more compositions of one configuration (`noisy_at`) deviate. `side_by_side`: hosts of a system on which leases
+of `HOSTS_OF` hosts run beside each other, in the order of the plan or, where `passing`, whenever they fit
+(`greedy_starts`). `drifts`: steadily up or down over the campaign, or up and down over it, or up in each block, or up
+and down in each. `workloads` share the leases of a configuration: half of the variance of a composition is common to all of them,
+half is the workload's own, and `effect` is none for the second, the inverse for the third (`Truth.times`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +25,8 @@ import pandas as pd
 
 from campaign.documents.cell import Configuration
 from campaign.documents.run_numbers import run_number
-from campaign.plan.lease_order import Moves, order_of, tour_of
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.plan.concurrency import starts
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data
@@ -34,6 +39,7 @@ class Truth:
     """What is planted. compositions: of all configurations, or of each; runs: of a cell over all of them."""
 
     configurations: int = 4
+    workloads: int = 1
     compositions: int | tuple[int, ...] = 3
     runs: int = 6
     lease: float = 0.01
@@ -50,15 +56,25 @@ class Truth:
     host: float = 0.0
     placed: str = "random"
     noisy: float = 1.0
-    devices: tuple[int, ...] = ()
+    noisy_at: int = -1
     drifts: str = "campaign"
+    side_by_side: int = 0
+    passing: bool = False
 
     def composed(self) -> list[int]:
         k = self.compositions
         return [k] * self.configurations if isinstance(k, int) else list(k)
 
     def times(self) -> Floats:
-        return np.array(self.effect or (1.0,) * self.configurations)
+        """Time of each configuration, [workload, configuration]."""
+        effect = np.array(self.effect or (1.0,) * self.configurations)
+        return np.asarray(effect ** (1.0 - np.arange(self.workloads)[:, None]))
+
+    def of_lease(self, random: np.random.Generator, size: int) -> Floats:
+        """Deviations of compositions, [workload, composition]."""
+        own = np.array([noise(self.of_leases, random, size) for _ in range(self.workloads)])
+        both = (own + noise(self.of_leases, random, size)) / np.sqrt(2)
+        return self.lease * (both if self.workloads > 1 else own)
 
 
 def noise(kind: str, random: np.random.Generator, size: int) -> Floats:
@@ -73,73 +89,99 @@ def noise(kind: str, random: np.random.Generator, size: int) -> Floats:
 
 
 def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
-    """Runs of many campaigns as one table: campaign and workload are the number of the campaign, `batch` tells cells of a lease."""
+    """Runs of many campaigns as one table; workloads are numbered over all campaigns, `batch` tells cells of a workload."""
     random = np.random.default_rng(seed)
     composed, times = truth.composed(), truth.times()
     blocks = max(composed)
     of_host = truth.host * random.standard_normal((campaigns, truth.hosts)) if truth.hosts else np.zeros((campaigns, 1))
     found = []
-    ordered = places(truth, blocks, campaigns, seed) if truth.devices else None
+    middles = beside(truth, blocks, campaigns, seed) if truth.side_by_side else None
     for block in range(blocks):
         there = [i for i, k in enumerate(composed) if k > block]
-        place = np.argsort(random.random((campaigns, len(there))), axis=1) if ordered is None else ordered[:, block]
+        place = np.argsort(random.random((campaigns, len(there))), axis=1)
         for position, i in enumerate(there):
             within = (place[:, position] + 0.5) / len(there)
-            at = {"campaign": (block + within) / blocks, "block": within, "hump": 1 - 4 * (within - 0.5) ** 2}[
-                truth.drifts
-            ]
-            lease = truth.lease * noise(truth.of_leases, random, campaigns)
-            lease = lease * (truth.noisy if i == truth.configurations - 1 else 1.0)
+            over = (block + within) / blocks if middles is None else middles[:, block, i]
+            at = {
+                "campaign": over,
+                "down": -over,
+                "up and down": 1 - 4 * (over - 0.5) ** 2,
+                "block": within,
+                "hump": 1 - 4 * (within - 0.5) ** 2,
+            }[truth.drifts]
+            lease = truth.of_lease(random, campaigns)
+            lease = lease * (truth.noisy if i == truth.noisy_at % truth.configurations else 1.0)
             stays = truth.placed == "own" or (truth.placed == "one" and i == 0)
             anywhere = random.integers(max(truth.hosts, 1), size=campaigns) if truth.hosts else np.zeros(campaigns, int)
             host = anywhere * 0 + i % truth.hosts if truth.hosts and stays else anywhere
             lease = lease + of_host[np.arange(campaigns), host]
             composed_well = random.random(campaigns) >= truth.failed
-            for cell in range(truth.cells):
+            for workload, cell in itertools.product(range(truth.workloads), range(truth.cells)):
                 for n in range(block, truth.runs, composed[i]):
-                    log = truth.drift * at + lease + truth.run * noise(truth.noise, random, campaigns)
-                    time = times[i] * np.exp(log) * np.where(random.random(campaigns) < truth.slow, 1 / 0.7, 1.0)
+                    log = truth.drift * at + lease[workload] + truth.run * noise(truth.noise, random, campaigns)
+                    time = (
+                        times[workload, i] * np.exp(log) * np.where(random.random(campaigns) < truth.slow, 1 / 0.7, 1.0)
+                    )
                     number = run_number(block + 1, n // composed[i] + 1)
                     kept = np.flatnonzero(composed_well & (random.random(campaigns) >= truth.missing))
-                    same = {"at": i, "batch": cell, "block": block, "repetition": number}
+                    same = {"at": i, "of": workload, "batch": cell, "block": block, "repetition": number}
                     same |= {"host_names": [f"host{n}" for n in host[kept]]} if truth.hosts else {}
                     found.append(pd.DataFrame({"campaign": kept, **same, "value": 1 / time[kept]}))
     table = pd.concat(found, ignore_index=True)
-    cell = (table["campaign"] * truth.configurations + table["at"]) * truth.cells + table["batch"]
+    place = (table["campaign"] * truth.configurations + table["at"]) * truth.workloads + table["of"]
     lease_id = (table["campaign"] * truth.configurations + table["at"]) * blocks + table["block"]
     return table.assign(
-        cell_id=cell,
+        cell_id=place * truth.cells + table["batch"],
         lease_id=lease_id.astype("str"),
-        workload=table["campaign"],
+        workload=table["campaign"] * truth.workloads + table["of"],
         configuration=table["at"].astype("str"),
         status="ok",
         started=table["block"].astype("float64"),
     )
 
 
-def places(truth: Truth, blocks: int, campaigns: int, seed: int) -> npt.NDArray[np.int_]:
-    """Place of each configuration in each block of each campaign, on tours that attach few devices to one host."""
-    moves = Moves(1, (max(truth.devices),))
-    stops = {str(i): (((count,), 1),) for i, count in enumerate(truth.devices)}
-    found = []
-    for campaign in range(campaigns):
-        drawn = f"{seed}/{campaign}"
-        tour = tour_of(stops, moves, drawn)
-        orders = [order_of(tour, block, drawn) for block in range(blocks)]
-        found.append([[order.index(name) for name in stops] for order in orders])
-    return np.array(found)
+HOSTS_OF = (4, 1, 2, 1, 1, 2)
+"""Hosts of configurations whose leases run side by side; every other one takes two devices of the pool for each host, else one."""
+SECONDS_OF = {1: 300.0, 2: 500.0, 4: 400.0}
+"""Of leases, by their hosts; some configurations take up to twice as long, and each lease 10 % (sd) more or less."""
+
+
+def beside(truth: Truth, blocks: int, campaigns: int, seed: int) -> Floats:
+    """Middle of each lease, as a part of the campaign's duration: [campaign, block, configuration]."""
+    random = np.random.default_rng(seed + 1)
+    limits = {"hosts": truth.side_by_side, "pool": 3 * truth.side_by_side // 2}
+    shapes = [HOSTS_OF[i % len(HOSTS_OF)] for i in range(truth.configurations)]
+    needs = [{"hosts": hosts, "pool": hosts * (1 + i % 2)} for i, hosts in enumerate(shapes)]
+    typical = [SECONDS_OF[hosts] * (1 + 0.5 * (i % 3)) for i, hosts in enumerate(shapes)]
+    found = np.empty((campaigns, blocks, truth.configurations))
+    for campaign in found:
+        plan = [(block, i) for block in range(blocks) for i in random.permutation(truth.configurations)]
+        seconds = [typical[i] * float(np.exp(0.1 * random.standard_normal())) for _, i in plan]
+        leases = [(needs[i], s) for (_, i), s in zip(plan, seconds, strict=True)]
+        started = np.array(list((greedy_starts if truth.passing else starts)(leases, limits)))
+        block, at = np.array(plan).T
+        campaign[block, at] = (started + np.array(seconds) / 2) / (started + seconds).max()
+    return found
 
 
 def pairs(truth: Truth, campaigns: int) -> tuple[pd.Series[int], pd.Series[int]]:
-    """Ids of cells and of those they are compared with: every configuration with the first, for each cell of a lease."""
-    campaign, cell, at = np.meshgrid(
-        np.arange(campaigns), np.arange(truth.cells), np.arange(1, truth.configurations), indexing="ij"
+    """Ids of cells and of those they are compared with: every configuration with the first, for each cell of a lease.
+
+    In the order of campaign, workload, cell, configuration.
+    """
+    campaign, of, cell, at = np.meshgrid(
+        np.arange(campaigns),
+        np.arange(truth.workloads),
+        np.arange(truth.cells),
+        np.arange(1, truth.configurations),
+        indexing="ij",
     )
-    first = campaign * truth.configurations
-    return (
-        pd.Series(((first + at) * truth.cells + cell).ravel()),
-        pd.Series((first * truth.cells + cell).ravel()),
-    )
+
+    def ids(at: npt.NDArray[np.int_]) -> pd.Series[int]:
+        place = (campaign * truth.configurations + at) * truth.workloads + of
+        return pd.Series((place * truth.cells + cell).ravel())
+
+    return ids(at), ids(at * 0)
 
 
 SHAPES = tuple(report_data.configuration(each=n, used=1) for n in range(1, 13))
@@ -153,16 +195,19 @@ def tables(
     composed, times = truth.composed(), truth.times()
     planned, records = [], []
     for i, at in enumerate(shapes):
-        leases = truth.lease * noise(truth.of_leases, random, composed[i])
+        leases = truth.of_lease(random, composed[i]) * (
+            truth.noisy if i == truth.noisy_at % truth.configurations else 1.0
+        )
         order = [random.random() for _ in range(composed[i])]
-        for batch in range(truth.cells):
-            cell = report_data.cell(at, plan.get("workload", "bert"), 8 * (batch + 1))
-            planned.append(PlannedCell(cell, truth.runs, f"lease-{at.name}"))
+        for workload, batch in itertools.product(range(truth.workloads), range(truth.cells)):
+            name_of = plan.get("workload", ("bert", "resnet50", "gpt2", "vit")[workload])
+            cell = report_data.cell(at, name_of, 8 * (batch + 1))
+            planned.append(CellPlan(cell, truth.runs, f"lease-{at.name}"))
             for n in range(truth.runs):
                 block = n % composed[i]
-                log = leases[block] + truth.run * noise(truth.noise, random, 1)[0]
+                log = leases[workload, block] + truth.run * noise(truth.noise, random, 1)[0]
                 log += truth.drift * (block + order[block]) / composed[i]
-                seconds = times[i] * float(np.exp(log)) / (0.7 if random.random() < truth.slow else 1.0)
+                seconds = times[workload, i] * float(np.exp(log)) / (0.7 if random.random() < truth.slow else 1.0)
                 number = run_number(block + 1, n // composed[i] + 1)
                 place = {
                     "lease_id": f"{name}-{at.name}.c{block + 1}",
@@ -184,3 +229,21 @@ def tables(
 def other(truth: Truth, **changes: Any) -> Truth:
     """The same with something else planted."""
     return replace(truth, **changes)
+
+
+def greedy_starts(leases: Iterable[tuple[Mapping[str, int], float]], limits: Mapping[str, int]) -> Iterator[float]:
+    """Start of each lease (needs, seconds), in seconds, by Snakemake's greedy scheduler alone: what fits, so that small leases pass
+    large ones. All fit the limits by themselves."""
+    waiting, free, now = dict(enumerate(leases)), dict(limits), 0.0
+    under_way: list[tuple[float, int, Mapping[str, int]]] = []
+    started: dict[int, float] = {}
+    while waiting:
+        for number, (need, seconds) in list(waiting.items()):
+            if all(taken <= free[name] for name, taken in need.items()):
+                free = {name: amount - need.get(name, 0) for name, amount in free.items()}
+                heapq.heappush(under_way, (now + seconds, number, need))
+                started[number] = now
+                del waiting[number]
+        now, _, ended = heapq.heappop(under_way)
+        free = {name: amount + ended.get(name, 0) for name, amount in free.items()}
+    return (started[number] for number in sorted(started))

@@ -1,4 +1,4 @@
-"""Campaigns with a planted truth of which a question is asked: what they offer, and what any part of them would measure.
+"""Campaigns with a planted truth of which a question is asked: what they can measure, and what any part of them would measure.
 
 The truth is a step of compute, contention, storage and a ring all-reduce (as `campaign.insight.recommend.model` describes it),
 times deviations of each configuration and each cell that no formula knows. Compositions, hosts and runs deviate as well; large
@@ -17,8 +17,8 @@ import pandas as pd
 
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.run_numbers import run_number
-from campaign.insight.until import Decision, Offer, Question, decide
-from campaign.insight.until.offer import OfferedLease
+from campaign.insight.until import Decision, PricedMatrix, Question, decide
+from campaign.insight.until.cell_states import PricedLease
 from campaign.insight.until.requirements import tolerance
 from campaign.insight.until.weighed import Weighed, weigh
 from campaign.tables.io import Tables
@@ -34,7 +34,7 @@ _CONTEXT = {"campaign": {"name": "planted", "metric": None, "protocol": {"lease_
 class Planted:
     """A campaign whose truth is known. rate: true throughput by cell id; fails: cells that run out of memory; runs: all runs."""
 
-    offer: Offer
+    matrix: PricedMatrix
     rate: Mapping[str, float]
     fails: frozenset[str]
     runs: pd.DataFrame
@@ -45,7 +45,7 @@ class Planted:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        return tuple({cell.id: cell for lease in self.offer.leases for cell in lease.cells}.values())
+        return tuple({cell.id: cell for lease in self.matrix.leases for cell in lease.cells}.values())
 
     def tables(self, blocks: Mapping[tuple[str, int], int] | None = None) -> Tables:
         """As if these compositions of cells had been measured, each in its round, for which its lease was composed; None: all."""
@@ -101,10 +101,10 @@ def plant(seed: int, cells: tuple[int, int] = (50, 500), **fixed: Any) -> Plante
             mine = tuple(cell for cell in every if cell.configuration is shape)
             once = (compose_s if shape.fabric_devices else 5.0) * shape.devices / 3600
             hours = tuple(runs * (start_s + steps * step[cell.id]) * shape.devices / 3600 for cell in mine)
-            name = shape.name + (f"--c{composition}" if composition > 1 else "")
-            leases.append(OfferedLease(name, shape, composition, mine, once, hours))
-    offer = Offer(tuple(leases))
-    return Planted(offer, rate, fails, *_runs(random, offer, rate, fails, runs, fixed))
+            name = f"{shape.name}.c{composition}"
+            leases.append(PricedLease(name, shape, composition, mine, once, hours))
+    matrix = PricedMatrix(tuple(leases))
+    return Planted(matrix, rate, fails, *_runs(random, matrix, rate, fails, runs, fixed))
 
 
 def _shapes(random: np.random.Generator, count: int) -> list[Configuration]:
@@ -172,7 +172,7 @@ def _truth(random: np.random.Generator, cells: list[Cell], tie: bool) -> tuple[d
 
 def _runs(
     random: np.random.Generator,
-    offer: Offer,
+    matrix: PricedMatrix,
     rate: Mapping[str, float],
     fails: frozenset[str],
     runs: int,
@@ -184,14 +184,14 @@ def _runs(
     share = random.uniform(0.3, 1.0)
     slow = random.uniform(0.02, 0.08) if random.random() < 0.3 else 0.0
     outlying = random.choice([0.0, 0.01])
-    common = np.sqrt(share) * lease_sd * random.standard_normal((len(offer.leases), MOST_ROUNDS))
+    common = np.sqrt(share) * lease_sd * random.standard_normal((len(matrix.leases), MOST_ROUNDS))
     names = []
-    for number, lease in enumerate(offer.leases):
+    for number, lease in enumerate(matrix.leases):
         taken = [sorted(random.choice(_HOSTS, lease.configuration.hosts, replace=False)) for _ in range(MOST_ROUNDS)]
         common[number] += [slow * (0 in each) for each in taken]
         names.append([", ".join(f"host{host + 1}" for host in each) for each in taken])
     rows = []
-    for number, lease in enumerate(offer.leases):
+    for number, lease in enumerate(matrix.leases):
         for cell in lease.cells:
             here = np.sqrt(1 - share) * lease_sd * random.standard_normal()
             for n in range(1, runs + 1):
@@ -199,7 +199,7 @@ def _runs(
                 status, value = ("oom_device", np.nan) if cell.id in fails else ("ok", rate[cell.id] * np.exp(-log))
                 rows.append((cell.id, run_number(lease.composition, n), lease.composition, number, status, value))
     frame = pd.DataFrame(rows, columns=["cell_id", "repetition", "composition", "lease", "status", "value"])
-    by_id = {cell.id: cell for lease in offer.leases for cell in lease.cells}
+    by_id = {cell.id: cell for lease in matrix.leases for cell in lease.cells}
     cells = [by_id[name] for name in frame["cell_id"]]
     frame = frame.assign(
         configuration=[cell.configuration.name for cell in cells],
@@ -227,7 +227,7 @@ def measured_until(planted: Planted, question: Question) -> tuple[Decision, dict
     """The last decision on a question, what was measured for it in which round, and how many rounds there were."""
     blocks: dict[tuple[str, int], int] = {}
     for number in range(1, MOST_ROUNDS):
-        decision = decide(question, planted.offer, planted.tables(blocks) if blocks else None, 1, number)
+        decision = decide(question, planted.matrix, planted.tables(blocks) if blocks else None, 1, number)
         if decision.stop:
             return decision, blocks, number
         blocks |= {(cell, lease.composition): number for lease in decision.next for cell in lease.cells}
@@ -244,7 +244,8 @@ def followed(planted: Planted, question: Question) -> tuple[Decision, int]:
 class Told:
     """Of one campaign. same: the answer is that of the whole matrix, or as good: of the best and the frontier what is named, of a
     comparison whether it is decided; same_panels: so is each panel of a comparison. false: something false was stated as shown;
-    decided, by_all: the question, and how many of its panels, also by the whole matrix; share: of the cost."""
+    decided, by_all: the question, and how many of its panels, also by the whole matrix; share: of the cost; composed: how
+    often leases were composed, over the leases of the matrix."""
 
     same: bool
     same_panels: bool
@@ -255,6 +256,7 @@ class Told:
     panels_decided: int
     panels_decided_by_all: int
     share: float
+    composed: float
     rounds: int
 
     @property
@@ -266,12 +268,13 @@ class Told:
 def told(planted: Planted, question: Question) -> Told:
     """What came of a question."""
     decision, blocks, rounds = measured_until(planted, question)
-    ours = weigh(question, planted.offer, planted.tables(blocks))
-    whole = weigh(question, planted.offer, planted.tables())
-    truth = np.log([planted.rate[cell.id] for cell in ours.arms.cells])
-    verdicts = [_verdict(question, planted, ours, whole, truth, panel) for panel in range(len(ours.arms.panels))]
+    ours = weigh(question, planted.matrix, planted.tables(blocks))
+    whole = weigh(question, planted.matrix, planted.tables())
+    truth = np.log([planted.rate[cell.id] for cell in ours.states.cells])
+    verdicts = [_verdict(question, planted, ours, whole, truth, panel) for panel in range(len(ours.states.panels))]
     assert decision.device_hours is not None
-    assert planted.offer.device_hours is not None
+    assert planted.matrix.device_hours is not None
+    of_cell = {cell.id: cell.configuration.name for cell in planted.cells}
     same_panels, false = all(same for same, _ in verdicts), any(false for _, false in verdicts)
     by_question = decision.decided or not (whole.answered >= 0).all()
     return Told(
@@ -283,7 +286,9 @@ def told(planted: Planted, question: Question) -> Told:
         len(verdicts),
         int((ours.answered >= 0).sum()),
         int((whole.answered >= 0).sum()),
-        decision.device_hours / planted.offer.device_hours,
+        decision.device_hours / planted.matrix.device_hours,
+        len({(of_cell[cell], composition, number) for (cell, composition), number in blocks.items()})
+        / len(planted.matrix.leases),
         rounds,
     )
 
@@ -292,13 +297,13 @@ def _verdict(
     question: Question, planted: Planted, ours: Weighed, whole: Weighed, truth: Floats, panel: int
 ) -> tuple[bool, bool]:
     """Of a panel: whether it is answered as by the whole matrix, or as well; and whether what is shown is false."""
-    arms = ours.arms
+    states = ours.states
     slack = tolerance(question)
-    here = [n for n in np.flatnonzero(arms.panel == panel) if arms.cells[n].id not in planted.fails]
+    here = [n for n in np.flatnonzero(states.panel == panel) if states.cells[n].id not in planted.fails]
     shown = int(ours.answered[panel])
     if question.form == "comparison":
         sides = [
-            [truth[n] for n in here if arms.cells[n].configuration.name == name]
+            [truth[n] for n in here if states.cells[n].configuration.name == name]
             for name in (question.first, question.second)
         ]
         if not all(sides):
@@ -309,7 +314,7 @@ def _verdict(
     named, by_all = ours.answers[panel], whole.answers[panel]
     if not here or not named.size:
         return not here, False
-    devices = np.log(arms.devices)
+    devices = np.log(states.devices)
     if question.form == "best":
         good = bool(truth[here].max() - truth[named[0]] <= slack)
     else:
@@ -317,7 +322,7 @@ def _verdict(
         good = covered and all(
             truth[j] - truth[i] >= min(0, devices[j] - devices[i]) - slack for j in named for i in here
         )
-    same = {arms.cells[n].id for n in named} == {whole.arms.cells[n].id for n in by_all}
+    same = {states.cells[n].id for n in named} == {whole.states.cells[n].id for n in by_all}
     return good or same, shown >= 0 and not good
 
 
@@ -344,8 +349,21 @@ class Counted:
         return sum(each.false for each in self.campaigns)
 
     @property
+    def decided(self) -> int:
+        return sum(each.decided for each in self.campaigns)
+
+    @property
+    def wrong(self) -> int:
+        """Decided, and false."""
+        return sum(each.decided and each.false for each in self.campaigns)
+
+    @property
     def share(self) -> float:
         return float(np.mean([each.share for each in self.campaigns]))
+
+    @property
+    def composed(self) -> float:
+        return float(np.mean([each.composed for each in self.campaigns]))
 
 
 def count(form: str, seeds: Sequence[int], **fixed: Any) -> Counted:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from campaign.documents.run_numbers import run_number
 from campaign.report.figure import FigureData
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data
@@ -53,7 +53,7 @@ class Service:
     errors: float = 0.0
 
 
-def planted(of: Service, seed: int = 1) -> tuple[list[PlannedCell], list[Any], pd.DataFrame]:
+def planted(of: Service, seed: int = 1) -> tuple[list[CellPlan], list[Any], pd.DataFrame]:
     """The plan, its records, and the table of requests."""
     draw = np.random.default_rng(seed)
     plan, records, tables = [], [], []
@@ -63,7 +63,7 @@ def planted(of: Service, seed: int = 1) -> tuple[list[PlannedCell], list[Any], p
         served = SERVED_PER_S * speed * np.exp(draw.normal(0, of.lease_sd, of.compositions))
         for rate in of.rates:
             cell = report_data.cell(at, "gpt-service", 1, rate_per_s=rate)
-            plan.append(PlannedCell(cell, of.compositions * of.runs, f"lease-{name}"))
+            plan.append(CellPlan(cell, of.compositions * of.runs, f"lease-{name}"))
             first_s = response_times(rate, np.repeat(served, of.runs), of.requests, draw)
             for number, times in enumerate(first_s):
                 composition, run = divmod(number, of.runs)

@@ -10,8 +10,8 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from campaign.testbed.queueing_server import Law, QueueingServer
-from campaign.workloads.load import PERCENTILES, Load, Request
+from campaign.emulators.queueing_server import Law, QueueingServer
+from campaign.workloads.load import PERCENTILES, Load, SentRequest
 from campaign.workloads.load.generator import apply
 from tests.queueing_theory import Distribution, md1, mmc, quantile
 from tests.simulated_clock import run_simulated
@@ -41,7 +41,7 @@ QUEUES = {
 }
 
 
-def measured(queue: Queue, requests: int, seed: int, tokens: int = 5) -> tuple[list[Request], QueueingServer]:
+def measured(queue: Queue, requests: int, seed: int, tokens: int = 5) -> tuple[list[SentRequest], QueueingServer]:
     """Requests of one run after its first tenth, and the server that answered."""
     load = Load(prompt_tokens=4, output_tokens=tokens, timeout_s=1000, seed=seed)
     chosen = load.for_run({"rate_per_s": queue.rate_per_s, "requests": requests + requests // 10})

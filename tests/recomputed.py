@@ -3,7 +3,7 @@
 The campaign is one workload, every configuration composed k times in blocks, every cell with as many runs on every
 composition, and no outlier. Rates are averaged by their inverse (total work over total time), over runs and then over
 compositions. Comparisons between configurations: analysis of variance of compositions' means in randomised complete blocks.
-Comparisons within compositions: the same with the compositions as blocks. Variances are pooled over all cells; cells on one
+Comparisons within compositions: the same with the compositions as blocks. Variances are drawn towards that of all; cells on one
 lease share its deviation, for which their freedom is reduced (Satterthwaite).
 """
 
@@ -111,6 +111,17 @@ class Campaign:
         beside = fmean(len(of_lease[self.lease[at]]) - 1 for at in residual)
         return freedom * len(self.cells) / (1 + beside * alike**2)
 
+    def _moderated(
+        self, residual: Mapping[tuple[Key, int], float], freedom: float, total: float, key: Key, prior: float
+    ) -> tuple[float, float]:
+        """Variance of a location and its freedom: the configuration's own, drawn towards the pool, and never less."""
+        pool = self._pooled(residual, freedom)
+        alike = [other for other in self.cells if other[0] == key[0]]
+        own = sum(v**2 for (other, _), v in residual.items() if other[0] == key[0]) / (freedom * len(alike))
+        held = total * len(alike) / len(self.cells)
+        variance = max(own, (prior * pool + held * own) / (prior + held))
+        return variance / self.k, min(prior + held, total)
+
     def between(self, of: Key, to: Key) -> Interval:
         """Speed of one cell over another on a different configuration, with its interval."""
         configurations = len({key[0] for key in self.cells})
@@ -120,8 +131,10 @@ class Campaign:
         }
         residual = {(key, block): value - of_block[key[1:], block] for (key, block), value in self.off.items()}
         freedom = (self.k - 1) * (configurations - 1) / configurations
-        variance = 2 * self._pooled(residual, freedom) / self.k
-        return _interval(self.cost[to] / self.cost[of], variance, self._freedom(residual, freedom))
+        total = self._freedom(residual, freedom)
+        (ours, a), (theirs, b) = (self._moderated(residual, freedom, total, key, 1.0) for key in (of, to))
+        welch = (ours + theirs) ** 2 / (ours**2 / a + theirs**2 / b)
+        return _interval(self.cost[to] / self.cost[of], ours + theirs, min(welch, total))
 
     def within(self, of: Key, to: Key) -> Interval:
         """Speed of one cell over another on the same leases."""
@@ -131,30 +144,21 @@ class Campaign:
         residual = {at: value - fmean(of_lease[self.lease[at]]) for at, value in self.off.items()}
         beside = fmean(len(values) for values in of_lease.values())
         freedom = (self.k - 1) * (beside - 1) / beside
-        variance = 2 * self._pooled(residual, freedom) / self.k
-        return _interval(self.cost[to] / self.cost[of], variance, freedom * len(self.cells))
+        variance, own = self._moderated(residual, freedom, freedom * len(self.cells), of, 1.5)
+        return _interval(self.cost[to] / self.cost[of], 2 * variance, own)
 
     def alone(self, key: Key) -> Interval:
         """Rate of a cell."""
         freedom = self.k - 1.0
-        variance = self._pooled(self.off, freedom) / self.k
-        return _interval(self.rate(key), variance, self._freedom(self.off, freedom))
+        return _interval(
+            self.rate(key), *self._moderated(self.off, freedom, self._freedom(self.off, freedom), key, 1.5)
+        )
 
     def run_to_run_pct(self) -> Interval:
-        """Standard deviation of runs, without what cells and leases differ by.
-
-        The interval of a chi-square counts only what runs of one cell on one lease tell.
-        """
-        logs = {at: [math.log(value) for value in values] for at, values in self.costs.items()}
-        of_cell = {key: fmean(v for block in self.blocks for v in logs[key, block]) for key in self.cells}
-        apart: dict[str, list[float]] = defaultdict(list)
-        for (key, block), values in logs.items():
-            apart[self.lease[key, block]] += [value - of_cell[key] for value in values]
-        left = [value - fmean(values) for values in apart.values() for value in values]
-        configurations = len({key[0] for key in self.cells})
-        freedom = len(left) - len(self.cells) - len(apart) + configurations
-        sd = 100 * math.sqrt(sum(value**2 for value in left) / freedom)
-        own = sum(len(values) - 1 for values in logs.values())
+        """Standard deviation of runs of one cell on one lease, with the interval of a chi-square."""
+        logs = [[math.log(value) for value in values] for values in self.costs.values()]
+        own = sum(len(values) - 1 for values in logs)
+        sd = 100 * math.sqrt(sum((value - fmean(values)) ** 2 for values in logs for value in values) / own)
         low, high = (sd * math.sqrt(own / scipy.stats.chi2.ppf(part, own)) for part in (0.975, 0.025))
         return sd, low, high
 

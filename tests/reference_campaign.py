@@ -18,11 +18,10 @@ from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell
 from campaign.insight.published.claims import with_claims
-from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice
-from campaign.observe.links.link_kinds import kinds
+from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice, kinds
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
 
@@ -163,7 +162,7 @@ def tables(name: str, seed: int = 11, repetitions: int = 5) -> Tables:
     cells = expand(of).cells
     records = [_record(name, c, n, random.standard_normal()) for c in cells for n in range(1, repetitions + 1)]
     runs = runs_table(records)
-    planned = [PlannedCell(c, repetitions, lease_name(of.protocol, c)) for c in cells]
+    planned = [CellPlan(c, repetitions, lease_name(of.protocol, c)) for c in cells]
     context = {
         "campaign": {
             "name": of.name,

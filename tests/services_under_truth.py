@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from campaign.statistics import SIGNIFICANT, comparisons, serving
+from campaign.statistics import comparisons, serving
 from campaign.statistics.highest_rate import Objective, highest_rate
+from campaign.statistics.intervals import SIGNIFICANT
 from campaign.statistics.latency_percentiles import Sample, percentile
 from tests.planted_services import SERVED_PER_S, Floats, Service, figure_data, response_times, true_percentile
 from tests.statements_under_truth import Statements

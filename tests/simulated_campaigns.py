@@ -16,7 +16,7 @@ import yaml
 
 from campaign.documents.cell import Cell
 from campaign.documents.run_numbers import run_number
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
 from tests.step_simulator import Floats, Machine
@@ -55,9 +55,9 @@ class Simulated:
         return Tables(runs, cells_table(self._plan, runs), [], self.links, self._context)
 
     @cached_property
-    def _plan(self) -> list[PlannedCell]:
+    def _plan(self) -> list[CellPlan]:
         return [
-            PlannedCell(cell, self.compositions * self.repetitions, f"{cell.configuration.name}.c1", runs=self._numbers)
+            CellPlan(cell, self.compositions * self.repetitions, f"{cell.configuration.name}.c1", runs=self._numbers)
             for cell in self.cells
         ]
 

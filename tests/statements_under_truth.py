@@ -14,9 +14,9 @@ import pandas as pd
 
 from campaign.insight.compare import compare, parse_rule
 from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.objectives import THROUGHPUT, Asked, Objective
+from campaign.insight.recommend.objectives import THROUGHPUT, RecommendationObjective, RecommendationRequest
 from campaign.statistics import comparable_cells, comparisons, scaling_curves
-from campaign.statistics.multiple_testing import holm
+from campaign.statistics.intervals import holm
 from campaign.statistics.slow_hosts import compare_hosts
 from campaign.tables.io import Tables
 from tests import planted_campaigns as planted
@@ -26,9 +26,9 @@ from tests.unit.report import report_data
 
 @dataclass(frozen=True)
 class Statements:
-    """In percent. cover: intervals that hold the truth; wrong: campaigns with an untrue difference; found: true ones found.
+    """In percent. cover: intervals that hold the truth, of the workload farthest from 95; found: true differences that are found.
 
-    half: median half-width of the intervals. nan where there is none.
+    wrong: campaigns with an untrue difference; half: median half-width of the intervals. nan where there is none.
     """
 
     cover: float
@@ -38,57 +38,78 @@ class Statements:
     tested: float
 
 
-def _said(truth_of: np.ndarray, ratios: comparisons.Ratios, figures: int) -> Statements:
+def _said(
+    truth_of: np.ndarray, ratios: comparisons.Ratios, figures: int, workload: np.ndarray | None = None
+) -> Statements:
     _, low, high = ratios.of.bounds()
-    held = ((low <= truth_of) & (truth_of <= high))[ratios.tested]
     p = ratios.p().reshape(figures, -1)
     differs = np.nan_to_num(np.array([holm(row) for row in p]), nan=1.0) < 0.05
     none = np.isclose(truth_of, 1).reshape(figures, -1)
     half = 100 * np.log(high / low) / 2
-    nan = float("nan")
     return Statements(
-        100 * float(held.mean()) if held.size else nan,
+        _covered(truth_of, low, high, ratios.tested, np.zeros(low.size) if workload is None else workload),
         100 * float((differs & none).any(axis=1).mean()),
-        100 * float(differs[~none].mean()) if (~none).any() else nan,
+        100 * float(differs[~none].mean()) if (~none).any() else float("nan"),
         float(np.nanmedian(half)),
         100 * float(ratios.tested.mean()),
     )
 
 
-def measured(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
-    """Every configuration against the first; a figure a campaign and cell of a lease."""
-    design = comparisons.design(planted.runs(truth, campaigns, seed))
+def _covered(truth_of: np.ndarray, low: np.ndarray, high: np.ndarray, known: np.ndarray, workload: np.ndarray) -> float:
+    held = pd.Series((low <= truth_of) & (truth_of <= high))[known].groupby(workload[known]).mean()
+    return 100 * float(held.loc[(held - 0.95).abs().idxmax()]) if len(held) else float("nan")
+
+
+def _against_first(design: comparisons.Design, truth: Truth, campaigns: int) -> Statements:
     of, to = planted.pairs(truth, campaigns)
-    times = np.tile(truth.times()[1:], campaigns * truth.cells)
-    ratios = comparisons.ratios(of, to, design)
-    return _said(truth.times()[0] / times, ratios, campaigns)
+    # [campaign, workload, cell, configuration]
+    shape = (campaigns, truth.workloads, truth.cells, truth.configurations - 1)
+    times = truth.times()
+    truth_of = np.broadcast_to((times[:, :1] / times[:, 1:])[:, None], shape).ravel()
+    workload = np.broadcast_to(np.arange(truth.workloads)[:, None, None], shape).ravel()
+    return _said(truth_of, comparisons.ratios(of, to, design), campaigns, workload)
+
+
+def measured(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
+    """Every configuration against the first; a figure a campaign."""
+    return _against_first(comparisons.design(planted.runs(truth, campaigns, seed)), truth, campaigns)
 
 
 def lent(truth: Truth, earlier: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
     """`measured`, where an earlier campaign on the system (`earlier`) lends the spread of compositions."""
     before = comparisons.design(planted.runs(earlier, campaigns, seed + 1)).spread_of_compositions("pilot", "value")
-    design = comparisons.design(planted.runs(truth, campaigns, seed), earlier=before)
-    of, to = planted.pairs(truth, campaigns)
-    times = np.tile(truth.times()[1:], campaigns * truth.cells)
-    return _said(truth.times()[0] / times, comparisons.ratios(of, to, design), campaigns)
+    return _against_first(comparisons.design(planted.runs(truth, campaigns, seed), earlier=before), truth, campaigns)
 
 
 def within(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
     """Cells that share all leases of a configuration: each against the first, in all configurations of a campaign."""
     design = comparisons.design(planted.runs(truth, campaigns, seed))
-    first = np.arange(campaigns * truth.configurations) * truth.cells
+    first = np.arange(campaigns * truth.configurations * truth.workloads) * truth.cells
     of = (first[:, None] + np.arange(1, truth.cells)).ravel()
     ratios = comparisons.ratios(pd.Series(of), pd.Series(np.repeat(first, truth.cells - 1)), design)
     return _said(np.ones(of.size), ratios, campaigns)
 
 
 def locations(truth: Truth, campaigns: int = 50, seed: int = 1) -> Statements:
-    """The number that a cell leads with, of one composition: its truth is the speed without deviations."""
+    """The number that a cell leads with: its truth is the speed without deviations."""
     design = comparisons.design(planted.runs(truth, campaigns, seed))
     _, low, high = design.locations()[0].bounds()
+    # Cells come in the order of campaign, configuration, workload and batch.
+    place = np.asarray(design.cells, dtype=np.int64) // truth.cells
+    workload, at = place % truth.workloads, place // truth.workloads % truth.configurations
+    cover = _covered(1 / truth.times()[workload, at], low, high, np.isfinite(low), workload)
     nan = float("nan")
-    half = 100 * float(np.nanmedian(np.log(high / low))) / 2
-    return Statements(100 * float(((low <= 1) & (high >= 1)).mean()), nan, nan, half, 100.0)
+    return Statements(cover, nan, nan, 100 * float(np.nanmedian(np.log(high / low))) / 2, 100.0)
+
+
+def medians(truth: Truth, campaigns: int = 50, seed: int = 1) -> Statements:
+    """Medians of cells over several compositions: their truth is the speed without deviations, where these are symmetric."""
+    runs = planted.runs(truth, campaigns, seed)
+    design = comparisons.design(runs)
+    _, low, high = design.medians(runs.groupby("cell_id")["value"].median().loc[design.cells].to_numpy()).bounds()
+    nan = float("nan")
+    cover = _covered(np.ones(low.size), low, high, np.isfinite(low), np.zeros(low.size))
+    return Statements(cover, nan, nan, 100 * float(np.nanmedian(np.log(high / low))) / 2, 100.0)
 
 
 Maker = Callable[..., Tables]
@@ -98,7 +119,7 @@ Maker = Callable[..., Tables]
 def compared(truth: Truth, campaigns: int = 40, seed: int = 1, make: Maker = planted.tables) -> Statements:
     """`campaign compare` of a campaign with one in which `effect` is planted; wrong: a tie is called slower or faster."""
     random, wrong, found, failed = np.random.default_rng(seed), 0, [], 0
-    changed = np.repeat(truth.times() != 1, truth.cells)
+    changed = np.repeat(truth.times().T != 1, truth.cells)
     for _ in range(campaigns):
         base = make(replace(truth, effect=()), random, name="base")
         after = make(truth, random, name="after")
@@ -116,10 +137,12 @@ def recommended(truth: Truth, campaigns: int = 40, seed: int = 2, make: Maker = 
     """`campaign recommend`: wrong: not all equal configurations are called ties; found: the only best one is named alone."""
     random, wrong, found, told = np.random.default_rng(seed), 0, 0, 0
     for _ in range(campaigns):
-        (answer,) = advise(make(truth, random), Asked((Objective(THROUGHPUT),))).document.answers
+        (answer,) = advise(
+            make(truth, random), RecommendationRequest((RecommendationObjective(THROUGHPUT),))
+        ).document.answers
         told += answer.comparable
-        wrong += answer.comparable and not truth.effect and answer.tied_total < truth.configurations - 1
-        found += answer.comparable and bool(truth.effect) and answer.tied_total == 0
+        wrong += answer.comparable and not truth.effect and len(answer.alternatives) < truth.configurations - 1
+        found += answer.comparable and bool(truth.effect) and not answer.alternatives
     nan = float("nan")
     return Statements(nan, 100 * wrong / campaigns, 100 * found / campaigns, nan, 100 * told / campaigns)
 

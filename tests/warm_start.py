@@ -34,7 +34,6 @@ IMPORTED = (
     "campaign.plan.cost.log_linear",
     "campaign.plan.dag",
     "campaign.report.source_hash",
-    "campaign.run.measure_plan",
 )
 
 

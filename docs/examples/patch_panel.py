@@ -5,7 +5,7 @@ import subprocess
 from pydantic import Field
 
 from campaign.errors import FabricError
-from campaign.fabrics.placement.devices import pool_devices
+from campaign.fabrics.hardware import pool_devices
 from campaign.fabrics.registry import FabricKind, NoOptions
 from campaign.fabrics.simple_fabric import SimpleFabric
 

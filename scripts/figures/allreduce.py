@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
-from campaign.report.link_selection import Shown, allreduce_ratio, shown, size_words
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, first_and_last, nothing, without_runs
+from campaign.report.link_selection import LinksOf, allreduce_ratio, shown, size_words
 
 TITLE = "All-reduce by message size"
 SECTION = (
@@ -31,39 +30,31 @@ def draw(data: FigureData) -> Drawing:
     if not every:
         return nothing("no all-reduce was measured over two devices or more")
     rows = _rows(every)
-    findings = _findings(rows, data.links)
-    panels = _panels(every)
-    with plot.style(data.style):
-        svg = _picture(panels[: plot.MOST_PANELS])
-    table = page_table(
+    measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(every),
         {
-            "Configuration": lambda row: row["configuration"],
+            "Configuration": columns.text("configuration"),
             "Devices": lambda row: str(row["ranks"]),
-            "Latency alpha, µs": lambda row: wording.number(row["alpha_us"]),
-            "95 % interval": lambda row: wording.between(row["alpha_low_us"], row["alpha_high_us"]),
-            "Bandwidth B, GB/s": lambda row: wording.number(row["gb_per_s"]),
+            "Latency alpha, µs": columns.number("alpha_us"),
+            "95 % interval": columns.between("alpha_low_us", "alpha_high_us"),
+            "Bandwidth B, GB/s": columns.number("gb_per_s"),
             "95 % interval ": lambda row: _from_to(row["low_gb_per_s"], row["high_gb_per_s"]),
-            "Residual": lambda row: wording.percent(row["residual_pct"], 0),
-            "Highest bus bandwidth, GB/s": lambda row: wording.number(row["busbw_max_gb_per_s"]),
+            "Residual": columns.percent("residual_pct", 0),
+            "Highest bus bandwidth, GB/s": columns.number("busbw_max_gb_per_s"),
             "at": lambda row: size_words(row["busbw_max_at_bytes"]),
             "Sizes": lambda row: str(row["sizes"]),
-            "Left out": lambda row: row["left_out"] or wording.NONE,
+            "Left out": columns.text("left_out", wording.NONE),
         },
-    )
-    measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
-    covered = coverage_of_leases(data.leases, measured, "had all-reduce measured")
-    return Drawing(
-        svg=svg,
         caption=f"{_caption(every)}{without_runs(data)}",
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
+        findings=_findings(rows, data.links),
+        coverage=coverage_of_leases(data.leases, measured, "had all-reduce measured"),
     )
 
 
-def _caption(every: list[Shown]) -> str:
+def _caption(every: list[LinksOf]) -> str:
     repeats = min(each.document["settings"]["repeats"] for each in every)
     return (
         "Bus bandwidth, 2(n−1)/n × bytes / time, against the bytes that each device contributes (fp32); markers are medians of "
@@ -73,36 +64,26 @@ def _caption(every: list[Shown]) -> str:
     )
 
 
-def _rows(every: list[Shown]) -> pd.DataFrame:
+_MODEL = ("alpha_us", "alpha_low_us", "alpha_high_us", "gb_per_s", "low_gb_per_s", "high_gb_per_s", "residual_pct")
+
+
+def _rows(every: list[LinksOf]) -> pd.DataFrame:
     """One row a configuration: the model, and the bus bandwidth by size."""
     found = []
     for each in every:
         measured, model = each.document["allreduce"], each.document["model"]["allreduce"] or {}
-        best = int(np.argmax(measured["busbw_gb_per_s"]))
+        sizes, rates = measured["size_bytes"], measured["busbw_gb_per_s"]
+        best = int(np.argmax(rates))
         found.append(
             {
                 "configuration": each.configuration,
                 "ranks": measured["ranks"],
-                **{
-                    name: np.nan if model.get(name) is None else model[name]
-                    for name in (
-                        "alpha_us",
-                        "alpha_low_us",
-                        "alpha_high_us",
-                        "gb_per_s",
-                        "low_gb_per_s",
-                        "high_gb_per_s",
-                        "residual_pct",
-                    )
-                },
-                "busbw_max_gb_per_s": measured["busbw_gb_per_s"][best],
-                "busbw_max_at_bytes": measured["size_bytes"][best],
-                "sizes": len(measured["size_bytes"]),
+                **{name: np.nan if model.get(name) is None else model[name] for name in _MODEL},
+                "busbw_max_gb_per_s": rates[best],
+                "busbw_max_at_bytes": sizes[best],
+                "sizes": len(sizes),
                 "left_out": ", ".join(size_words(size["size_bytes"]) for size in each.document["left_out"]),
-                **{
-                    f"busbw_{size}_gb_per_s": rate
-                    for size, rate in zip(measured["size_bytes"], measured["busbw_gb_per_s"], strict=True)
-                },
+                **{f"busbw_{size}_gb_per_s": rate for size, rate in zip(sizes, rates, strict=True)},
             }
         )
     return pd.DataFrame(found)
@@ -119,7 +100,7 @@ def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
     said = []
     for ranks, own in rows.groupby("ranks", sort=True):
         ordered = own.sort_values("busbw_max_gb_per_s", ascending=False, kind="stable")
-        ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+        ends = first_and_last(ordered)
         words = ", ".join(f"{row['configuration']} {_best(row)}" for row in ends)
         names = [str(row["configuration"]) for row in ends]
         times = f"; the first has {allreduce_ratio(links, *names)} the bandwidth" if len(ends) == 2 else ""
@@ -138,37 +119,29 @@ def _best(row: Any) -> str:
     return f"{wording.number(row['busbw_max_gb_per_s'])} GB/s at {size_words(row['busbw_max_at_bytes'])}{model}"
 
 
-def _panels(every: list[Shown]) -> list[tuple[str, list[Shown]]]:
-    """Configurations by their number of devices: only these are one comparison."""
-    groups: dict[int, list[Shown]] = {}
-    for each in every:
-        groups.setdefault(each.document["allreduce"]["ranks"], []).append(each)
-    return [(wording.plural(ranks, "device"), groups[ranks]) for ranks in sorted(groups)]
+def _picture(every: list[LinksOf]) -> str:
+    """A panel for each number of devices: only these are one comparison."""
+    ranks = pd.Series([each.document["allreduce"]["ranks"] for each in every])
+    panels = [
+        plot.Panel(wording.plural(int(count), "device"), pd.DataFrame({"place": of.index}))
+        for count, of in ranks.groupby(ranks, sort=True)
+    ][: plot.MOST_PANELS]
+    looks = plot.looks(every[place].configuration for panel in panels for place in panel.rows["place"])
 
+    def paint(axes: Any, rows: pd.DataFrame) -> None:
+        for each in (every[place] for place in rows["place"]):
+            _draw(axes, each, looks[each.configuration])
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_locator(LogLocator(base=2**5, numticks=9))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_words(size)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: _tick(rate)))
 
-def _picture(panels: list[tuple[str, list[Shown]]]) -> str:
-    names = list(dict.fromkeys(each.configuration for _, own in panels for each in own))
-    looks = {name: plot.look(position) for position, name in enumerate(names)}
-    figure, axes = plot.grid(len(panels), height_in=2.9)
-    for position, ((label, own), (only,)) in enumerate(zip(panels, axes, strict=True)):
-        plot.title(only, label)
-        for each in own:
-            _draw(only, each, looks[each.configuration])
-        only.set_xscale("log", base=2)
-        only.set_yscale("log")
-        only.xaxis.set_major_locator(LogLocator(base=2**5, numticks=9))
-        only.xaxis.set_minor_locator(NullLocator())
-        only.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_words(size)))
-        only.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: _tick(rate)))
-        only.set_xlabel("message size")
-        if plot.is_left(position):
-            only.set_ylabel("bus bandwidth (GB/s)")
-    handles = [
-        Line2D([], [], color=each.colour, marker=each.marker, label=name, linestyle=each.dashes)
-        for name, each in looks.items()
-    ]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+    handles = [key for name, each in looks.items() for key in plot.keys({name: each}, linestyle=each.dashes)]
+    return plot.multiples(
+        plot.Panels(tuple(panels), "", 0), paint, handles, "message size", "bus bandwidth (GB/s)", height_in=2.9
+    )
 
 
 def _tick(rate: float) -> str:
@@ -176,7 +149,7 @@ def _tick(rate: float) -> str:
     return f"{rate:g}" if power >= -3 else "10" + str(power).translate(_RAISED)
 
 
-def _draw(axes: Any, each: Shown, look: plot.Look) -> None:
+def _draw(axes: Any, each: LinksOf, look: plot.Look) -> None:
     measured, model = each.document["allreduce"], each.document["model"]["allreduce"]
     sizes, ranks = measured["size_bytes"], measured["ranks"]
     axes.plot(sizes, measured["busbw_gb_per_s"], color=look.colour, marker=look.marker, linestyle="", zorder=3)

@@ -6,9 +6,9 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
-from campaign.statistics import comparable_cells
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, without_runs
+from campaign.tables.leases import composition_times
 
 TITLE = "Composition times"
 SECTION = (
@@ -27,10 +27,9 @@ _MOST_BARS = 40
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparable_cells.composition_times(data.leases)
+    rows = composition_times(data.leases)
     if rows.empty:
         return nothing("no lease has recorded when its composition was ready")
-    findings = _findings(rows)
     leases = int(rows["leases"].sum())
     more = (
         f" {wording.plural(len(rows) - _MOST_BARS, 'further configuration')} in the table."
@@ -42,31 +41,30 @@ def draw(data: FigureData) -> Drawing:
         f"the line spans the shortest and the longest (a range of few leases, not an interval).{more} Leases that never became "
         f"ready are excluded.{without_runs(data)}"
     )
-    with plot.style(data.style):
-        svg = _picture(rows.head(_MOST_BARS), data.leases)
-    table = page_table(
+    ready = data.leases["compose_s"].notna()
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(rows.head(_MOST_BARS), data.leases),
         {
-            "Configuration": lambda row: row["configuration"],
-            "Leases": lambda row: wording.count(row["leases"]),
-            "Fabric": lambda row: wording.seconds(row["fabric_s"]),
+            "Configuration": columns.text("configuration"),
+            "Leases": columns.count("leases"),
+            "Fabric": columns.seconds("fabric_s"),
             "Host sees devices": lambda row: (
                 wording.seconds(row["visible_s"]) if row["visible_s"] >= 0 else "not looked at"
             ),
-            "Ready for runs": lambda row: wording.seconds(row["readying_s"]),
-            "Composed in": lambda row: wording.seconds(row["compose_s"]),
-            "Shortest to longest": lambda row: wording.between(
-                row["compose_min_s"], row["compose_max_s"], wording.seconds
-            ),
-            "Held": lambda row: wording.seconds(row["held_s"]),
-            "Release": lambda row: wording.seconds(row["release_s"]),
-            "Operations": lambda row: wording.number(row["operations"]),
-            "Retries": lambda row: wording.number(row["retries"]),
+            "Ready for runs": columns.seconds("readying_s"),
+            "Composed in": columns.seconds("compose_s"),
+            "Shortest to longest": columns.between("compose_min_s", "compose_max_s", wording.seconds),
+            "Held": columns.seconds("held_s"),
+            "Release": columns.seconds("release_s"),
+            "Operations": columns.number("operations"),
+            "Retries": columns.number("retries"),
         },
+        caption=caption,
+        findings=_findings(rows),
+        coverage=coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "became ready"),
     )
-    ready = data.leases["compose_s"].notna()
-    covered = coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "became ready")
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -99,15 +97,9 @@ def _picture(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
             ends = [row["compose_min_s"], row["compose_max_s"]]
             axes.plot(ends, [place - 0.34] * 2, color=plot.INK, marker="", linewidth=0.8)
             each = took[row["configuration"]]
-            axes.plot(
-                each, [place - 0.34] * len(each), color=plot.INK, marker="o", markersize=2.5, linestyle="", alpha=0.7
-            )
-    axes.set_yticks(
-        range(len(rows)), [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")]
-    )
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(visible=True, axis="x")
-    axes.grid(visible=False, axis="y")
+            dots = {"color": plot.INK, "marker": "o", "markersize": 2.5, "linestyle": "", "alpha": 0.7}
+            axes.plot(each, [place - 0.34] * len(each), **dots)
+    plot.label_lines(axes, [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")])
     axes.set_xlabel("time (s)")
     axes.set_ylabel("configuration (n leases)")
     handles = [Patch(label=_PHASES[phase], **_fill(looks[phase])) for phase in drawn]

@@ -1,13 +1,14 @@
 """Figure: what each lease was expected to take, and what it took."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
-from campaign.report.forecast_lines import LEVEL_PCT, Line, picture
+from campaign.report import columns, plot
+from campaign.report.expected_and_actual import LEVEL_PCT, coverage, lines, picture
+from campaign.report.figure import Drawing, FigureData, nothing, without_runs
 
 TITLE = "Forecast and actual duration"
 SECTION = (
@@ -34,41 +35,35 @@ def draw(data: FigureData) -> Drawing:
     inside = (rows["low_s"] <= rows["actual_s"]) & (rows["actual_s"] <= rows["high_s"])
     rows["inside"] = inside.astype("object").where(rows["low_s"].notna(), None)
     rows = rows.sort_values(["expected_s", "lease"], ascending=[False, True], kind="stable", ignore_index=True)
-    findings = _findings(rows)
     apart = int((~rows["judged"]).sum())
+    marked = f" {wording.plural(apart, 'lease')} marked *: resumed, composed again or incomplete, not judged."
     caption = (
         f"Expected duration with its {LEVEL_PCT} % prediction interval (line) and actual duration (open) of "
         f"{wording.plural(len(rows), 'lease')}, composing and releasing included, the longest first; time is logarithmic. Without "
-        "a line the user assumed a time; with neither, it was unknown."
-        + (
-            f" {wording.plural(apart, 'lease')} marked *: resumed, composed again or incomplete, not judged."
-            if apart
-            else ""
-        )
-        + (f" {len(rows) - _MOST} more in the table." if len(rows) > _MOST else "")
-        + without_runs(data)
+        f"a line the user assumed a time; with neither, it was unknown.{marked if apart else ''}"
+        f"{f' {len(rows) - _MOST} more in the table.' if len(rows) > _MOST else ''}{without_runs(data)}"
     )
-    with plot.style(data.style):
-        svg = picture(_lines(rows.head(_MOST)), "duration of the lease (s)", "lease")
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: picture(lines(rows.head(_MOST), _label), "duration of the lease (s)", "lease"),
         {
-            "Lease": lambda row: row["lease"],
-            "Runs": lambda row: wording.count(row["runs"]),
-            "Expected": lambda row: wording.seconds(row["expected_s"]),
+            "Lease": columns.text("lease"),
+            "Runs": columns.count("runs"),
+            "Expected": columns.seconds("expected_s"),
             "95 % interval": lambda row: (
                 ("unknown" if pd.isna(row["expected_s"]) else "assumed")
                 if pd.isna(row["low_s"])
                 else wording.between(row["low_s"], row["high_s"], wording.seconds)
             ),
-            "Actual": lambda row: wording.seconds(row["actual_s"]),
-            "Error": lambda row: wording.percent(row["error_pct"], 0),
-            "Expected from": lambda row: row["basis"],
+            "Actual": columns.seconds("actual_s"),
+            "Error": columns.percent("error_pct", 0),
+            "Expected from": columns.text("basis"),
         },
+        caption=caption,
+        findings=_findings(rows),
+        coverage=coverage(data, rows["lease"], "were measured with a forecast"),
     )
-    leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
-    covered = coverage_of_leases(leases, rows["lease"], "were measured with a forecast")
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -98,12 +93,5 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _lines(rows: pd.DataFrame) -> list[Line]:
-    return [
-        Line(_label(row), row["expected_s"], row["low_s"], row["high_s"], row["actual_s"])
-        for row in rows.to_dict("records")
-    ]
-
-
-def _label(row: Any) -> str:
-    return f"{row['lease']} ({wording.plural(int(row['runs']), 'run')})" + ("" if row["judged"] else " *")
+def _label(row: Mapping[Any, Any]) -> str:
+    return f"{row['lease']} ({wording.plural(int(row['runs']), 'run')}){'' if row['judged'] else ' *'}"

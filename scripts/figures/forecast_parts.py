@@ -3,9 +3,9 @@
 import pandas as pd
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
-from campaign.report.forecast_lines import LEVEL_PCT, Line, picture
+from campaign.report import columns, plot
+from campaign.report.expected_and_actual import LEVEL_PCT, coverage, lines, picture
+from campaign.report.figure import Drawing, FigureData, nothing, without_runs
 
 TITLE = "Forecast and actual duration by part"
 SECTION = (
@@ -15,14 +15,8 @@ SECTION = (
 PLACE = 205
 UNITS = {"leases": "", "inside": "", "with_interval": ""}
 
-_NAMES = {
-    "composing": "composing",
-    "queue": "queue",
-    "start": "start",
-    "runs": "runs",
-    "between": "between runs",
-    "release": "release",
-}
+_NAMES = {name: name for name in ("composing", "queue", "start", "runs")}
+_NAMES |= {"between": "between runs", "release": "release"}
 
 
 def draw(data: FigureData) -> Drawing:
@@ -41,35 +35,34 @@ def draw(data: FigureData) -> Drawing:
     each = pd.DataFrame(found).astype(dict.fromkeys(("expected_s", "low_s", "high_s", "actual_s"), "float64"))
     leases, unknown = each["number"].nunique(), len(whole) - len(judged)
     rows = pd.DataFrame([_part(name, of) for name in _NAMES if len(of := each[each["part"] == name])])
+    unjudged = f" Without {wording.plural(unknown, 'other')} of unknown duration." if unknown else ""
     caption = (
-        f"Sums over the {wording.plural(leases, 'lease')} that were measured in one go: expected (filled) and actual (open). "
-        + f"Without {wording.plural(unknown, 'other')} of unknown duration. " * bool(unknown)
-        + f"Lines go from the sum of the lower to the sum of the upper ends of the leases' {LEVEL_PCT} % prediction intervals, "
-        "which is wider than an interval of the sum unless all depart alike. Parts that were unknown or assumed have none. "
-        "Time is logarithmic. Device-hours count all devices that a lease held, used or idle." + without_runs(data)
+        f"Sums over the {wording.plural(leases, 'lease')} that were measured in one go: expected (filled) and actual (open)."
+        f"{unjudged} Lines go from the sum of the lower to the sum of the upper ends of the leases' {LEVEL_PCT} % prediction "
+        "intervals, which is wider than an interval of the sum unless all depart alike. Parts that were unknown or assumed have "
+        "none. Time is logarithmic. Device-hours count all devices that a lease held, used or idle."
+        f"{without_runs(data)}"
     )
-    drawn = [
-        Line(_NAMES[row["part"]], row["expected_s"], row["low_s"], row["high_s"], row["actual_s"])
-        for row in rows.to_dict("records")
-    ]
-    with plot.style(data.style):
-        svg = picture(drawn, "time of all leases together (s)", "part of a lease")
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: picture(
+            lines(rows, lambda row: _NAMES[row["part"]]), "time of all leases together (s)", "part of a lease"
+        ),
         {
             "Part": lambda row: _NAMES[row["part"]],
-            "Expected": lambda row: wording.seconds(row["expected_s"]),
-            "Intervals together": lambda row: wording.between(row["low_s"], row["high_s"], wording.seconds),
-            "Actual": lambda row: wording.seconds(row["actual_s"]),
-            "Error": lambda row: wording.percent(row["error_pct"], 0),
+            "Expected": columns.seconds("expected_s"),
+            "Intervals together": columns.between("low_s", "high_s", wording.seconds),
+            "Actual": columns.seconds("actual_s"),
+            "Error": columns.percent("error_pct", 0),
             "Leases inside": lambda row: f"{row['inside']} of {row['with_interval']}" if row["with_interval"] else "–",
             "Device-hours held": lambda row: _held(row, "device"),
             "Host-hours held": lambda row: _held(row, "host"),
         },
+        caption=caption,
+        findings=_findings(rows),
+        coverage=coverage(data, each["lease"], "were measured in one go with a forecast by part"),
     )
-    named = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
-    covered = coverage_of_leases(named, each["lease"], "were measured in one go with a forecast by part")
-    return Drawing(svg=svg, caption=caption, findings=_findings(rows), data=rows, coverage=covered, **table)
 
 
 def _held(row: pd.Series, what: str) -> str:
@@ -79,9 +72,14 @@ def _held(row: pd.Series, what: str) -> str:
 
 
 def _part(name: str, rows: pd.DataFrame) -> dict[str, object]:
-    """Of one part, over all leases; not a number where one of them is not known."""
+    """The sums of one part over all leases; not a number where one of them is not known."""
     expected, actual = rows["expected_s"].sum(skipna=False), rows["actual_s"].sum(skipna=False)
     bounded = rows[rows["high_s"] > 0]
+    held = {
+        f"{when}_{what}_s": (rows[f"{when}_s"] * rows[f"{what}s"]).sum(skipna=False)
+        for what in ("device", "host")
+        for when in ("expected", "actual")
+    }
     return {
         "part": name,
         "leases": len(rows),
@@ -90,12 +88,9 @@ def _part(name: str, rows: pd.DataFrame) -> dict[str, object]:
         "high_s": rows["high_s"].sum(skipna=False),
         "actual_s": actual,
         "error_pct": 100 * (actual / expected - 1) if expected > 0 else float("nan"),
-        "inside": int(((bounded["low_s"] <= bounded["actual_s"]) & (bounded["actual_s"] <= bounded["high_s"])).sum()),
+        "inside": int(bounded["actual_s"].between(bounded["low_s"], bounded["high_s"]).sum()),
         "with_interval": len(bounded),
-        "expected_device_s": (rows["expected_s"] * rows["devices"]).sum(skipna=False),
-        "actual_device_s": (rows["actual_s"] * rows["devices"]).sum(skipna=False),
-        "expected_host_s": (rows["expected_s"] * rows["hosts"]).sum(skipna=False),
-        "actual_host_s": (rows["actual_s"] * rows["hosts"]).sum(skipna=False),
+        **held,
     }
 
 

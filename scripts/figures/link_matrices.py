@@ -9,10 +9,10 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
 from campaign import wording
-from campaign.observe.links.link_kinds import KINDS
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
-from campaign.report.link_selection import Shown, kinds_ratio, shown, size_words
+from campaign.observe.links.document import KINDS
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, only_in_table, without_runs
+from campaign.report.link_selection import LinksOf, kinds_ratio, shown, size_words
 
 TITLE = "Links between devices"
 SECTION = (
@@ -43,36 +43,29 @@ def draw(data: FigureData) -> Drawing:
     if not every:
         return nothing("no links between devices were measured")
     rows = _rows(every)
-    findings = _findings(rows, data.links)
     drawn = every[: plot.MOST_PANELS]
-    with plot.style(data.style):
-        svg = _picture(drawn)
-    table = page_table(
+    measured = [each["lease_id"] for each in data.links if each["document"]["matrices"]]
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(drawn),
         {
-            "Configuration": lambda row: row["configuration"],
-            "From": lambda row: row["from"],
-            "To": lambda row: row["to"],
-            "Way": lambda row: row["kind"],
-            "One way, GB/s": lambda row: wording.number(row["unidirectional_gb_per_s"]),
-            "Both ways, sum, GB/s": lambda row: wording.number(row["bidirectional_gb_per_s"]),
-            "Latency, µs": lambda row: wording.number(row["latency_us"]),
+            "Configuration": columns.text("configuration"),
+            "From": columns.text("from"),
+            "To": columns.text("to"),
+            "Way": columns.text("kind"),
+            "One way, GB/s": columns.number("unidirectional_gb_per_s"),
+            "Both ways, sum, GB/s": columns.number("bidirectional_gb_per_s"),
+            "Latency, µs": columns.number("latency_us"),
             "Peer access": lambda row: wording.NONE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
         },
-    )
-    measured = [each["lease_id"] for each in data.links if each["document"]["matrices"]]
-    covered = coverage_of_leases(data.leases, measured, "had their links measured")
-    return Drawing(
-        svg=svg,
         caption=f"{_caption(every, drawn)}{without_runs(data)}",
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
+        findings=_findings(rows, data.links),
+        coverage=coverage_of_leases(data.leases, measured, "had their links measured"),
     )
 
 
-def _caption(every: list[Shown], drawn: list[Shown]) -> str:
+def _caption(every: list[LinksOf], drawn: list[LinksOf]) -> str:
     letters = ", ".join(
         f"{_LETTERS[kind]} {kind}"
         for kind in KINDS
@@ -81,9 +74,7 @@ def _caption(every: list[Shown], drawn: list[Shown]) -> str:
     sizes = sorted({each.document["matrix_size_bytes"] for each in every})
     said = " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
     repeats = min(each.document["settings"]["repeats"] for each in every)
-    more = f" {wording.plural(len(every) - len(drawn), 'further configuration')} in the table only." * (
-        len(every) > len(drawn)
-    )
+    more = only_in_table(len(every) - len(drawn), "configuration", "table")
     cpu = any(each.document["runs_on"] == "cpu" for each in every)
     return (
         f"Above, bandwidth of one direction at the largest message that fitted into the stage's time ({said}), from the send until "
@@ -95,22 +86,22 @@ def _caption(every: list[Shown], drawn: list[Shown]) -> str:
     )
 
 
-def _untold(every: list[Shown]) -> str:
+def _untold(every: list[LinksOf]) -> str:
     """For the caption: where the time was too short for a bandwidth."""
     short = [each.configuration for each in every if each.document["matrix_size_bytes"] < _TELLING_BYTES]
     return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
 
 
-def _problems(every: list[Shown]) -> str:
+def _problems(every: list[LinksOf]) -> str:
     """For the caption: the first of what went wrong, and how much more did."""
     found = [f"{each.configuration}: {problem}" for each in every for problem in each.document["problems"]]
     if not found:
         return ""
-    more = f", and {wording.plural(len(found) - 1, 'further problem')}" * (len(found) > 1)
+    more = f", and {wording.plural(len(found) - 1, 'further problem')}" if len(found) > 1 else ""
     return f" Not all went well: {found[0]}{more}."
 
 
-def _rows(every: list[Shown]) -> pd.DataFrame:
+def _rows(every: list[LinksOf]) -> pd.DataFrame:
     """One row a pair."""
     found = []
     for each in every:
@@ -126,7 +117,7 @@ def _rows(every: list[Shown]) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(numbers, float)).astype({"p2p": object})
 
 
-def _values(each: Shown, name: str) -> Any:
+def _values(each: LinksOf, name: str) -> Any:
     """A matrix; one of bandwidths is empty where no message was large enough to tell one."""
     matrix = each.document["matrices"][name]
     if name.endswith("gb_per_s") and each.document["matrix_size_bytes"] < _TELLING_BYTES:
@@ -165,7 +156,7 @@ def _findings(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]]) -> tuple[s
     return tuple(said)
 
 
-def _picture(drawn: list[Shown]) -> str:
+def _picture(drawn: list[LinksOf]) -> str:
     most = max(len(each.document["devices"]) for each in drawn)
     figure, panels = plot.grid(len(drawn), height_in=5.0 if most > 4 else 4.4, heights=(1.0, 1.0))
     for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "µs"))):
@@ -192,14 +183,14 @@ def _scale(bar: Any, norm: LogNorm, unit: str) -> None:
     bar.ax.set_title(unit, fontsize=7.5, fontweight="normal", loc="left")
 
 
-def _norm(drawn: list[Shown], name: str) -> LogNorm:
+def _norm(drawn: list[LinksOf], name: str) -> LogNorm:
     values = [value for each in drawn for row in _values(each, name) for value in row if value is not None]
     low, high = (min(values), max(values)) if values else (1.0, 1.0)
     # A scale over next to nothing would paint noise in all colours.
     return LogNorm(min(low, high / 2), high)
 
 
-def _heat(axes: Any, each: Shown, name: str, norm: LogNorm, *, names: bool, left: bool) -> Any:
+def _heat(axes: Any, each: LinksOf, name: str, norm: LogNorm, *, names: bool, left: bool) -> Any:
     matrix = _values(each, name)
     values = np.array([[np.nan if value is None else value for value in row] for row in matrix], dtype=float)
     count = len(values)
@@ -223,7 +214,8 @@ def _heat(axes: Any, each: Shown, name: str, norm: LogNorm, *, names: bool, left
     return painted
 
 
-def _numbers(axes: Any, each: Shown, values: Any, painted: Any) -> None:
+def _numbers(axes: Any, each: LinksOf, values: Any, painted: Any) -> None:
+    how = {"ha": "center", "va": "center", "fontsize": _NUMBER_PT}
     for out, ways in enumerate(each.document["kinds"]):
         for to, kind in enumerate(ways):
             if kind is None or np.isnan(values[out, to]):
@@ -231,18 +223,10 @@ def _numbers(axes: Any, each: Shown, values: Any, painted: Any) -> None:
             red, green, blue, _ = painted.cmap(painted.norm(values[out, to]))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
             words = f"{wording.number(values[out, to], 2)}\n{_LETTERS[kind]}"
-            axes.text(
-                to + 0.5,
-                out + 0.5,
-                words,
-                ha="center",
-                va="center",
-                fontsize=_NUMBER_PT,
-                color="#ffffff" if dark else "#000000",
-            )
+            axes.text(to + 0.5, out + 0.5, words, color="#ffffff" if dark else "#000000", **how)
 
 
-def _labels(axes: Any, each: Shown, names: bool) -> None:
+def _labels(axes: Any, each: LinksOf, names: bool) -> None:
     devices = each.document["devices"]
     if len(devices) > _MOST_LABELS:
         axes.set_xticks([])

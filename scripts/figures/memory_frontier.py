@@ -5,11 +5,10 @@ import re
 from typing import Any
 
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, measured_as, nothing, telling
 from campaign.statistics import comparable_cells
 
 TITLE = "Memory"
@@ -38,7 +37,6 @@ def draw(data: FigureData) -> Drawing:
     rows = _frontier(cells, data.runs, by)
     if rows.empty:
         return nothing("no run ran out of memory")
-    findings = _findings(rows, cells, by)
     # Shapes stand below each other; everything else that differs makes panels.
     shape = ["shape", "attached", "storage", "device", "precision"]
     panels = plot.panels(rows, [column for column in by if column not in shape])
@@ -47,21 +45,22 @@ def draw(data: FigureData) -> Drawing:
         "joins the largest that ran with the smallest that did not."
         f"{panels.sentence()}{_cut(panels)} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, cells, by, shape)
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(panels, cells, by, shape),
         {
-            "Workload and composition": lambda row: wording.describe(row, by),
+            "Workload and composition": columns.described(by),
             "Largest batch that ran": lambda row: _batch(row["largest_ran"]),
             "Smallest that ran out": lambda row: _batch(row["smallest_out"]),
-            "Memory of": lambda row: row["memory"],
-            "Implied": lambda row: row["implied"] or wording.NONE,
-            "Evidence (cell.repetition)": lambda row: row["evidence"] or wording.NONE,
+            "Memory of": columns.text("memory"),
+            "Implied": columns.text("implied", wording.NONE),
+            "Evidence (cell.repetition)": columns.text("evidence", wording.NONE),
         },
+        caption=caption,
+        findings=_findings(rows, cells, by),
+        coverage=coverage_of_cells(measured),
     )
-    covered = coverage_of_cells(measured)
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _by(cells: pd.DataFrame) -> list[str]:
@@ -108,11 +107,11 @@ def _frontier(cells: pd.DataFrame, runs: pd.DataFrame, by: list[str]) -> pd.Data
 
 def _findings(rows: pd.DataFrame, cells: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     """The range of the frontiers, what was spared, and where a larger batch ran though a smaller one had run out."""
-    named = [column for column in by if rows[column].nunique() > 1] or ["workload"]
+    named = telling(rows, by)
     known = rows[rows["smallest_out"].notna()].sort_values("smallest_out", kind="stable")
     said = []
     if len(known):
-        ends = [known.iloc[0]] if len(known) == 1 else [known.iloc[0], known.iloc[-1]]
+        ends = first_and_last(known)
         first, *last = [f"at batch {_batch(row['smallest_out'])} ({wording.describe(row, named)})" for row in ends]
         if last and ends[0]["smallest_out"] == ends[1]["smallest_out"]:
             first, last = (
@@ -145,31 +144,26 @@ def _cut(panels: plot.Panels) -> str:
 
 def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: list[str]) -> str:
     tallest = min(_ROWS, max(len(panel.rows) for panel in panels.shown))
-    figure, axes = plot.grid(len(panels.shown), height_in=1.0 + 0.24 * tallest)
-    frontiers = pd.concat([panel.rows for panel in panels.shown])
-    different = [column for column in shape if frontiers[column].nunique() > 1] or ["shape"]
-    outcomes: set[str] = set()
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        shown = panel.rows.head(_ROWS).reset_index(drop=True)
+    different = telling(pd.concat([panel.rows for panel in panels.shown]), shape, "shape")
+    places = [panel.rows.head(_ROWS)[by].assign(place=range(min(_ROWS, len(panel.rows)))) for panel in panels.shown]
+    drawn = set(pd.concat(places).merge(cells, on=by)["outcome"])
+
+    def paint(axes: Any, rows: pd.DataFrame) -> None:
+        shown = rows.head(_ROWS)
         marks = shown[by].assign(place=shown.index).merge(cells, on=by)
-        _row_lines(only, shown)
+        _row_lines(axes, shown)
         for outcome, group in marks.groupby("outcome", sort=True):
-            outcomes.add(outcome)
-            only.plot(group["batch"], group["place"], **_look(outcome))
-        only.set_yticks(range(len(shown)), [wording.describe(row, different) for row in shown.to_dict("records")])
-        only.set_ylim(len(shown) - 0.4, -0.6)
-        only.set_xscale("log", base=2)
+            axes.plot(group["batch"], group["place"], **_look(outcome))
+        labels = [wording.describe(row, different) for row in shown.to_dict("records")]
+        plot.label_lines(axes, labels, grid="y")
+        axes.set_xscale("log", base=2)
         batches = sorted(marks["batch"].unique())
-        only.set_xticks(_legible(batches), [str(batch) for batch in _legible(batches)])
-        only.minorticks_off()
-        only.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
-        only.set_xlabel("batch per device (samples)")
-        if plot.is_left(position):
-            only.set_ylabel("cell")
-    handles = [Line2D([], [], label=_WORDS[name], **_look(name)) for name in _MARKS if name in outcomes]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+        axes.set_xticks(_legible(batches), [str(batch) for batch in _legible(batches)])
+        axes.minorticks_off()
+        axes.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
+
+    handles = [plot.ink_key(_WORDS[name], **_look(name)) for name in _MARKS if name in drawn]
+    return plot.multiples(panels, paint, handles, "batch per device (samples)", "cell", height_in=1.0 + 0.24 * tallest)
 
 
 def _look(outcome: str) -> dict[str, Any]:
@@ -185,12 +179,11 @@ def _look(outcome: str) -> dict[str, Any]:
 
 
 def _row_lines(axes: Any, rows: pd.DataFrame) -> None:
-    """From the largest batch that ran to the smallest that ran out."""
+    """Draw a line from the largest batch that ran to the smallest that ran out."""
     for place, row in rows.iterrows():
         if row["largest_ran"] < row["smallest_out"]:
-            axes.plot(
-                [row["largest_ran"], row["smallest_out"]], [place, place], color=plot.INK, linewidth=0.9, zorder=1
-            )
+            ends = [row["largest_ran"], row["smallest_out"]]
+            axes.plot(ends, [place, place], color=plot.INK, linewidth=0.9, zorder=1)
 
 
 def _legible(batches: list[int]) -> list[int]:

@@ -1,17 +1,16 @@
 """Figure: equally many devices on one host or spread over several."""
 
-import itertools
-from operator import itemgetter
+import math
 from typing import Any
 
 import pandas as pd
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
 from campaign.statistics import comparable_cells, verdict
-from campaign.statistics.spread_sources import COULD, MAY, NOT, Spread, spread
+from campaign.statistics.variance_components import COULD, MAY, NOT, SpreadSources, spread_sources
 
 TITLE = "Node spread"
 SECTION = (
@@ -36,55 +35,54 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by, series="batch")
-    found = spread(data.runs, data.metric.higher)
+    found = spread_sources(data.runs, data.metric.higher)
     answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
-    findings = _findings(rows, by, found, data.metric.performance)
     caption = (
         f"{data.metric.label.capitalize()} at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
         f"{verdict.counted(rows, data.protocol, 'the fewest hosts')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, data.metric.axis)
-    table = page_table(
+    hosts = sorted(set(plot.in_panels(panels, "hosts")))
+    equal = [*comparable_cells.KIND, *comparable_cells.option_columns(data.cells), "batch", "ranks"]
+    return plot.drawn(
+        data,
         rows,
+        lambda: Bars(hosts, _drop, lambda count: wording.axis("hosts", count)).multiples(
+            panels,
+            _groups,
+            lambda cells: "devices in use\nbatch per device (samples)" if _several(cells) else "devices in use",
+            data.metric.axis,
+        ),
         {
-            "Workload": lambda row: wording.describe(row, [*by, "batch"]),
-            "Devices": lambda row: wording.count(row["ranks"]),
-            "Hosts": lambda row: wording.count(row["hosts"]),
-            data.metric.heading: lambda row: wording.rate(row["mean"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            "CV": lambda row: wording.percent(row["cv_pct"]),
+            "Workload": columns.described([*by, "batch"]),
+            "Devices": columns.count("ranks"),
+            "Hosts": columns.count("hosts"),
+            **columns.rate(data.metric.heading),
+            "CV": columns.percent("cv_pct"),
             "Against": lambda row: (
                 wording.axis("hosts", row["against_hosts"]) if row["against_n"] > 0 else wording.NONE
             ),
-            "Drop": lambda row: wording.percent(row["drop_pct"]),
-            "95 % interval ": lambda row: wording.between(row["drop_low"], row["drop_high"], wording.percent),
+            "Drop": columns.percent("drop_pct"),
+            "95 % interval ": columns.between("drop_low", "drop_high", wording.percent),
             **verdict.COLUMNS,
             "Host-to-host spread explains it": lambda row: row["hosts_explain"] if row["p"] == row["p"] else "",
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
+            **columns.RUNS_AND_FAILURES,
         },
+        caption=caption,
+        findings=_findings(rows, by, found, data.metric.performance),
+        coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "hosts")),
     )
-    covered = coverage_of_cells(
-        comparable_cells.varied(
-            data.cells,
-            [*comparable_cells.KIND, *comparable_cells.option_columns(data.cells), "batch", "ranks"],
-            "hosts",
-        )
-    )
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
-def _findings(rows: pd.DataFrame, by: list[str], found: Spread, measure: str) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, measure: str) -> tuple[str, ...]:
     """The largest and the smallest drop."""
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     if spread.empty:
         return ()
-    named = [column for column in [*by, "batch"] if spread[column].nunique() > 1] or ["workload"]
-    ordered = spread.sort_values("drop_pct", kind="stable")
+    named = telling(spread, [*by, "batch"])
+    ends, others = verdict.quoted(spread, "drop_pct")
 
     def say(row: Any) -> str:
         lost = verdict.measured(row, tuple(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
@@ -96,42 +94,35 @@ def _findings(rows: pd.DataFrame, by: list[str], found: Spread, measure: str) ->
 
     known = any(found.between_hosts(str(name)) for name in spread["workload"].unique())
     unknown = () if known else ("The spread between hosts is unknown: no cell was run on several of them.",)
-    if len(ordered) == 1:
-        return (f"{say(ordered.iloc[0])}.", *unknown)
-    return (f"Largest drop: {say(ordered.iloc[-1])}.", f"Smallest drop: {say(ordered.iloc[0])}.", *unknown)
+    if len(ends) == 1:
+        return (f"{say(ends[0])}{others}.", *unknown)
+    drop = "significant drop" if others else "drop"
+    return (f"Largest {drop}: {say(ends[-1])}{others}.", f"Smallest {drop}: {say(ends[0])}.", *unknown)
 
 
-def _explained(row: Any, found: Spread) -> str:
+def _explained(row: Any, found: SpreadSources) -> str:
     """Whether the spread of equal cells over hosts could be what a drop is."""
     part = found.between_hosts(str(row["workload"]))
     if part is None:
         return ""
     size = f"(standard deviation {wording.percent(part.sd_pct, 2)})"
+    # Of few hosts the estimate may be zero, which is no evidence that they are alike; the bound says what is known.
+    most = f"(standard deviation up to {wording.percent(part.high_pct, 2)})" if math.isfinite(part.high_pct) else ""
     return {
         COULD: f"; equal cells differ as much from host to host {size}",
-        MAY: f"; too few hosts were compared to say that they do not differ as much {size}",
+        MAY: f"; too few hosts were compared to say that they do not differ as much {most}".rstrip(),
         NOT: f", more than host-to-host variation {size} could explain",
     }.get(row["hosts_explain"], "")
 
 
-def _picture(panels: plot.Panels, value: str) -> str:
-    hosts = sorted({count for panel in panels.shown for count in panel.rows["hosts"]})
-    bars = Bars({count: wording.axis("hosts", count) for count in hosts})
-    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        several = panel.rows["batch"].nunique() > 1
-        cells = panel.rows.sort_values(["ranks", "batch"], kind="stable").to_dict("records")
-        groups = [
-            (f"{ranks}\n{batch}" if several else str(ranks), [(cell["hosts"], cell) for cell in group])
-            for (ranks, batch), group in itertools.groupby(cells, itemgetter("ranks", "batch"))
-        ]
-        bars.draw(only, groups, _drop)
-        only.set_xlabel("devices in use\nbatch per device (samples)" if several else "devices in use")
-        if plot.is_left(position):
-            only.set_ylabel(value)
-    bars.legend(figure)
-    return plot.to_svg(figure)
+def _several(cells: pd.DataFrame) -> bool:
+    return cells["batch"].nunique() > 1
+
+
+def _groups(cells: pd.DataFrame) -> Groups:
+    several = _several(cells)
+    ordered = cells.sort_values(["ranks", "batch"], kind="stable")
+    return grouped(ordered, ["ranks", "batch"], "hosts", lambda key: f"{key[0]}\n{key[1]}" if several else str(key[0]))
 
 
 def _drop(row: Any) -> str:

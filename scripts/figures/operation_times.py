@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
-from campaign.statistics.operation_times import by_operation
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, without_runs
+from campaign.tables.leases import by_operation
 
 TITLE = "Operations of the fabric"
 SECTION = "How long does the fabric take to attach and to detach a device, and how much does that vary?"
@@ -35,32 +34,32 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no lease has recorded what operations of its fabric took")
     recorded = (data.context.get("system") or {}).get("times") or {}
     rows = by_operation(data.operations, recorded.get("operations", ()))
-    with plot.style(data.style):
-        svg = _picture(rows, data.operations)
     source = f" Grey, recorded elsewhere: {recorded['source']}." if rows["recorded_median_s"].notna().any() else ""
     caption = (
         "Each dot is one operation; the line spans 5 to 95 % of them, the tick is the median. The rest of composing is "
         f"what it took beside operations.{source}{without_runs(data)}"
     )
-    seconds = wording.seconds
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(rows, data.operations),
         {
-            "Operation": lambda row: _named(row),
-            "Operations": lambda row: wording.count(row["operations"]),
-            "Median": lambda row: seconds(row["median_s"]),
-            "5 to 95 %": lambda row: wording.between(row["low_s"], row["high_s"], seconds),
-            "Longest": lambda row: seconds(row["longest_s"]),
-            "Recorded elsewhere: median": lambda row: seconds(row["recorded_median_s"]),
+            "Operation": _named,
+            "Operations": columns.count("operations"),
+            "Median": columns.seconds("median_s"),
+            "5 to 95 %": columns.between("low_s", "high_s", wording.seconds),
+            "Longest": columns.seconds("longest_s"),
+            "Recorded elsewhere: median": columns.seconds("recorded_median_s"),
             "Recorded elsewhere: 5 to 95 %": lambda row: (
-                wording.between(row["recorded_low_s"], row["recorded_high_s"], seconds)
+                wording.between(row["recorded_low_s"], row["recorded_high_s"], wording.seconds)
                 if row["recorded_median_s"] >= 0
                 else wording.NONE
             ),
         },
+        caption=caption,
+        findings=_findings(rows),
+        coverage=coverage_of_leases(data.leases, data.operations["lease_id"].unique(), "had recorded operations"),
     )
-    covered = coverage_of_leases(data.leases, data.operations["lease_id"].unique(), "had recorded operations")
-    return Drawing(svg=svg, caption=caption, findings=_findings(rows), data=rows, coverage=covered, **table)
 
 
 def _named(row: Mapping[Any, Any]) -> str:
@@ -84,33 +83,28 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 def _picture(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
     figure, [[axes]] = plot.grid(1, height_in=0.8 + 0.5 * max(2, len(rows)))
     look = plot.look(0)
+    tick: dict[str, Any] = {"color": plot.INK, "marker": "|", "markersize": 8, "linestyle": ""}
     for place, row in enumerate(rows.to_dict("records")):
         same = (operations["operation"] == row["operation"]) & (operations["device"] == row["device"])
         values = np.sort(operations.loc[same, "seconds"].to_numpy(dtype=float))
         values = values[np.linspace(0, len(values) - 1, min(len(values), _MOST_POINTS)).round().astype(int)]
         # Spread over the height by the golden ratio: neighbours in time are apart, and the picture is always the same.
         apart = (np.arange(len(values)) * 0.618034) % 1 - 0.5
-        axes.plot(
-            values, place + _HEIGHT * apart, color=look.colour, marker="o", markersize=2.5, linestyle="", alpha=0.7
-        )
+        dots = {"color": look.colour, "marker": "o", "markersize": 2.5, "linestyle": "", "alpha": 0.7}
+        axes.plot(values, place + _HEIGHT * apart, **dots)
         axes.plot([row["low_s"], row["high_s"]], [place - 0.28] * 2, color=plot.INK, marker="", linewidth=1.2)
-        axes.plot([row["median_s"]], [place - 0.28], color=plot.INK, marker="|", markersize=8, linestyle="")
+        axes.plot([row["median_s"]], [place - 0.28], **tick)
         if row["recorded_median_s"] >= 0:
             width = row["recorded_high_s"] - row["recorded_low_s"]
             axes.barh(place + 0.28, width, 0.13, left=row["recorded_low_s"], color="#999999", linewidth=0)
-            axes.plot(
-                [row["recorded_median_s"]], [place + 0.28], color=plot.INK, marker="|", markersize=8, linestyle=""
-            )
-    axes.set_yticks(range(len(rows)), [f"{_named(row)} (n = {row['operations']:,})" for row in rows.to_dict("records")])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+            axes.plot([row["recorded_median_s"]], [place + 0.28], **tick)
+    plot.label_lines(axes, [f"{_named(row)} (n = {row['operations']:,})" for row in rows.to_dict("records")])
     axes.set_xlim(left=0.0)
-    axes.grid(visible=True, axis="x")
-    axes.grid(visible=False, axis="y")
     axes.set_xlabel("time (s)")
     axes.set_ylabel("operation")
     handles: list[Any] = [
-        Line2D([], [], color=look.colour, marker="o", markersize=3, linestyle="", label="one operation"),
-        Line2D([], [], color=plot.INK, marker="|", linewidth=1.2, label="5 to 95 %, median"),
+        plot.ink_key("one operation", color=look.colour, marker="o", markersize=3, linestyle=""),
+        plot.ink_key("5 to 95 %, median", marker="|", linewidth=1.2),
     ]
     if rows["recorded_median_s"].notna().any():
         handles.append(Patch(color="#999999", linewidth=0, label="recorded elsewhere, 5 to 95 %"))

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Local, hybrid and fabric"
@@ -40,10 +39,9 @@ def draw(data: FigureData) -> Drawing:
     kept = rows[rows["against_n"] > 0].reset_index(drop=True)
     if not kept["overhead_pct"].notna().any():
         return nothing("no measured cell has an otherwise equal cell attached as the baseline configuration is")
-    kept = kept.assign(treatment=[_treatment(row) for row in kept.to_dict("records")])
+    kept = kept.assign(treatment=[wording.treatment(row) for row in kept.to_dict("records")])
     by = ["precision", "shape", "device", *comparable_cells.option_columns(rows)]
     panels = plot.panels(kept, by)
-    findings = _findings(kept, by)
     alone = (
         f" {wording.plural(unpaired, 'measured cell')} without an equal cell at the baseline not shown."
         if unpaired
@@ -55,29 +53,25 @@ def draw(data: FigureData) -> Drawing:
         f"{verdict.counted(kept, data.protocol, 'the baseline')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} {measured_as(data, kept)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, _row_names(kept))
     named = ["workload", *_row_names(kept), *by]
-    table = page_table(
+    return plot.drawn(
+        data,
         kept,
+        lambda: _picture(panels, _row_names(kept)),
         {
-            "Workload": lambda row: wording.describe(row, named),
-            "Attached": lambda row: row["treatment"],
+            "Workload": columns.described(named),
+            "Attached": columns.text("treatment"),
             data.metric.heading: lambda row: wording.rate(row["mean"]),
             f"Baseline {data.metric.heading.lower()}": lambda row: wording.rate(row["against_mean"]),
-            "Overhead": lambda row: wording.percent(row["overhead_pct"]),
-            "95 % interval": lambda row: wording.between(row["overhead_low"], row["overhead_high"], wording.percent),
+            "Overhead": columns.percent("overhead_pct"),
+            "95 % interval": columns.between("overhead_low", "overhead_high", wording.percent),
             **verdict.COLUMNS,
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
+            **columns.RUNS_AND_FAILURES,
         },
+        caption=caption,
+        findings=_findings(kept, by),
+        coverage=coverage_of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"]),
     )
-    covered = coverage_of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=kept, coverage=covered, **table)
-
-
-def _treatment(row: Any) -> str:
-    return f"{row['attached']}, storage {row['storage']}"
 
 
 def _row_names(rows: pd.DataFrame) -> list[str]:
@@ -86,12 +80,11 @@ def _row_names(rows: pd.DataFrame) -> list[str]:
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """The range of overheads of each way to attach."""
+    """The range of overheads of each way to attach, of those that are significant where any is."""
     said = []
     named = ["workload", *(column for column in [*by, *_row_names(rows)] if rows[column].nunique() > 1)]
     for treatment, cells in rows[rows["overhead_pct"].notna()].groupby("treatment", sort=False):
-        ordered = cells.sort_values("overhead_pct", kind="stable")
-        ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+        ends, others = verdict.quoted(cells, "overhead_pct")
         none = verdict.together(cells, "overhead_low", "overhead_high")
         words = [
             verdict.measured(
@@ -103,43 +96,34 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
             + verdict.doubt(row, row["overhead_low"], row["overhead_high"], none)
             for row in ends
         ]
-        said.append(f"Overhead of {treatment}: {', up to '.join(words)}{none and f'; {none}'}.")
+        said.append(f"Overhead of {treatment}: {', up to '.join(words)}{others}{none and f'; {none}'}.")
     return tuple(said)
 
 
 def _picture(panels: plot.Panels, names: list[str]) -> str:
-    treatments = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["treatment"]))
-    looks = {name: plot.look(position) for position, name in enumerate(treatments)}
+    looks = plot.looks(plot.in_panels(panels, "treatment"))
     lines = max(panel.rows.groupby(["workload", *names], sort=False).ngroups for panel in panels.shown)
-    figure, axes = plot.grid(len(panels.shown), height_in=1.0 + 0.3 * max(2, min(lines, _MOST_LINES)))
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
+
+    def paint(axes: Any, own: pd.DataFrame) -> None:
         labels = []
-        present = set(panel.rows["treatment"])
-        here = {name: each for name, each in looks.items() if name in present}
-        for place, (_, rows) in enumerate(panel.rows.groupby(["workload", *names], sort=False)):
+        here = {name: each for name, each in looks.items() if name in set(own["treatment"])}
+        for place, (_, rows) in enumerate(own.groupby(["workload", *names], sort=False)):
             if place == _MOST_LINES:
                 labels.append("more in the table")
                 break
             labels.append(wording.describe(rows.iloc[0], ["workload", *names]))
-            _line(only, place, rows[list(_DRAWN)].to_dict("records"), here)
-        if panel.rows["overhead_pct"].notna().any():
-            low, high = plot.range_of(panel.rows, _OVERHEAD)
+            _line(axes, place, rows[list(_DRAWN)].to_dict("records"), here)
+        if own["overhead_pct"].notna().any():
+            low, high = plot.range_of(own, _OVERHEAD)
             low, high = min(low, 0.0), max(high, 0.0)
             room = 0.06 * (high - low) or 1.0
-            only.set_xlim(low - room, high + room + _for_gaps(panel.rows) * (high - low + 2 * room))
-        only.axvline(0, color=plot.INK, linewidth=0.9)
-        only.set_yticks(range(len(labels)), labels)
-        only.set_ylim(len(labels) - 0.4, -0.6)
-        only.grid(visible=True, axis="x")
-        only.set_xlabel("overhead (% of baseline time)")
-        if plot.is_left(position):
-            only.set_ylabel("cell")
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
-    ]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+            axes.set_xlim(low - room, high + room + _for_gaps(own) * (high - low + 2 * room))
+        axes.axvline(0, color=plot.INK, linewidth=0.9)
+        plot.label_lines(axes, labels, grid="both")
+
+    height_in = 1.0 + 0.3 * max(2, min(lines, _MOST_LINES))
+    handles = plot.keys(looks, linestyle="")
+    return plot.multiples(panels, paint, handles, "overhead (% of baseline time)", "cell", height_in)
 
 
 def _for_gaps(rows: pd.DataFrame) -> float:

@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 
-from campaign import statistics, wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, verdict
+from campaign import wording
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.statistics import comparable_cells, intervals, verdict
 
 TITLE = "Overhead by size"
 SECTION = (
@@ -22,16 +21,8 @@ COUNTERPARTS = {
     "Falcon: Section V.C.2": "overhead grows with the model",
 }
 UNITS = {
-    "workloads": "",
-    "overhead_low": "pct",
-    "overhead_high": "pct",
-    "slope": "pct",
-    "slope_low": "pct",
-    "slope_high": "pct",
-    "intercept": "pct",
-    "correlation": "",
-    "sizes": "",
-    "freedom": "",
+    **dict.fromkeys(("workloads", "correlation", "sizes", "freedom"), ""),
+    **dict.fromkeys(("overhead_low", "overhead_high", "slope", "slope_low", "slope_high", "intercept"), "pct"),
 }
 
 # Column, what it is, unit of the axis, divisor to it, unit of the slope in words.
@@ -54,7 +45,6 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no two comparable workloads have both a known overhead and a known size")
     rows, fits = _fitted(rows, by)
     panels = plot.panels(rows, by, of_axes=["size_kind"])
-    findings = _findings(rows, fits, by)
     many = bool((rows.groupby([*by, "treatment"], sort=False, dropna=False).size() > _MARKS).any())
     thinned = " Of very many cells, only some are drawn." if many else ""
     caption = (
@@ -62,44 +52,34 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.interval_of(rows['method'], '95 % interval')}. The "
         "line is of least squares through the mean overhead of each workload, so that n of a line is its number of workloads; its "
         f"slope has a 95 % interval (Student t, n − 2), and there is none through fewer than {_LEAST_SIZES} sizes. r: Pearson's "
-        f"correlation. p: of no slope, for all lines together (Holm).{_basis(rows, data)}"
+        f"correlation. p: of no slope, for all lines together (Holm). {verdict.rests_on(rows)}{verdict.order(data.protocol)}"
         f"{panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
         f"{measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, fits, by)
     options = [name for name in comparable_cells.option_columns(rows) if name not in by]
-    named = ["workload", "shape", "batch", *by[1:], *options]
-    table = page_table(
+    overheads = comparable_cells.overhead(data.cells, data.baseline, data.design)
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(panels, fits, by),
         {
-            "Against": lambda row: row["size_kind"],
-            "Size": lambda row: wording.number(row["size"]),
-            "Cell": lambda row: wording.describe(row, named),
-            "Attached": lambda row: row["treatment"],
-            "Overhead": lambda row: wording.percent(row["overhead_pct"]),
-            "95 % interval": lambda row: wording.between(row["overhead_low"], row["overhead_high"], wording.percent),
-            "Slope of the line": lambda row: _slope(row),
-            "95 % interval ": lambda row: wording.between(row["slope_low"], row["slope_high"]),
+            "Against": columns.text("size_kind"),
+            "Size": columns.number("size"),
+            "Cell": columns.described(["workload", "shape", "batch", *by[1:], *options]),
+            "Attached": columns.text("treatment"),
+            "Overhead": columns.percent("overhead_pct"),
+            "95 % interval": columns.between("overhead_low", "overhead_high", wording.percent),
+            "Slope of the line": _slope,
+            "95 % interval ": columns.between("slope_low", "slope_high"),
             "p (Holm)": lambda row: verdict.p_value(row["slope_p_holm"]),
-            "r": lambda row: wording.number(row["correlation"], 2),
-            "Runs": lambda row: wording.count(row["n_ok"]),
+            "r": columns.number("correlation", 2),
+            **columns.RUNS,
         },
-    )
-    covered = coverage_of_cells(comparable_cells.overhead(data.cells, data.baseline, data.design), rows["cell_id"])
-    return Drawing(
-        svg=svg,
         caption=caption,
-        findings=findings,
+        findings=_findings(rows, fits, by),
         data=rows.rename(columns={"size_kind": "size_unit"}),
-        coverage=covered,
-        **table,
+        coverage=coverage_of_cells(overheads, rows["cell_id"]),
     )
-
-
-def _basis(rows: pd.DataFrame, data: FigureData) -> str:
-    """For the caption: on how many compositions the overheads rest."""
-    return f" {verdict.rests_on(rows)}{verdict.order(data.protocol)}"
 
 
 def _slope(row: Any) -> str:
@@ -118,7 +98,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
         return pd.DataFrame()
     rows = comparable_cells.overhead(data.cells, data.baseline, data.design)
     rows = comparable_cells.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
-    words = [f"{row['attached']}, storage {row['storage']}" for row in rows.to_dict("records")]
+    words = [wording.treatment(row) for row in rows.to_dict("records")]
     rows = rows.assign(treatment=pd.Series(words, index=rows.index, dtype="str"))
     ok = data.runs[data.runs["status"] == "ok"].groupby("cell_id", sort=False)
     found: list[pd.DataFrame] = []
@@ -149,7 +129,7 @@ def _fitted(rows: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, pd.DataFra
         fitted = {**line(means, per), **({"slope_p": np.nan} if alone else {}), "untested": alone}
         lines.append({**dict(zip([*by, "treatment"], key, strict=True)), **ends, **fitted})
     fits = pd.DataFrame(lines)
-    fits["slope_p_holm"] = statistics.holm(fits["slope_p"])
+    fits["slope_p_holm"] = intervals.holm(fits["slope_p"])
     with_line = rows.merge(fits.drop(columns=["least", "most", "per", "untested"]), on=[*by, "treatment"], how="left")
     return with_line, fits
 
@@ -164,7 +144,7 @@ def line(means: pd.DataFrame, per: float) -> dict[str, float]:
     from scipy.stats import linregress  # slow to load, and few campaigns have a line
 
     found = linregress(means["size"], means["overhead_pct"])
-    reach = statistics.student_quantile(len(means) - 2) * found.stderr
+    reach = intervals.student_quantile(len(means) - 2) * found.stderr
     slopes = [per * each for each in (found.slope, found.slope - reach, found.slope + reach)]
     flat = bool(means["overhead_pct"].nunique() < 2)
     values = (found.intercept, *slopes, found.pvalue, np.nan if flat else found.rvalue)
@@ -186,7 +166,7 @@ def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[st
         slope = f"{wording.number(row['slope'])} percentage points for {row['per']}"
         if row["untested"]:
             said.append(f"Overhead of {about} by size: {slope} ({basis}); {verdict.ONE_EACH}.")
-        elif row["slope_p_holm"] < statistics.SIGNIFICANT:
+        elif row["slope_p_holm"] < intervals.SIGNIFICANT:
             said.append(f"Overhead of {about} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
         else:
             said.append(
@@ -204,38 +184,26 @@ def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[st
 
 
 def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
-    treatments = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["treatment"]))
-    looks = {name: plot.look(position) for position, name in enumerate(treatments)}
-    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
-    for panel, (only,) in zip(panels.shown, axes, strict=True):
-        kind = panel.rows["size_kind"].iloc[0]
-        plot.title(only, panel.label.removeprefix(kind).lstrip(", "))
-        here = fits.merge(panel.rows[by].drop_duplicates(), on=by)
+    looks = plot.looks(plot.in_panels(panels, "treatment"))
+
+    def paint(axes: Any, rows: pd.DataFrame) -> None:
+        here = fits.merge(rows[by].drop_duplicates(), on=by)
         for row in here.to_dict("records"):
             each = looks[row["treatment"]]
-            points = panel.rows[panel.rows["treatment"] == row["treatment"]]
+            points = rows[rows["treatment"] == row["treatment"]]
             points = points.iloc[:: -(-len(points) // _MARKS)]
-            plot.points(only, points, points["size"], _POINTS, each)
+            plot.points(axes, points, points["size"], _POINTS, each)
             if pd.notna(row["slope"]):
                 ends = np.array([row["least"], row["most"]])
-                only.plot(
-                    ends,
-                    row["intercept"] + row["slope"] / 100.0 * ends,
-                    color=each.colour,
-                    linestyle=each.dashes,
-                    linewidth=1.1,
-                    zorder=1,
-                )
-        low, high = plot.range_of(panel.rows, _POINTS)
+                line = row["intercept"] + row["slope"] / 100.0 * ends
+                axes.plot(ends, line, color=each.colour, linestyle=each.dashes, linewidth=1.1, zorder=1)
+        low, high = plot.range_of(rows, _POINTS)
         room = 0.06 * (max(high, 0.0) - min(low, 0.0)) or 1.0
-        only.set_ylim(min(low, 0.0) - room, max(high, 0.0) + room)
-        only.axhline(0, color=plot.INK, linewidth=0.9)
-        only.set_xlim(left=0)
-        only.set_xlabel(kind)
-        only.set_ylabel("overhead (% of baseline time)")
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dashes, label=name)
-        for name, look in looks.items()
-    ]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+        axes.set_ylim(min(low, 0.0) - room, max(high, 0.0) + room)
+        axes.axhline(0, color=plot.INK, linewidth=0.9)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(rows["size_kind"].iloc[0])
+        axes.set_ylabel("overhead (% of baseline time)")
+
+    handles = [key for name, each in looks.items() for key in plot.keys({name: each}, linestyle=each.dashes)]
+    return plot.multiples(panels, paint, handles, height_in=2.7)

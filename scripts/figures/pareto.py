@@ -1,19 +1,16 @@
 """Figure: throughput against what it costs in device-hours, in money and in energy, and which cells no other beats in both."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
 
-from campaign import statistics, wording
+from campaign import wording
 from campaign.documents.metric import THROUGHPUT
-from campaign.report import bars, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, comparisons, verdict
+from campaign.report import bars, columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.statistics import comparable_cells, comparisons, intervals, verdict
 
 TITLE = "Throughput against cost"
 SECTION = (
@@ -30,7 +27,7 @@ _COST = plot.Columns("cost", "cost_low", "cost_high")
 _NAMED = 8  # numbers in one panel; more would cover each other
 _J_PER_KWH = 3.6e6
 _POINTS_WITH_BARS = 200
-_ALONE = (statistics.RUNS_OF_ONE, statistics.ONE_RUN)
+_ALONE = (intervals.RUNS_OF_ONE, intervals.ONE_RUN)
 _MARKS = 300  # of one way to attach in one panel; more are a cloud and a heavy page
 _ROOM = 0.12  # beyond the outermost marks, as a share of the axis
 _WORK = ("seq_len", "image_px")  # options that change what a sample is
@@ -53,7 +50,6 @@ def draw(data: FigureData) -> Drawing:
         *(o for o in comparable_cells.option_columns(rows) if o not in work),
     ]
     named = [column for column in shown if rows[column].nunique() > 1 or column == "configuration"]
-    findings = _findings(rows, by, named)
     cut = plot.cut(rows, plot.RATE) or next(
         (said for _, group in rows.groupby("cost_kind", sort=False) if (said := plot.cut(group, _COST))), ""
     )
@@ -66,25 +62,26 @@ def draw(data: FigureData) -> Drawing:
         "surely behind it (no cell whose interval is wholly better in both); hollow: behind."
         f"{panels.sentence()}{thinned}{cut} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels)
     told = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
-    table = page_table(
+    return plot.drawn(
+        data,
         rows[list(dict.fromkeys([*by, *named, *told]))],
+        lambda: _picture(panels),
         {
-            "Cost": lambda row: row["cost_kind"],
-            "Workload": lambda row: wording.describe(row, ["workload", *work]),
-            "Cell": lambda row: wording.describe(row, named),
+            "Cost": columns.text("cost_kind"),
+            "Workload": columns.described(["workload", *work]),
+            "Cell": columns.described(named),
             "Front": lambda row: f"no. {row['front']}" if row["front"] else "within noise" if row["near"] else "behind",
-            "Samples/s": lambda row: wording.rate(row["mean"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            "Cost of 1 M samples": lambda row: wording.number(row["cost"]),
-            "95 % interval ": lambda row: wording.between(row["cost_low"], row["cost_high"]),
-            "Runs": lambda row: wording.count(row["n_ok"]),
+            **columns.rate("Samples/s"),
+            "Cost of 1 M samples": columns.number("cost"),
+            "95 % interval ": columns.between("cost_low", "cost_high"),
+            **columns.RUNS,
         },
+        data=rows,
+        caption=caption,
+        findings=_findings(rows, by, named),
+        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
-    covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _same_work(rows: pd.DataFrame) -> list[str]:
@@ -193,39 +190,27 @@ def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str,
 
 
 def _picture(panels: plot.Panels) -> str:
-    attached = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["attach"]))
-    looks = {name: plot.look(position) for position, name in enumerate(attached)}
-    figure, axes = plot.grid(len(panels.shown), height_in=3.0)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        kind = panel.rows["cost_kind"].iloc[0]
-        plot.title(only, panel.label.removeprefix(kind).lstrip(", "))
-        for name, rows in panel.rows.groupby("attach", sort=False):
+    looks = plot.looks(plot.in_panels(panels, "attach"))
+
+    def paint(axes: Any, own: pd.DataFrame) -> None:
+        for name, rows in own.groupby("attach", sort=False):
             for near, marks in rows.groupby("near", sort=True):
                 step = -(-len(marks) // _MARKS)
                 kept = (np.arange(len(marks)) % step == 0) | (marks["front"].to_numpy() > 0)
-                _marks(only, marks[kept], looks[name], filled=bool(near))
-        front = panel.rows[panel.rows["front"] > 0].sort_values("front")
-        only.plot(front["cost"], front["mean"], color=plot.INK, linewidth=0.9, zorder=1)
-        step = -(-len(front) // _NAMED)
-        for row in front.iloc[::step].to_dict("records"):
-            at = (row["cost"], row["mean"])
-            only.annotate(
-                str(row["front"]), at, xytext=(4, 3), textcoords="offset points", ha="left", fontsize=plot.small_pt()
-            )
-        only.set_xscale("log")
-        only.set_yscale("log" if _wide(panel.rows["mean"]) else "linear")
-        only.set_xlim(_limits(panel.rows, _COST, logarithmic=True))
-        only.set_ylim(_limits(panel.rows, plot.RATE, logarithmic=_wide(panel.rows["mean"])))
-        _plain_ticks(only)
-        only.set_xlabel(kind)
-        if plot.is_left(position):
-            only.set_ylabel("throughput (samples/s)")
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
-    ]
-    handles.append(Line2D([], [], color=plot.INK, linewidth=0.9, label="front"))
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+                _marks(axes, marks[kept], looks[name], filled=bool(near))
+        front = own[own["front"] > 0].sort_values("front")
+        axes.plot(front["cost"], front["mean"], color=plot.INK, linewidth=0.9, zorder=1)
+        how = {"textcoords": "offset points", "ha": "left", "fontsize": plot.small_pt()}
+        for row in front.iloc[:: -(-len(front) // _NAMED)].to_dict("records"):
+            axes.annotate(str(row["front"]), (row["cost"], row["mean"]), xytext=(4, 3), **how)
+        wide = bool(own["mean"].max() > 12 * own["mean"].min())
+        axes.set_xlim(_limits(own, _COST, logarithmic=True))
+        axes.set_ylim(_limits(own, plot.RATE, logarithmic=wide))
+        plot.logarithmic(axes, "xy" if wide else "x")
+        axes.set_xlabel(own["cost_kind"].iloc[0])
+
+    handles = [*plot.keys(looks, linestyle=""), plot.ink_key("front", linewidth=0.9)]
+    return plot.multiples(panels, paint, handles, y="throughput (samples/s)", height_in=3.0)
 
 
 def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> tuple[float, float]:
@@ -237,31 +222,6 @@ def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> 
         return low / room, high * room
     room = _ROOM * (high - low) or _ROOM * high
     return max(low, 0.0) - (room if low > room else 0.0), high + room
-
-
-def _wide(values: pd.Series) -> bool:
-    return bool(values.max() > 12 * values.min())
-
-
-def _plain_ticks(axes: Any) -> None:
-    """On logarithmic axes few plain numbers; the usual ones are powers, and cover each other."""
-    for axis, scale, (low, high) in (
-        (axes.xaxis, axes.get_xscale(), axes.get_xlim()),
-        (axes.yaxis, axes.get_yscale(), axes.get_ylim()),
-    ):
-        if scale == "log":
-            ticks = [tick for tick in _tick_values(low, high) if low <= tick <= high]
-            axis.set_ticks(ticks[:: -(-len(ticks) // 6)])
-            axis.set_ticklabels([f"{tick:,.4g}" for tick in axis.get_ticklocs()])
-            axis.set_minor_locator(NullLocator())
-
-
-def _tick_values(low: float, high: float) -> list[float]:
-    """Round numbers of a logarithmic axis: in few of them where it is short."""
-    if high < 6 * low:
-        return [float(f"{tick:.6g}") for tick in MaxNLocator(4).tick_values(low, high)]
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
 
 
 def _marks(axes: Any, rows: pd.DataFrame, look: plot.Look, *, filled: bool) -> None:

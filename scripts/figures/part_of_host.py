@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Part of a host"
@@ -31,7 +31,6 @@ def draw(data: FigureData) -> Drawing:
         return nothing("every measured run used all devices of its hosts")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows), "hosts"]
     panels = plot.panels(rows, by)
-    findings = _findings(rows, by, data.metric.performance)
     compared = verdict.counted(rows, data.protocol, "the smallest host")
     caption = (
         f"{data.metric.label.capitalize()} of k devices in use of n composed onto a host; "
@@ -40,26 +39,25 @@ def draw(data: FigureData) -> Drawing:
         f"deviation over mean (n − 1) of its compositions' means. A cross names why a planned cell has no value.{panels.sentence()}"
         f"{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, data.metric.axis)
-    table = page_table(
+    sizes = sorted(set(plot.in_panels(panels, "devices_per_host")))
+    return plot.drawn(
+        data,
         rows,
+        lambda: Bars(sizes, say="of {} composed".format).multiples(panels, _groups, _below, data.metric.axis),
         {
-            "Workload": lambda row: wording.describe(row, [*by, "batch"]),
+            "Workload": columns.described([*by, "batch"]),
             "Used of composed": lambda row: f"{row['devices_used']} of {row['devices_per_host']}",
-            data.metric.heading: lambda row: wording.rate(row["mean"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            "CV of repetitions": lambda row: wording.percent(row["cv_pct"]),
-            "CV of the case": lambda row: wording.percent(row["case_cv_pct"]),
-            "Against smallest host": lambda row: wording.times(row["ratio"]),
-            "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            **columns.rate(data.metric.heading),
+            "CV of repetitions": columns.percent("cv_pct"),
+            "CV of the case": columns.percent("case_cv_pct"),
+            **columns.ratio("Against smallest host"),
             **verdict.COLUMNS,
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
+            **columns.RUNS_AND_FAILURES,
         },
+        caption=caption,
+        findings=_findings(rows, by, data.metric.performance),
+        coverage=coverage_of_cells(_planned(data.cells)),
     )
-    covered = coverage_of_cells(_planned(data.cells))
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _planned(cells: pd.DataFrame) -> pd.DataFrame:
@@ -79,7 +77,7 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
         )
     said = [_against_smallest(rows, [*by, "batch"], measure)]
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
-    named = [column for column in [*by, "batch"] if cases[column].nunique() > 1] or ["workload"]
+    named = telling(cases, [*by, "batch"])
     repeats = rows["cv_pct"].max()
     beside = f"; repetitions of one cell vary most by {wording.percent(repeats)}" if pd.notna(repeats) else ""
     said.append(
@@ -95,38 +93,38 @@ def _against_smallest(rows: pd.DataFrame, by: list[str], measure: str) -> str:
     tested = rows.assign(difference_pct=100 * (rows["ratio"] - 1), low=low, high=high)[rows["p"].notna()]
     if tested.empty:
         return ""
-    row: Any = tested.loc[tested["difference_pct"].abs().idxmax()]
-    named = [column for column in by if tested[column].nunique() > 1] or ["workload"]
+    ends, others = verdict.quoted(tested.assign(size=tested["difference_pct"].abs()), "size")
+    row = ends[-1]
+    named = telling(tested, by)
     size = verdict.measured(row, tuple(row[name] for name in ("difference_pct", "low", "high")), wording.percent)
     none = verdict.together(tested, "low", "high")
+    largest = "Largest significant change" if others else "Largest change"
     doubt = f": {none}" if none else verdict.doubt(row, row["low"], row["high"])
     return (
-        f"Largest change of {measure} from the smallest host: {row['devices_used']} of {row['devices_per_host']} devices "
-        f"({wording.describe(row, named)}), {size}{doubt}."
+        f"{largest} of {measure} from the smallest host: {row['devices_used']} of {row['devices_per_host']} devices "
+        f"({wording.describe(row, named)}), {size}{doubt}{others}."
     )
 
 
-def _picture(panels: plot.Panels, value: str) -> str:
-    sizes = sorted({size for panel in panels.shown for size in panel.rows["devices_per_host"]})
-    bars = Bars({size: f"of {size} composed" for size in sizes})
-    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        several = panel.rows["batch"].nunique() > 1
-        groups = []
-        # Labels of more groups run into each other; the table has every variation.
-        cases = panel.rows.drop_duplicates(["devices_used", "batch"])["case_cv_pct"]
-        labelled = bool(cases.notna().any()) and len(cases) < _MOST_LABELLED
-        for (used, batch), rows in panel.rows.groupby(["devices_used", "batch"], sort=True):
-            label = f"{used}\n{batch}" if several else str(used)
-            variation = rows["case_cv_pct"].iloc[0]
-            label += f"\n{wording.percent(variation)}" if labelled and pd.notna(variation) else ""
-            groups.append((label, list(zip(rows["devices_per_host"], rows.to_dict("records"), strict=True))))
-        bars.draw(only, groups, lambda row: "")
-        words = ["devices in use a host", *(["batch per device (samples)"] if several else [])]
-        words += ["CV over compositions"] if labelled else []
-        only.set_xlabel("\n".join(words))
-        if plot.is_left(position):
-            only.set_ylabel(value)
-    bars.legend(figure)
-    return plot.to_svg(figure)
+def _labelled(rows: pd.DataFrame) -> tuple[bool, bool]:
+    """Whether the groups of a panel name their batch, and their variation."""
+    # Labels of more groups run into each other; the table has every variation.
+    cases = rows.drop_duplicates(["devices_used", "batch"])["case_cv_pct"]
+    return rows["batch"].nunique() > 1, bool(cases.notna().any()) and len(cases) < _MOST_LABELLED
+
+
+def _groups(rows: pd.DataFrame) -> Groups:
+    several, varied = _labelled(rows)
+    variation = rows.groupby(["devices_used", "batch"])["case_cv_pct"].first()
+
+    def label(key: tuple[int, int]) -> str:
+        under = f"\n{wording.percent(variation[key])}" if varied and pd.notna(variation[key]) else ""
+        return (f"{key[0]}\n{key[1]}" if several else str(key[0])) + under
+
+    return grouped(rows, ["devices_used", "batch"], "devices_per_host", label, sort=True)
+
+
+def _below(rows: pd.DataFrame) -> str:
+    several, varied = _labelled(rows)
+    words = ["devices in use a host", *(["batch per device (samples)"] if several else [])]
+    return "\n".join([*words, *(["CV over compositions"] if varied else [])])

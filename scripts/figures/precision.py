@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.bars import Bars, grouped
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Precision"
@@ -28,40 +28,39 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no cell was planned in two precisions and measured in one")
     by = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]
     panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series="batch")
-    findings = _findings(rows, by)
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
+    reference = rows["reference"].iloc[0]
     caption = (
         f"{data.metric.label.capitalize()} by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {rows['reference'].iloc[0]}. "
-        f"{verdict.counted(rows, data.protocol, rows['reference'].iloc[0])} A cross names why a planned cell has no value."
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {reference}. "
+        f"{verdict.counted(rows, data.protocol, reference)} A cross names why a planned cell has no value."
         f"{panels.sentence()}{first}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, data.metric.axis)
-    table = page_table(
+    names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
+    equal = [*comparable_cells.SHAPE, *comparable_cells.option_columns(data.cells), "workload", "batch"]
+    return plot.drawn(
+        data,
         rows,
+        lambda: Bars(names, _speedup).multiples(
+            panels,
+            lambda cells: grouped(cells, "batch", "precision", sort=True),
+            "batch per device (samples)",
+            data.metric.axis,
+        ),
         {
-            "Workload": lambda row: wording.describe(row, by),
-            "Batch": lambda row: wording.count(row["batch"]),
-            "Precision": lambda row: row["precision"],
-            data.metric.heading: lambda row: wording.rate(row["mean"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            "CV": lambda row: wording.percent(row["cv_pct"]),
-            "Speed-up": lambda row: wording.times(row["ratio"]),
-            "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            "Workload": columns.described(by),
+            "Batch": columns.count("batch"),
+            "Precision": columns.text("precision"),
+            **columns.rate(data.metric.heading),
+            "CV": columns.percent("cv_pct"),
+            **columns.ratio("Speed-up"),
             **verdict.COLUMNS,
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
+            **columns.RUNS_AND_FAILURES,
         },
+        caption=caption,
+        findings=_findings(rows, by),
+        coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "precision")),
     )
-    covered = coverage_of_cells(
-        comparable_cells.varied(
-            data.cells,
-            [*comparable_cells.SHAPE, *comparable_cells.option_columns(data.cells), "workload", "batch"],
-            "precision",
-        )
-    )
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.DataFrame:
@@ -79,7 +78,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     """The range of speed-ups of each precision, and the cells that only some precisions could run."""
     said = []
     reference = rows["reference"].iloc[0]
-    named = [column for column in [*by, "batch"] if rows[column].nunique() > 1] or ["workload"]
+    named = telling(rows, [*by, "batch"])
     for name in sorted(set(rows["precision"]) - {reference}, key=comparable_cells.precision_rank):
         compared = rows[(rows["precision"] == name) & rows["ratio"].notna()]
         if len(compared):
@@ -90,26 +89,6 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
         classes = wording.describe(row, ["precision", *named])
         said.append(f"{wording.plural(len(gaps), 'cell')} without a value, the first {classes}: {plot.why_not(row)}.")
     return tuple(said)
-
-
-def _picture(panels: plot.Panels, value: str) -> str:
-    names = sorted(
-        {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
-    )
-    bars = Bars({name: name for name in names})
-    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        groups = [
-            (str(batch), list(zip(rows["precision"], rows.to_dict("records"), strict=True)))
-            for batch, rows in panel.rows.groupby("batch", sort=True)
-        ]
-        bars.draw(only, groups, _speedup)
-        only.set_xlabel("batch per device (samples)")
-        if plot.is_left(position):
-            only.set_ylabel(value)
-    bars.legend(figure)
-    return plot.to_svg(figure)
 
 
 def _speedup(row: Any) -> str:

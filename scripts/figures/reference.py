@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.report import plot, prediction
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, measured_as, nothing, page_table
+from campaign.documents.run_numbers import BLOCK_ORDERS
+from campaign.report import columns, plot, prediction
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, measured_as, nothing
 from campaign.statistics import verdict
 from campaign.statistics.drift import Drift, drift, is_adjusted
 
@@ -37,24 +38,23 @@ def draw(data: FigureData) -> Drawing:
         f"interval (t, {wording.plural(found.freedom, 'degree')} of freedom; each composition counts once). No other figure holds "
         f"these runs. {measured_as(replace(data, runs=data.reference), data.reference)}"
     )
-    with plot.style(data.style):
-        svg = _picture(rows, found, data.reference)
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(rows, found, data.reference),
         {
-            "Composition": lambda row: row["lease_id"],
-            "Attached": lambda row: row["attach"],
+            "Composition": columns.text("lease_id"),
+            "Attached": columns.text("attach"),
             "Hours after the first": lambda row: f"{row['time_h']:.2f}",
-            "Runs": lambda row: wording.count(row["runs"]),
+            "Runs": columns.count("runs"),
             "Against the middle of the campaign": lambda row: wording.percent(100 * (row["relative"] - 1), 2),
         },
-    )
-    covered = coverage_of_leases(data.leases, rows["lease_id"], "measured the reference")
-    finding = _finding(found, data)
-    told = rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"])
-    of = prediction.of_cells(data.reference)
-    return Drawing(
-        svg, caption, findings=(finding,), data=told, coverage=covered, alarm=found.found, prediction=of, **table
+        data=rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"]),
+        caption=caption,
+        findings=(_finding(found, data),),
+        coverage=coverage_of_leases(data.leases, rows["lease_id"], "measured the reference"),
+        alarm=found.found,
+        prediction=prediction.of_cells(data.reference),
     )
 
 
@@ -82,7 +82,7 @@ def _finding(found: Drift, data: FigureData) -> str:
 def _meaning(data: FigureData) -> str:
     if is_adjusted({"protocol": data.protocol}):
         return "Comparisons between compositions are adjusted for it."
-    if data.protocol.get("lease_order") == "blocks":
+    if data.protocol.get("lease_order") in BLOCK_ORDERS:
         return "Compositions came in random blocks, so that it widens intervals, and is not mistaken for an effect."
     return f"{verdict.LEASES_IN_ORDER} 'protocol: reference: adjust' removes it."
 

@@ -4,13 +4,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
 from campaign.report.link_selection import shown
 from campaign.statistics import comparable_cells, verdict
 
@@ -20,15 +19,8 @@ SECTION = (
     "set against the time that one device computes. Left of 1, it can hide behind computing; right of 1, no program can hide it."
 )
 PLACE = 145
-UNITS = {
-    "allreduce": "s",
-    "compute": "s",
-    "intensity": "",
-    "bound": "pct",
-    "unoverlapped": "pct",
-    "efficiency_low": "pct",
-    "efficiency_high": "pct",
-}
+UNITS = {"allreduce": "s", "compute": "s", "intensity": ""}
+UNITS |= dict.fromkeys(("bound", "unoverlapped", "efficiency_low", "efficiency_high"), "pct")
 _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
 _CURVE_POINTS = 100
 
@@ -48,27 +40,26 @@ def draw(data: FigureData) -> Drawing:
         f"{verdict.rests_on(rows)}{verdict.order(data.protocol)}{panels.sentence()} "
         f"{measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels)
     named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(panels),
         {
-            "Cell": lambda row: wording.describe(row, named),
-            "Computing (ms)": lambda row: wording.number(1e3 * row["compute"]),
-            "All-reduce (ms)": lambda row: wording.number(1e3 * row["allreduce"]),
-            "Ratio": lambda row: wording.number(row["intensity"]),
-            "Bound by links": lambda row: wording.percent(row["bound"]),
-            "Without overlap": lambda row: wording.percent(row["unoverlapped"]),
-            "Efficiency": lambda row: wording.percent(row["efficiency_pct"]),
-            "95 % interval": lambda row: wording.between(
-                row["efficiency_low"], row["efficiency_high"], wording.percent
-            ),
-            "Runs": lambda row: wording.count(row["n_ok"]),
+            "Cell": columns.described(named),
+            "Computing (ms)": columns.number("compute", factor=1e3),
+            "All-reduce (ms)": columns.number("allreduce", factor=1e3),
+            "Ratio": columns.number("intensity"),
+            "Bound by links": columns.percent("bound"),
+            "Without overlap": columns.percent("unoverlapped"),
+            "Efficiency": columns.percent("efficiency_pct"),
+            "95 % interval": columns.between("efficiency_low", "efficiency_high", wording.percent),
+            **columns.RUNS,
         },
+        caption=caption,
+        findings=_findings(rows),
+        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
-    covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=_findings(rows), data=rows, coverage=covered, **table)
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
@@ -123,29 +114,22 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels) -> str:
-    names = sorted({name for panel in panels.shown for name in panel.rows["configuration"]})
-    looks = {name: plot.look(position) for position, name in enumerate(names)}
-    figure, axes = plot.grid(len(panels.shown), height_in=2.9)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        ends = panel.rows["intensity"].min() / 2, max(2.0, panel.rows["intensity"].max() * 2)
+    looks = plot.looks(sorted(set(plot.in_panels(panels, "configuration"))))
+
+    def paint(axes: Any, own: pd.DataFrame) -> None:
+        ends = own["intensity"].min() / 2, max(2.0, own["intensity"].max() * 2)
         across = np.geomspace(*ends, _CURVE_POINTS)
-        only.plot(across, 100 / np.maximum(1.0, across), color=plot.INK, linewidth=1.1)
-        only.plot(across, 100 / (1.0 + across), color=plot.INK, linestyle="--", linewidth=0.9)
-        for name, rows in panel.rows.groupby("configuration", sort=False):
-            plot.points(only, rows, rows["intensity"], _EFFICIENCY, looks[str(name)])
-        only.set_xscale("log")
-        only.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        only.set_ylim(0, max(110.0, 1.05 * plot.range_of(panel.rows, _EFFICIENCY)[1]))
-        only.set_xlabel("all-reduce time / compute time")
-        if plot.is_left(position):
-            only.set_ylabel("efficiency (%)")
+        axes.plot(across, 100 / np.maximum(1.0, across), color=plot.INK, linewidth=1.1)
+        axes.plot(across, 100 / (1.0 + across), color=plot.INK, linestyle="--", linewidth=0.9)
+        for name, rows in own.groupby("configuration", sort=False):
+            plot.points(axes, rows, rows["intensity"], _EFFICIENCY, looks[name])
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_ylim(0, max(110.0, 1.05 * plot.range_of(own, _EFFICIENCY)[1]))
+
     handles = [
-        Line2D([], [], color=each.colour, marker=each.marker, linestyle="", label=name) for name, each in looks.items()
+        *plot.keys(looks, linestyle=""),
+        plot.ink_key("bound of the links", linewidth=1.1),
+        plot.ink_key("without overlap", linestyle="--", linewidth=0.9),
     ]
-    handles += [
-        Line2D([], [], color=plot.INK, linewidth=1.1, label="bound of the links"),
-        Line2D([], [], color=plot.INK, linestyle="--", linewidth=0.9, label="without overlap"),
-    ]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+    return plot.multiples(panels, paint, handles, "all-reduce time / compute time", "efficiency (%)", height_in=2.9)

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from campaign import wording
 from campaign.documents.metric import Metric
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
 from campaign.statistics import comparable_cells, scaling_curves, serving, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
 
@@ -39,6 +38,10 @@ def draw(data: FigureData) -> Drawing:
     if data.metric.name.startswith(tuple(serving.LATENCIES)):
         return nothing("a latency at a given rate does not scale with devices; the highest rate that holds does")
     rows = comparable_cells.scaling(data.cells, data.design)
+    # A server answers at the rate at which it is asked.
+    rows = rows[~rows["cell_id"].isin(serving.rated(data.cells)["cell_id"])].reset_index(drop=True)
+    if rows.empty and len(serving.rated(data.cells)):
+        return nothing("requests were sent at given rates, which do not scale; the highest rate that holds does")
     if rows.empty:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
@@ -46,7 +49,6 @@ def draw(data: FigureData) -> Drawing:
     if not data.metric.higher:
         rows = scaling_curves.without_models(rows)
     panels = plot.panels(_with_runs(rows, by), by, series="batch")
-    findings = _findings(rows, by, data.metric.performance)
     cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)
     caption = (
         f"{data.metric.label.capitalize()} (top) and efficiency (bottom) by devices in use; "
@@ -56,29 +58,27 @@ def draw(data: FigureData) -> Drawing:
         "fewest hosts; hollow markers are several hosts; a cross names why a cell of a line has no value."
         f"{_models(rows)}{panels.sentence()}{cut} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, data.metric)
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(panels, data.metric),
         {
-            "Workload": lambda row: wording.describe(row, [*by, "batch"]),
-            "Devices": lambda row: wording.count(row["ranks"]),
-            "Hosts": lambda row: wording.count(row["hosts"]),
-            data.metric.heading: lambda row: wording.rate(row["mean"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            "CV": lambda row: wording.percent(row["cv_pct"]),
-            "Speed-up": lambda row: wording.times(row["ratio"]),
-            "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
-            "Efficiency": lambda row: wording.percent(row["efficiency_pct"], 0),
+            "Workload": columns.described([*by, "batch"]),
+            "Devices": columns.count("ranks"),
+            "Hosts": columns.count("hosts"),
+            **columns.rate(data.metric.heading),
+            "CV": columns.percent("cv_pct"),
+            **columns.ratio("Speed-up"),
+            "Efficiency": columns.percent("efficiency_pct", 0),
             **verdict.COLUMNS,
             "Model that fits best [95 %]": lambda row: scaling_curves.said(row) if row["ideal"] == 1 else "",
             "Under its neighbours": _under,
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
+            **columns.RUNS_AND_FAILURES,
         },
+        caption=caption,
+        findings=_findings(rows, by, data.metric.performance),
+        coverage=coverage_of_cells(rows),
     )
-    covered = coverage_of_cells(rows)
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -94,7 +94,7 @@ def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _compared(rows: pd.DataFrame) -> pd.DataFrame:
-    """Without the references, which are 100 % by definition."""
+    """The rows without the references, which are 100 % by definition."""
     return rows[rows["ideal"] != 1]
 
 
@@ -105,7 +105,7 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
     last = measured.sort_values("ranks", kind="stable").drop_duplicates(series, keep="last")
     if last.empty:
         return ()
-    different = [column for column in series if last[column].nunique() > 1] or ["workload"]
+    different = telling(last, series)
     ordered = last.sort_values("efficiency_pct", kind="stable")
 
     def say(row: Any) -> str:
@@ -151,7 +151,7 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
     none = int((~lines["fit_holds"]).sum())
     if len(lines) > 1:
         shares = [f"{model} {wording.count(count)}" for model, count in counts.items()]
-        shares += [f"no model describes {none:,}"] * (none > 0)
+        shares += [f"no model describes {none:,}"] if none else []
         yield f"Model that fits best, of {wording.plural(len(lines), 'line')}: {', '.join(shares)}."
     elif none:
         yield "No model describes the points of the line; the table has the nearest."
@@ -189,7 +189,7 @@ def _without(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:
     if len(lost):
         names = lost.drop_duplicates(series)
         why = "; ".join(dict.fromkeys(plot.why_not(row) for row in lost.to_dict("records")))
-        different = [column for column in series if rows[column].nunique() > 1] or ["workload"]
+        different = telling(rows, series)
         which = "; ".join(wording.describe(row, different) for row in names.head(_SERIES_NAMED).to_dict("records"))
         more = f" and {len(names) - _SERIES_NAMED:,} more" if len(names) > _SERIES_NAMED else ""
         yield f"No valid run for {wording.plural(len(names), 'line')}: {which}{more} ({why})."
@@ -203,9 +203,10 @@ def _under(row: Any) -> str:
 
 
 def _picture(panels: plot.Panels, metric: Metric) -> str:
-    batches = sorted({batch for panel in panels.shown for batch in panel.rows["batch"]})
-    looks = {batch: plot.look(position) for position, batch in enumerate(batches)}
-    efficiencies = _efficiencies(pd.concat([panel.rows for panel in panels.shown]))
+    batches = sorted(set(plot.in_panels(panels, "batch")))
+    looks = plot.looks(batches)
+    shown = pd.concat([panel.rows for panel in panels.shown])
+    efficiencies = _efficiencies(shown)
     figure, axes = plot.grid(len(panels.shown), height_in=3.3, heights=(2.2, 1))
     for position, (panel, (top, bottom)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(top, panel.label)
@@ -224,20 +225,16 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
         if plot.is_left(position):
             top.set_ylabel(metric.axis)
             bottom.set_ylabel("efficiency (%)")
+    hollow = {"linestyle": "", "markerfacecolor": "none"}
     handles = [
-        Line2D([], [], color=each.colour, marker=each.marker, label=wording.axis("batch", batch))
-        for batch, each in looks.items()
+        *plot.keys(looks, lambda batch: wording.axis("batch", batch)),
+        plot.ink_key("ideal", linestyle=":"),
+        *([plot.ink_key("model that fits best", linestyle="--", linewidth=0.9)] if shown["fit_holds"].any() else []),
+        *([plot.ink_key("dip", marker="o", markersize=11, **hollow)] if shown["dip"].any() else []),
+        *([plot.ink_key("several hosts", marker="o", **hollow)] if (shown["hosts"] > 1).any() else []),
     ]
-    handles.append(Line2D([], [], color=plot.INK, linestyle=":", label="ideal"))
-    if any(panel.rows["fit_holds"].any() for panel in panels.shown):
-        handles.append(Line2D([], [], color=plot.INK, linestyle="--", linewidth=0.9, label="model that fits best"))
-    hollow = {"color": plot.INK, "linestyle": "", "markerfacecolor": "none"}
-    if any(panel.rows["dip"].any() for panel in panels.shown):
-        handles.append(Line2D([], [], marker="o", markersize=11, label="dip", **hollow))
-    if any((panel.rows["hosts"] > 1).any() for panel in panels.shown):
-        handles.append(Line2D([], [], marker="o", label="several hosts", **hollow))
-    if any((panel.rows["compact"] & (panel.rows["n_ok"] == 0)).any() for panel in panels.shown):
-        handles.append(Line2D([], [], color=plot.INK, linestyle="", marker="x", markersize=5, label="no value"))
+    if (shown["compact"] & (shown["n_ok"] == 0)).any():
+        handles.append(plot.ink_key("no value", linestyle="", marker="x", markersize=5))
     plot.legend(figure, handles)
     return plot.to_svg(figure)
 
@@ -273,7 +270,7 @@ def _gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> None:
 
 
 def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
-    """Where markers of several hosts stand: at most a quarter of the way to the next number of devices."""
+    """The places of markers: those of several hosts stand to the right, at most a quarter of the way to the next number."""
     counts = np.array(sorted(rows["ranks"].unique()), dtype=float)
     gaps = np.append(np.diff(counts), counts[-1] * 0.14)
     room = rows["ranks"].map(dict(zip(counts, gaps, strict=True)))

@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import bars, plot
-from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import bars, columns, plot
+from campaign.report.bars import Bars, Groups, grouped, tall_enough
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, only_in_table, telling
 from campaign.statistics import comparable_cells, verdict
 from campaign.statistics.comparisons import Design
 
@@ -44,35 +44,35 @@ def draw(data: FigureData) -> Drawing:
     by = ["workload", "batch", "device", *others]
     shown = bars.first_configurations(rows)
     panels = plot.panels(shown, by)
-    findings = _findings(rows, by)
-    left_out = rows["configuration"].nunique() - shown["configuration"].nunique()
-    more = f" {wording.plural(left_out, 'further configuration')} in the data table only." if left_out else ""
+    more = only_in_table(rows["configuration"].nunique() - shown["configuration"].nunique(), "configuration")
     caption = (
         f"{data.metric.label.capitalize()} by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over the plain one of its configuration. "
         f"{verdict.counted(rows, data.protocol, 'the plain one')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} {measured_as(data, shown)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, data.metric.axis)
-    table = page_table(
+    drawn = plot.in_panels(panels, "configuration")
+    places = dict(zip(plot.in_panels(panels, "variant"), plot.in_panels(panels, "variant_place"), strict=True))
+    return plot.drawn(
+        data,
         rows,
+        lambda: Bars(sorted(places, key=places.__getitem__), _speedup).multiples(
+            panels, _groups, "configuration", data.metric.axis, tall_enough(2.6, drawn), rotation=90
+        ),
         {
-            "Workload": lambda row: wording.describe(row, by),
-            "Configuration": lambda row: row["configuration"],
-            "Options": lambda row: row["variant"],
-            data.metric.heading: lambda row: wording.rate(row["mean"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            "Against": lambda row: row["against_variant"] or wording.NONE,
-            "Speed-up": lambda row: wording.times(row["ratio"]),
-            "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            "Workload": columns.described(by),
+            "Configuration": columns.text("configuration"),
+            "Options": columns.text("variant"),
+            **columns.rate(data.metric.heading),
+            "Against": columns.text("against_variant", wording.NONE),
+            **columns.ratio("Speed-up"),
             **verdict.COLUMNS,
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
+            **columns.RUNS_AND_FAILURES,
         },
+        caption=caption,
+        findings=_findings(rows, by),
+        coverage=coverage_of_cells(_planned(data.cells)[0]),
     )
-    covered = coverage_of_cells(_planned(data.cells)[0])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _rows(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
@@ -133,7 +133,7 @@ def _rank(options: str, precision: str) -> tuple[Any, ...]:
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     """The range of speed-ups of each variant over the plain one of its configuration."""
     said = []
-    named = [column for column in ["configuration", *by] if rows[column].nunique() > 1] or ["configuration"]
+    named = telling(rows, ["configuration", *by], "configuration")
     compared = rows[rows["ratio"].notna() & (rows["variant"] != rows["against_variant"])]
     for (variant, against), cells in compared.sort_values("variant_place", kind="stable").groupby(
         ["variant", "against_variant"], sort=False
@@ -142,28 +142,8 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said) or ("No variant has a measured plain cell beside it.",)
 
 
-def _picture(panels: plot.Panels, value: str) -> str:
-    variants: dict[str, int] = {}
-    for panel in panels.shown:
-        variants |= dict(zip(panel.rows["variant"], panel.rows["variant_place"], strict=True))
-    bars = Bars({name: name for name in sorted(variants, key=variants.__getitem__)})
-    longest = max(len(name) for panel in panels.shown for name in panel.rows["configuration"])
-    figure, axes = plot.grid(len(panels.shown), height_in=2.6 + 0.055 * min(longest, 30))
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        groups = [
-            (str(name), list(zip(cells["variant"], cells.to_dict("records"), strict=True)))
-            for name, cells in panel.rows.sort_values("variant_place", kind="stable").groupby(
-                "configuration", sort=False
-            )
-        ]
-        bars.draw(only, groups, _speedup)
-        only.tick_params(axis="x", rotation=90)
-        only.set_xlabel("configuration")
-        if plot.is_left(position):
-            only.set_ylabel(value)
-    bars.legend(figure)
-    return plot.to_svg(figure)
+def _groups(cells: pd.DataFrame) -> Groups:
+    return grouped(cells.sort_values("variant_place", kind="stable"), "configuration", "variant")
 
 
 def _speedup(row: Any) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report.figure import Drawing, FigureData, coverage_of_hosts, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_hosts, measured_as, nothing
 
 TITLE = "Software stack"
 SECTION = (
@@ -21,21 +22,8 @@ COUNTERPARTS = {
 }
 
 # Of an environment with hundreds of packages, those that a reader looks for; the data has all of them.
-_TELLING = (
-    "torch",
-    "tensorflow",
-    "horovod",
-    "jax",
-    "nccl",
-    "cuda",
-    "cudnn",
-    "mpi",
-    "numpy",
-    "transformers",
-    "python",
-    "apex",
-    "rocm",
-)
+_TELLING = ("torch", "tensorflow", "horovod", "jax", "nccl", "cuda", "cudnn", "mpi", "numpy", "transformers", "python")
+_TELLING += ("apex", "rocm")
 _HOST = {
     "system": "system",
     "machine": "architecture",
@@ -51,18 +39,7 @@ def draw(data: FigureData) -> Drawing:
     rows = _rows(data.context.get("environments") or {})
     if rows.empty:
         return nothing("no record names its software")
-    findings = _findings(rows)
     page = rows[rows["telling"]]
-    table = page_table(
-        page,
-        {
-            "Where": lambda row: row["where"],
-            "Component": lambda row: row["component"],
-            "Version": lambda row: _short(row["version"]),
-            "On": lambda row: row["on"],
-            "Differs": lambda row: "differs" if row["differs"] else "",
-        },
-    )
     left_out = len(rows) - len(page)
     more = f" {wording.plural(left_out, 'further package')} in the data." if left_out else ""
     hosts = wording.plural(len(_hosts(rows)), "host")
@@ -71,8 +48,22 @@ def draw(data: FigureData) -> Drawing:
         f"absent.{more} {measured_as(data, rows)}"
     )
     known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
-    covered = coverage_of_hosts(data.runs, known, "reported their software")
-    return Drawing(svg=None, caption=caption, findings=findings, data=rows, coverage=covered, **table)
+    return plot.drawn(
+        data,
+        page,
+        None,
+        {
+            "Where": columns.text("where"),
+            "Component": columns.text("component"),
+            "Version": lambda row: _short(row["version"]),
+            "On": columns.text("on"),
+            "Differs": lambda row: "differs" if row["differs"] else "",
+        },
+        data=rows,
+        caption=caption,
+        findings=_findings(rows),
+        coverage=coverage_of_hosts(data.runs, known, "reported their software"),
+    )
 
 
 def _short(version: str) -> str:
@@ -85,12 +76,10 @@ def _rows(environments: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     known: dict[tuple[str, str], dict[str, list[str]]] = {}
     of_place: dict[str, list[str]] = {}
     # Hosts come first: only they have a name of their own.
-    for name, document in sorted(
-        environments.items(), key=lambda e: ("host" not in e[1], str(e[1].get("host", "")), e[0])
-    ):
-        where, who, parts = (
-            _of_software(name, document) if "kind" in document or "launcher" in document else _of_host(name, document)
-        )
+    order = sorted(environments.items(), key=lambda e: ("host" not in e[1], str(e[1].get("host", "")), e[0]))
+    for name, document in order:
+        of_software = "kind" in document or "launcher" in document
+        where, who, parts = (_of_software if of_software else _of_host)(name, document)
         of_place.setdefault(where, []).append(who)
         for component, version in parts:
             on = known.setdefault((where, component), {}).setdefault(version, [])
@@ -102,23 +91,11 @@ def _rows(environments: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         there = {who for on in versions.values() for who in on}
         differs = len(versions) > 1 or len(there) < everybody
         for version, on in versions.items():
-            telling = (
-                where == _OF_HOSTS
-                or differs
-                or any(word in component.lower() for word in (*_TELLING, "image", "module", "launcher"))
-            )
-            rows.append(
-                {
-                    "where": where,
-                    "component": component,
-                    "version": version,
-                    "on": ", ".join(on),
-                    "n_on": len(on),
-                    "differs": differs,
-                    "telling": telling,
-                }
-            )
-    return pd.DataFrame(rows)
+            named = any(word in component.lower() for word in (*_TELLING, "image", "module", "launcher"))
+            telling = where == _OF_HOSTS or differs or named
+            rows.append((where, component, version, ", ".join(on), len(on), differs, telling))
+    names = ["where", "component", "version", "on", "n_on", "differs", "telling"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def _of_host(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
@@ -131,7 +108,7 @@ def _of_host(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tup
 
 
 def _gpus(lines: Any) -> list[tuple[str, str]]:
-    """Of lines of nvidia-smi (index, uuid, name, memory, driver, PCIe generation, width): models, driver and links, once each."""
+    """Models, driver and links, once each, in lines of nvidia-smi (index, uuid, name, memory, driver, PCIe generation, width)."""
     words = [[word.strip() for word in str(line).split(",")] for line in lines]
     whole = [each for each in words if len(each) >= 7]
     if not whole:
@@ -169,7 +146,7 @@ def _hosts(rows: pd.DataFrame) -> list[str]:
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Where hosts differ, or that they do not."""
+    """Sentences about where hosts differ, or that they do not."""
     of_hosts = rows[rows["where"] == _OF_HOSTS]
     said = []
     different = of_hosts[of_hosts["differs"]]

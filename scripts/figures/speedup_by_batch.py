@@ -1,12 +1,13 @@
 """Figure: the speed-up of each device count over the smallest, by batch."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Speed-up by batch"
@@ -32,32 +33,30 @@ def draw(data: FigureData) -> Drawing:
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by, series="batch")
     rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, data.design))
-    findings = _findings(effects, by)
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
         f"of means{_interval(rows)}. Dotted: ideal. "
         f"{verdict.counted(rows, data.protocol, 'the ideal')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels)
-    table = page_table(
-        rows,
-        {
-            "Workload": lambda row: wording.describe(row, by),
-            "Batch": lambda row: wording.count(row["batch"]),
-            "Devices": lambda row: wording.count(row["ranks"]),
-            "Against": lambda row: wording.number(row["against_ranks"]),
-            "Speed-up": lambda row: wording.times(row["ratio"]),
-            "95 % interval": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
-            **verdict.COLUMNS,
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
-        },
-    )
     series = comparable_cells.scaling(data.cells, data.design)
-    covered = coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch"))
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
+    return plot.drawn(
+        data,
+        rows,
+        lambda: _picture(panels),
+        {
+            "Workload": columns.described(by),
+            "Batch": columns.count("batch"),
+            "Devices": columns.count("ranks"),
+            "Against": columns.number("against_ranks"),
+            **columns.ratio("Speed-up", "95 % interval"),
+            **verdict.COLUMNS,
+            **columns.RUNS_AND_FAILURES,
+        },
+        caption=caption,
+        findings=_findings(effects, by),
+        coverage=coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch")),
+    )
 
 
 def _interval(rows: pd.DataFrame) -> str:
@@ -69,7 +68,8 @@ def _findings(effects: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     if effects.empty:
         return ()
     series = [*by, "ranks"]
-    row = effects.loc[np.log1p(effects["change_pct"] / 100).abs().idxmax()]
+    ends, others = verdict.quoted(effects.assign(size=np.log1p(effects["change_pct"] / 100).abs()), "size")
+    row = ends[-1]
     named = [column for column in series if effects[column].nunique() > 1 or column in ("workload", "ranks")]
     first, last = (
         wording.with_interval(*(row[f"ratio{part}{end}"] for part in ("", "_low", "_high")), wording.times)
@@ -79,38 +79,28 @@ def _findings(effects: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     doubt = f": {none}" if none else verdict.doubt(row, row["change_low"], row["change_high"])
     return (
         f"The batch matters most for {wording.describe(row, named)}: speed-up {first} at batch {row['batch']} and {last} at "
-        f"batch {row['batch_large']}{doubt}{f' ({basis})' if (basis := verdict.basis(row)) else ''}.",
+        f"batch {row['batch_large']}{doubt}{f' ({basis})' if (basis := verdict.basis(row)) else ''}{others}.",
     )
 
 
 def _picture(panels: plot.Panels) -> str:
-    counts = sorted({count for panel in panels.shown for count in panel.rows["ranks"]})
-    looks = {count: plot.look(position) for position, count in enumerate(counts)}
-    figure, axes = plot.grid(len(panels.shown))
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        batches = sorted(panel.rows["batch"].unique())
+    looks = plot.looks(sorted(set(plot.in_panels(panels, "ranks"))))
+
+    def paint(axes: Any, rows: pd.DataFrame) -> None:
+        batches = sorted(rows["batch"].unique())
         place = {batch: index for index, batch in enumerate(batches)}
-        for count, rows in panel.rows.groupby("ranks", sort=True):
+        for count, of_count in rows.groupby("ranks", sort=True):
             look = looks[count]
-            ordered = rows.sort_values("batch")
+            ordered = of_count.sort_values("batch")
             line = ordered[ordered["ratio"].notna()]
-            only.axhline(ordered["ideal"].iloc[0], color=look.colour, linestyle=":", linewidth=0.9)
-            only.plot(line["batch"].map(place), line["ratio"], color=look.colour)
-            plot.points(only, line, line["batch"].map(place), _SPEEDUP, look)
-        for batch, rows in panel.rows[panel.rows["n_ok"] == 0].groupby("batch", sort=True):
-            reasons = dict.fromkeys(plot.why_not(row) for row in rows.to_dict("records"))
-            plot.gap(only, place[batch], ", ".join(reasons))
-        only.set_xticks(range(len(batches)), [str(batch) for batch in batches])
-        only.set_xlim(-0.4, len(batches) - 0.6)
-        only.set_ylim(0, 1.05 * max(panel.rows["ideal"].max(), plot.range_of(panel.rows, _SPEEDUP)[1]))
-        only.set_xlabel("batch per device (samples)")
-        if plot.is_left(position):
-            only.set_ylabel("speed-up (×)")
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, label=wording.axis("ranks", count))
-        for count, look in looks.items()
-    ]
-    handles.append(Line2D([], [], color=plot.INK, linestyle=":", label="ideal"))
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+            axes.axhline(ordered["ideal"].iloc[0], color=look.colour, linestyle=":", linewidth=0.9)
+            axes.plot(line["batch"].map(place), line["ratio"], color=look.colour)
+            plot.points(axes, line, line["batch"].map(place), _SPEEDUP, look)
+        for batch, lost in rows[rows["n_ok"] == 0].groupby("batch", sort=True):
+            plot.gap(axes, place[batch], ", ".join(dict.fromkeys(plot.why_not(row) for row in lost.to_dict("records"))))
+        axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
+        axes.set_xlim(-0.4, len(batches) - 0.6)
+        axes.set_ylim(0, 1.05 * max(rows["ideal"].max(), plot.range_of(rows, _SPEEDUP)[1]))
+
+    handles = [*plot.keys(looks, lambda count: wording.axis("ranks", count)), plot.ink_key("ideal", linestyle=":")]
+    return plot.multiples(panels, paint, handles, "batch per device (samples)", "speed-up (×)")

@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
 from campaign.statistics import comparable_cells
 from campaign.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_PCT, percentiles, windows
 
@@ -22,9 +21,8 @@ UNITS = {"tail": ""}
 
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
 
-_LEAST_ROOM = (
-    0.005  # of the longest step, beside the shortest and the longest: equal steps are a line with an axis around it
-)
+_LEAST_ROOM = 0.005
+"""Room beside the shortest and the longest step, as a share of the longest: equal steps are a line with an axis around it."""
 
 
 def draw(data: FigureData) -> Drawing:
@@ -35,7 +33,6 @@ def draw(data: FigureData) -> Drawing:
     several = steps.groupby("cell_id")["lease_id"].transform("nunique") > 1
     steps["cluster"] = np.where(several, steps["lease_id"], steps["repetition"].astype(str))
     rows = _rows(data, steps)
-    findings = (*_unsteady(rows), *_short(rows), _longest_tail(rows))
     drawn = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MOST_PANELS)
     drawn = rows[rows["cell_id"].isin(drawn["cell_id"])]
     more = len(rows) - len(drawn)
@@ -49,23 +46,24 @@ def draw(data: FigureData) -> Drawing:
         f"there is one composition; none where steps are too few.{left_out} "
         f"{measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(drawn, steps)
     named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(drawn, steps),
         {
-            "Cell": lambda row: wording.describe(row, named),
+            "Cell": columns.described(named),
             **{f"{name} (ms)": _percentile(name) for name in _NAMES},
             "p99 over p50": lambda row: wording.times(row["tail"]),
             "Trend in the window": _trend,
-            "Error of a window": lambda row: wording.percent(row["error_pct"], 2),
-            "Steps": lambda row: wording.count(row["n_steps"]),
-            "Runs": lambda row: wording.count(row["n_ok"]),
+            "Error of a window": columns.percent("error_pct", 2),
+            "Steps": columns.count("n_steps"),
+            **columns.RUNS,
         },
+        caption=caption,
+        findings=(*_unsteady(rows), *_short(rows), _longest_tail(rows)),
+        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
-    covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
@@ -144,36 +142,17 @@ def _longest_tail(rows: pd.DataFrame) -> str:
 
 
 def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
-    figure, axes = plot.grid(len(rows), height_in=2.3)
-    compositions = sorted(steps.loc[steps["cell_id"].isin(rows["cell_id"]), "composition"].unique())
-    looks = {name: plot.look(place) for place, name in enumerate(compositions)}
-    for position, (row, (only,)) in enumerate(zip(rows.to_dict("records"), axes, strict=True)):
-        plot.title(only, _where(row, rows))
-        for (composition, _), times_s in steps[steps["cell_id"] == row["cell_id"]].groupby(
-            ["composition", "repetition"]
-        )["time_s"]:
-            shares = np.arange(1, len(times_s) + 1) / len(times_s)
-            only.step(
-                1e3 * times_s,
-                shares,
-                where="post",
-                color=looks[composition].colour,
-                linestyle=looks[composition].dashes,
-                linewidth=1.0,
-            )
-        of_panel = 1e3 * steps.loc[steps["cell_id"] == row["cell_id"], "time_s"]
-        low, high = float(of_panel.min()), float(of_panel.max())
+    looks = plot.looks(sorted(steps.loc[steps["cell_id"].isin(rows["cell_id"]), "composition"].unique()))
+    of_cells = dict(list(steps.groupby("cell_id")))
+    panels = [plot.Panel(_where(row, rows), of_cells[row["cell_id"]]) for row in rows.to_dict("records")]
+
+    def paint(axes: Any, own: pd.DataFrame) -> None:
+        for (composition, _), times_s in own.groupby(["composition", "repetition"])["time_s"]:
+            plot.shares(axes, 1e3 * times_s, looks[composition], linewidth=1.0)
+        low, high = 1e3 * float(own["time_s"].min()), 1e3 * float(own["time_s"].max())
         room = max(0.05 * (high - low), _LEAST_ROOM * high)
-        only.set_xlim(max(0.0, low - room), high + room)
-        only.set_ylim(0, 1.02)
-        only.set_xlabel("time of a step (ms)")
-        if plot.is_left(position):
-            only.set_ylabel("share of steps")
-    plot.legend(
-        figure,
-        [
-            Line2D([], [], color=look.colour, linestyle=look.dashes, label=f"composition {name}")
-            for name, look in looks.items()
-        ],
-    )
-    return plot.to_svg(figure)
+        axes.set_xlim(max(0.0, low - room), high + room)
+
+    handles = plot.dashed_keys(looks, "composition {}".format)
+    shown = plot.Panels(tuple(panels), "", 0)
+    return plot.multiples(shown, paint, handles, "time of a step (ms)", "share of steps", height_in=2.3)

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Systems"
@@ -40,31 +39,28 @@ def draw(data: FigureData) -> Drawing:
         f"are on more. Ratios are to {first}. {verdict.counted(rows, data.protocol, first)}"
         f"{panels.sentence()}{plot.cut(lines, plot.RATE)} {measured_as(data, lines)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels, data.metric.axis)
-    named = [*by, "ranks"]
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(panels, data.metric.axis),
         {
-            "Cell": lambda row: wording.describe(row, by),
-            "Devices": lambda row: wording.count(row["ranks"]),
-            "Composition": lambda row: row["configuration"],
-            "Against": lambda row: row["against_configuration"],
+            "Cell": columns.described(by),
+            "Devices": columns.count("ranks"),
+            "Composition": columns.text("configuration"),
+            "Against": columns.text("against_configuration"),
             "Hosts": lambda row: (
                 "as many" if row["same_hosts"] else f"{row['hosts']:.0f} against {row['against_hosts']:.0f}"
             ),
             data.metric.heading: lambda row: wording.rate(row["mean"]),
             f"{data.metric.heading} of {first}": lambda row: wording.rate(row["against_mean"]),
-            "Ratio": lambda row: wording.times(row["ratio"]),
-            "95 % interval": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            **columns.ratio("Ratio", "95 % interval"),
             **verdict.COLUMNS,
-            "Runs": lambda row: wording.count(row["n_ok"]),
-            "Failed": lambda row: row["failures"],
+            **columns.RUNS_AND_FAILURES,
         },
+        caption=caption,
+        findings=_findings(rows, telling(rows, [*by, "ranks"])),
+        coverage=coverage_of_cells(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
     )
-    findings = _findings(rows, [column for column in named if rows[column].nunique() > 1] or ["workload"])
-    covered = coverage_of_cells(rows, rows.loc[rows["ratio"].notna(), "cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _findings(rows: pd.DataFrame, named: list[str]) -> tuple[str, ...]:
@@ -83,27 +79,20 @@ def _picture(panels: plot.Panels, value: str) -> str:
     names = list(dict.fromkeys(shown[["system", "attach"]].itertuples(index=False, name=None)))
     several = shown.groupby("system")["attach"].nunique() > 1
     labels = {(system, attach): f"{system}, {attach}" if several[system] else str(system) for system, attach in names}
-    looks = {name: plot.look(position) for position, name in enumerate(names)}
-    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        for name, rows in panel.rows.groupby(["system", "attach"], sort=False):
+    looks = plot.looks(names)
+
+    def paint(axes: Any, own: pd.DataFrame) -> None:
+        for name, rows in own.groupby(["system", "attach"], sort=False):
             measured = rows[rows["n_ok"] > 0]
             compact = ~measured.duplicated("ranks")
             line: Any = measured[compact]
-            only.plot(line["ranks"], line["mean"], color=looks[name].colour, linewidth=1.2)
-            plot.points(only, line, line["ranks"], plot.RATE, looks[name])
-            plot.points(only, measured[~compact], measured.loc[~compact, "ranks"], plot.RATE, looks[name], hollow=True)
-        only.set_xscale("log", base=2)
-        counts = sorted({int(count) for count in panel.rows["ranks"]})
-        only.set_xticks(counts, [str(count) for count in counts])
-        only.minorticks_off()
-        only.set_ylim(bottom=0)
-        only.set_xlabel("devices in use")
-        if plot.is_left(position):
-            only.set_ylabel(value)
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, label=labels[name]) for name, look in looks.items()
-    ]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+            axes.plot(line["ranks"], line["mean"], color=looks[name].colour, linewidth=1.2)
+            plot.points(axes, line, line["ranks"], plot.RATE, looks[name])
+            plot.points(axes, measured[~compact], measured.loc[~compact, "ranks"], plot.RATE, looks[name], hollow=True)
+        axes.set_xscale("log", base=2)
+        counts = sorted({int(count) for count in own["ranks"]})
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+
+    return plot.multiples(panels, paint, plot.keys(looks, labels.__getitem__), "devices in use", value, height_in=2.7)

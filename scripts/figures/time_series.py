@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import bars, plot
+from campaign.report import bars, columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
 from campaign.statistics import comparable_cells
 
@@ -44,7 +43,6 @@ _BINS = 100
 _LINES = 6
 _WORKLOADS = 2
 _CELL = ["cell_id", "configuration", "workload", "batch", "precision", "state", "n_ok", "n_planned"]
-_HEADINGS = ("What", "Configuration", "Workload", "Mean over the run", "Least", "Most", "Parts", "Run")
 
 
 def draw(data: FigureData) -> Drawing:
@@ -57,7 +55,6 @@ def draw(data: FigureData) -> Drawing:
     options = comparable_cells.option_columns(rows)
     axes = ["workload", "batch", "precision", *options]
     series = _series(rows)
-    findings = _findings(series, drawn)
     which = sorted({wording.describe(row, axes) for row in drawn.drop_duplicates(axes).to_dict("records")})
     more = rows["cell_id"].nunique() - drawn["cell_id"].nunique()
     rest = f" {wording.plural(more, 'further cell')} in the data only." if more else ""
@@ -66,22 +63,27 @@ def draw(data: FigureData) -> Drawing:
         f"hosts, the band spans them, each point over a {_BINS}th of the run, so that shorter peaks are not seen. Time 0 is the "
         f"start of the run. Drawn: {'; '.join(which)}.{rest}{panels.sentence()} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels)
-    said = [
-        (
-            f"{row['quantity']} ({row['unit']})",
-            str(row["configuration"]),
-            wording.describe(row, axes),
-            *(bars.told_beside(row[name], row["unit"]) for name in ("mean", "least", "most")),
-            wording.count(row["parts"]),
-            f"{row['cell_id']}.{row['repetition']}",
-        )
-        for row in series.to_dict("records")
-    ]
-    words = {"headings": _HEADINGS, "rows": tuple(said)}
-    covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **words)
+    beside = {"Mean over the run": "mean", "Least": "least", "Most": "most"}
+    return plot.drawn(
+        data,
+        series,
+        lambda: _picture(panels),
+        {
+            "What": lambda row: f"{row['quantity']} ({row['unit']})",
+            "Configuration": columns.text("configuration"),
+            "Workload": columns.described(axes),
+            **{
+                heading: lambda row, name=name: bars.told_beside(row[name], row["unit"])
+                for heading, name in beside.items()
+            },
+            "Parts": columns.count("parts"),
+            "Run": lambda row: f"{row['cell_id']}.{row['repetition']}",
+        },
+        data=rows,
+        caption=caption,
+        findings=_findings(series, drawn),
+        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
+    )
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
@@ -117,7 +119,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of the workloads sampled on the most configurations, one batch, precision and set of options on a few configurations."""
+    """The rows drawn: of the workloads sampled on the most configurations, one batch, precision and set of options."""
     cells = rows.drop_duplicates("cell_id")
     axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
     spread = (
@@ -144,7 +146,7 @@ def _series(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
-    """Of each quantity, the drawn run in which it moved most."""
+    """A sentence for each quantity: the drawn run in which it moved most."""
     said = []
     shown = series[series["cell_id"].isin(drawn["cell_id"])]
     for quantity, group in shown.groupby("quantity", sort=False):
@@ -163,27 +165,22 @@ def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels) -> str:
-    names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))
-    looks = {name: plot.look(position) for position, name in enumerate(names)}
+    looks = plot.looks(plot.in_panels(panels, "configuration"))
     dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
-    lines = {name: dashes[position % len(dashes)] for position, name in enumerate(names)}
-    figure, axes = plot.grid(len(panels.shown), height_in=2.1)
-    for panel, (only,) in zip(panels.shown, axes, strict=True):
-        plot.title(only, panel.label)
-        for name, rows in panel.rows.groupby("configuration", sort=False):
-            how = {"color": looks[name].colour, "linestyle": lines[name], "linewidth": 1.2}
-            only.plot(rows["time_s"], rows["mean"], **how)
+    lines: dict[str, dict[str, Any]] = {
+        name: {"color": each.colour, "linestyle": dashes[position % len(dashes)], "linewidth": 1.2}
+        for position, (name, each) in enumerate(looks.items())
+    }
+
+    def paint(axes: Any, own: pd.DataFrame) -> None:
+        for name, rows in own.groupby("configuration", sort=False):
+            axes.plot(rows["time_s"], rows["mean"], **lines[str(name)])
             if (rows["parts"] > 1).any():
-                only.fill_between(
-                    rows["time_s"], rows["least"], rows["most"], color=how["color"], alpha=0.15, linewidth=0
-                )
-        only.set_xlim(left=0)
-        top = 104.0 if panel.rows["unit"].iloc[0] == "%" else 1.05 * float(panel.rows["most"].max()) or 1.0
-        only.set_ylim(0, top)
-        only.set_ylabel(f"{panel.rows['quantity'].iloc[0]} ({panel.rows['unit'].iloc[0]})")
-        only.set_xlabel("time (s)")
-    handles = [
-        Line2D([], [], color=looks[name].colour, linestyle=lines[name], linewidth=1.2, label=name) for name in names
-    ]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
+                how = {"color": looks[name].colour, "alpha": 0.15, "linewidth": 0}
+                axes.fill_between(rows["time_s"], rows["least"], rows["most"], **how)
+        axes.set_xlim(left=0)
+        axes.set_ylim(0, 104.0 if own["unit"].iloc[0] == "%" else 1.05 * float(own["most"].max()) or 1.0)
+        axes.set_ylabel(f"{own['quantity'].iloc[0]} ({own['unit'].iloc[0]})")
+
+    handles = [plot.ink_key(name, **how) for name, how in lines.items()]
+    return plot.multiples(panels, paint, handles, "time (s)", height_in=2.1)

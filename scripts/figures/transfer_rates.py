@@ -1,4 +1,4 @@
-"""Figure: what PCIe, NVLink, network, storage and the fabric's ports carried while runs were on, by configuration and workload."""
+"""Figure: what PCIe, NVLink, network and storage carried while runs were on, by configuration and workload."""
 
 from dataclasses import replace
 
@@ -32,13 +32,8 @@ QUANTITIES = (
     Quantity("disk_read_mean_gb_per_s", "read from disks of a host", "GB/s"),
     Quantity("disk_written_mean_gb_per_s", "written to disks of a host", "GB/s"),
     Quantity("input_gb_per_s", "samples from storage, all devices", "GB/s"),
-    Quantity("ports_gb_per_s", "fabric ports, over the lease", "GB/s"),
 )
 _WHAT = "Rates are means over the time that was measured."
-_PORTS = (
-    "Fabric ports: all ports together, both directions, as the fabric counts them (a byte counts at every port it passes), over "
-    "all of the lease, with its other runs and pauses. "
-)
 _LOOKS = "telemetry: PCIe rates are from looks of 20 ms"
 
 
@@ -50,19 +45,12 @@ def draw(data: FigureData) -> Drawing:
         for name in ("pcie_rx_mean_gb_per_s", "pcie_tx_mean_gb_per_s")
     }
     total = (sums["pcie_rx_mean_gb_per_s"] + sums["pcie_tx_mean_gb_per_s"]) * runs["ranks"]
-    carried = (
-        data.leases.set_index("lease_id")["ports_gb_per_s"]
-        if "ports_gb_per_s" in data.leases
-        else pd.Series(dtype=float)
-    )
-    runs = runs.assign(pcie_all_gb_per_s=total, ports_gb_per_s=runs["lease_id"].map(carried).astype(float))
+    runs = runs.assign(pcie_all_gb_per_s=total)
     rows = bars.rows_of(replace(data, runs=runs), QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled with a counter of PCIe, NVLink, network or storage")
     looks = bool(runs["flags"].str.contains(_LOOKS, regex=False).any())
-    remarks = (_PORTS if (rows["quantity"] == QUANTITIES[-1].says).any() else "") + (
-        "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. " if looks else ""
-    )
+    remarks = "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. " if looks else ""
     by = comparisons.design(runs, data.protocol, column="pcie_all_gb_per_s")
     return bars.drawing(data, rows, _WHAT, remarks, _by_size(rows, by))
 

@@ -5,15 +5,23 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import statistics, wording
+from campaign import wording
 from campaign.documents.metric import Metric
-from campaign.report import plot, prediction
-from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import verdict
+from campaign.report import columns, plot, prediction
+from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.statistics import intervals, verdict
 from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
-from campaign.statistics.spread_sources import Spread, spread
-from campaign.statistics.variance_components import HOST, LEASE, RUN, TOGETHER, Component
+from campaign.statistics.variance_components import (
+    HOST,
+    LEASE,
+    METHOD,
+    RUN,
+    TOGETHER,
+    Component,
+    SpreadSources,
+    spread_sources,
+)
 
 TITLE = "Variance and slow hosts"
 SECTION = (
@@ -36,7 +44,7 @@ _MOST_VALUES = 24  # bars; words beside more would cover each other
 
 
 def draw(data: FigureData) -> Drawing:
-    found = spread(data.runs, data.metric.higher)
+    found = spread_sources(data.runs, data.metric.higher)
     parts = _parts(found)
     if not parts["value_pct"].notna().any():
         return nothing("no cell has two valid runs on one lease, so the run-to-run spread is unknown")
@@ -48,37 +56,35 @@ def draw(data: FigureData) -> Drawing:
         *_spreads(parts, data.metric.label),
         *_none_slow(found),
     )
-    methods = {each.method for each in found.by_workload.values()}
     caption = (
         f"Left: standard deviation of {data.metric.label} inside of cells, in percent; "
         f"{wording.runs_behind(list(counts))} a cell, 95 % "
-        f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: this campaign cannot determine it.{_cut(parts)} "
+        f"interval (chi-square; {METHOD}). A cross: this campaign cannot determine it.{_cut(parts)} "
         f"{_caption_of(found)}{measured_as(data, data.cells)}"
     )
-    with plot.style(data.style):
-        svg = _picture(parts, hosts, data.metric)
-    table = page_table(
+    return plot.drawn(
+        data,
         rows,
+        lambda: _picture(parts, hosts, data.metric),
         {
-            "What": lambda row: row["what"],
-            "Of": lambda row: row["of"],
-            f"Spread, or less {data.metric.performance}": lambda row: wording.percent(row["value_pct"], 2),
-            "95 % interval": lambda row: wording.between(
-                row["low_pct"], row["high_pct"], lambda v: wording.percent(v, 2)
-            ),
+            "What": columns.text("what"),
+            "Of": columns.text("of"),
+            f"Spread, or less {data.metric.performance}": columns.percent("value_pct", 2),
+            "95 % interval": columns.between("low_pct", "high_pct", lambda value: wording.percent(value, 2)),
             "p (Holm)": lambda row: verdict.p_value(row["p_holm"]),
-            "Cells": lambda row: wording.count(row["n_cells"]),
-            "Runs": lambda row: wording.count(row["n_runs"]),
+            "Cells": columns.count("n_cells"),
+            "Runs": columns.count("n_runs"),
             "Independent differences": lambda row: wording.count(row["freedom"]) if row["freedom"] else wording.NONE,
-            "Remark": lambda row: row["remark"],
+            "Remark": columns.text("remark"),
         },
+        caption=caption,
+        findings=findings,
+        coverage=coverage_of_cells(data.cells),
+        prediction=prediction.of_cells(data.cells),
     )
-    covered = coverage_of_cells(data.cells)
-    of = prediction.of_cells(data.cells)
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, prediction=of, **table)
 
 
-def _parts(found: Spread) -> pd.DataFrame:
+def _parts(found: SpreadSources) -> pd.DataFrame:
     """A row for each workload and component; lease and host in one where they cannot be told apart."""
     rows = []
     for workload, parts in found.by_workload.items():
@@ -97,24 +103,13 @@ def _part_row(workload: str, part: Component, runs: int, cells: int) -> list[Any
     return [part.name, workload, *numbers, cells, runs, part.freedom, part.why or together]
 
 
-def _hosts(found: Spread, cells: pd.DataFrame) -> pd.DataFrame:
+def _hosts(found: SpreadSources, cells: pd.DataFrame) -> pd.DataFrame:
     """A row for each host."""
-    rows = [
-        [
-            "host against the others",
-            each.host,
-            each.slowdown_pct,
-            each.low_pct,
-            each.high_pct,
-            each.p,
-            each.p_holm,
-            len(each.cells),
-            each.runs,
-            0,
-            _remark(each, cells),
-        ]
-        for each in found.hosts
-    ]
+    rows = []
+    for each in found.hosts:
+        numbers = (each.slowdown_pct, each.low_pct, each.high_pct, each.p, each.p_holm)
+        counts = (len(each.cells), each.runs, 0)
+        rows.append(["host against the others", each.host, *numbers, *counts, _remark(each, cells)])
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -161,7 +156,7 @@ def _spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
         yield f"The {name} spread{whose} is unknown: {why}."
 
 
-def _slow(found: Spread, cells: pd.DataFrame, measure: str) -> Iterable[str]:
+def _slow(found: SpreadSources, cells: pd.DataFrame, measure: str) -> Iterable[str]:
     for each in found.slow:
         size = wording.with_interval(each.slowdown_pct, each.low_pct, each.high_pct, wording.percent)
         yield (
@@ -171,7 +166,7 @@ def _slow(found: Spread, cells: pd.DataFrame, measure: str) -> Iterable[str]:
         )
 
 
-def _none_slow(found: Spread) -> Iterable[str]:
+def _none_slow(found: SpreadSources) -> Iterable[str]:
     compared = [host for host in found.hosts if not host.why]
     if compared and not found.slow:
         widest = max(max(abs(each.low_pct), abs(each.high_pct)) for each in compared)
@@ -186,7 +181,7 @@ def _p(value: float) -> str:
     return said if said.startswith("<") else f"= {said}"
 
 
-def _caption_of(found: Spread) -> str:
+def _caption_of(found: SpreadSources) -> str:
     compared = sum(not host.why for host in found.hosts)
     if not compared:
         return "Hosts: no cell was run on one host and on another, so they cannot be compared. "
@@ -200,30 +195,22 @@ def _caption_of(found: Spread) -> str:
 
 
 def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
-    drawn = (
-        hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
-        if len(hosts)
-        else hosts
-    )
+    drawn = hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
     figure, axes = plot.grid(2 if len(drawn) else 1, height_in=3.0)
     ((left,), *others) = axes
     series = [name for name in _SERIES if (parts["what"] == name).any()]
-    bars = Bars({name: name for name in series})
+    bars = Bars(series)
     known = parts["value_pct"].notna()
     cells = parts.assign(
         mean=parts["value_pct"], ci_low=parts["low_pct"], ci_high=parts["high_pct"], n_ok=known.astype(int)
     )
-    cells = cells.assign(failures="unknown", state="missing")
-    groups = [
-        (str(workload), [(row["what"], row) for row in group.to_dict("records")])
-        for workload, group in cells.groupby("of", sort=False)
-    ]
-    bars.draw(left, groups, lambda row: "")
+    groups = grouped(cells.assign(failures="unknown", state="missing"), "of", "what")
+    bars.draw(left, groups)
     _values(left, groups, _highest(parts))
     left.set_ylabel(f"standard deviation (% of {metric.label})")
     left.set_xlabel("workload")
     plot.title(left, "Spread of equal cells")
-    bars.legend(figure)
+    plot.legend(figure, bars.handles())
     for (right,) in others:
         _draw_hosts(right, drawn.head(_MOST_HOSTS).reset_index(drop=True), metric.performance)
     return plot.to_svg(figure)
@@ -240,7 +227,7 @@ def _cut(parts: pd.DataFrame) -> str:
     return " An arrow: the interval ends beyond the picture, and is whole in the table." if wider else ""
 
 
-def _values(axes: Any, groups: list[tuple[str, list[tuple[Any, Any]]]], highest: float) -> None:
+def _values(axes: Any, groups: Groups, highest: float) -> None:
     """Values beside the intervals of their bars, arrows where intervals leave the picture, and room for both."""
     axes.set_ylim(0, 1.12 * highest)
     width = 0.84 / max(len(pairs) for _, pairs in groups)
@@ -257,7 +244,7 @@ def _values(axes: Any, groups: list[tuple[str, list[tuple[Any, Any]]]], highest:
 
 
 def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
-    slow = rows["p_holm"] < statistics.SIGNIFICANT
+    slow = rows["p_holm"] < intervals.SIGNIFICANT
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
     for look, hollow, which in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):
         marked = rows[which]

@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import bars, plot
-from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import bars, columns, plot
+from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
 from campaign.statistics import comparable_cells, comparisons
 
 TITLE = "Work and bytes of a step"
@@ -29,34 +29,42 @@ def draw(data: FigureData) -> Drawing:
     rows = comparable_cells.in_words(_rows(data))
     by = ["workload", *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by)
-    findings = _findings(rows, by)
     caption = (
         "Training arithmetic that each device reaches, in GFLOP/s (forward counted exactly, training as three times that), at the "
         f"largest batch; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: the share "
         f"of the device's dense peak, where that is known.{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
-    with plot.style(data.style):
-        svg = _picture(panels)
-    table = page_table(
+    names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
+    return plot.drawn(
+        data,
         rows,
+        lambda: Bars(names, _of_the_peak).multiples(
+            panels,
+            _groups,
+            lambda cells: f"configuration (batch {cells['batch'].max()})",
+            "GFLOP/s a device",
+            height_in=3.1,
+            rotation=60,
+        ),
         {
-            "Workload": lambda row: wording.describe(row, by),
-            "Configuration": lambda row: row["configuration"],
-            "Batch": lambda row: wording.count(row["batch"]),
-            "Precision": lambda row: row["precision"],
+            "Workload": columns.described(by),
+            "Configuration": columns.text("configuration"),
+            "Batch": columns.count("batch"),
+            "Precision": columns.text("precision"),
             "Parameters": lambda row: wording.number(row["parameters"] / 1e6) + " M",
-            "GFLOP a step": lambda row: wording.number(row["flops_per_step"] / 1e9),
+            "GFLOP a step": columns.number("flops_per_step", factor=1e-9),
             "All-reduced a step": lambda row: _mb(row["allreduce_bytes_per_step"]),
-            "FLOP a byte": lambda row: wording.number(row["flops_per_allreduce_byte"]),
-            "GFLOP/s a device": lambda row: wording.number(row["mean"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"]),
-            "Of the peak": lambda row: wording.percent(row["mfu_pct"]),
-            "Runs": lambda row: wording.count(row["n_ok"]),
+            "FLOP a byte": columns.number("flops_per_allreduce_byte"),
+            "GFLOP/s a device": columns.number("mean"),
+            "95 % interval": columns.between("ci_low", "ci_high"),
+            "Of the peak": columns.percent("mfu_pct"),
+            **columns.RUNS,
         },
+        caption=caption,
+        findings=_findings(rows, by),
+        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
-    covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
@@ -90,26 +98,12 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(panels: plot.Panels) -> str:
-    names = sorted(
-        {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
-    )
-    bars = Bars({name: name for name in names})
-    figure, axes = plot.grid(len(panels.shown), height_in=3.1)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(only, panel.label)
-        largest = panel.rows[panel.rows["batch"] == panel.rows["batch"].max()]
-        groups = [
-            (str(name), list(zip(rows["precision"], rows.to_dict("records"), strict=True)))
-            for name, rows in largest.groupby("configuration", sort=False)
-        ]
-        bars.draw(only, groups, lambda row: wording.percent(row["mfu_pct"]) if pd.notna(row["mfu_pct"]) else "")
-        only.tick_params(axis="x", labelrotation=60)
-        only.set_xlabel(f"configuration (batch {panel.rows['batch'].max()})")
-        if plot.is_left(position):
-            only.set_ylabel("GFLOP/s a device")
-    bars.legend(figure)
-    return plot.to_svg(figure)
+def _groups(cells: pd.DataFrame) -> Groups:
+    return grouped(cells[cells["batch"] == cells["batch"].max()], "configuration", "precision")
+
+
+def _of_the_peak(row: Any) -> str:
+    return wording.percent(row["mfu_pct"]) if pd.notna(row["mfu_pct"]) else ""
 
 
 def _mb(size_bytes: float) -> str:

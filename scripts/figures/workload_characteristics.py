@@ -8,7 +8,8 @@ import yaml
 
 from campaign import wording
 from campaign.errors import ConfigError
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, measured_as, nothing
 from campaign.statistics import comparable_cells
 from campaign.workloads.trainer.model_catalog import MODELS, model_info
 
@@ -46,38 +47,40 @@ _DOMAIN = {
 }
 _NAMED = 4  # workloads without a size, in a sentence
 _TRAINING = 3.0  # times the arithmetic of a forward pass
-_NUMBERS = ("parameters", "depth_layers", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb")
+_NUMBERS = ("depth_layers", "parameters", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb")
 
 
 def draw(data: FigureData) -> Drawing:
     rows = _rows(data)
     if rows.empty or not rows[[*_NUMBERS, "domain", "description"]].replace("", None).notna().any(axis=None):
         return nothing("only the names of the planned workloads are known")
-    table = page_table(
-        rows,
-        {
-            "Workload": lambda row: row["workload"],
-            "Domain": lambda row: row["domain"] or wording.NONE,
-            "Parameters": lambda row: _millions(row["parameters"]),
-            "Layers": lambda row: wording.NONE if pd.isna(row["depth_layers"]) else wording.count(row["depth_layers"]),
-            "Training GFLOP a sample": lambda row: wording.number(row["train_gflop_per_sample"]),
-            "All-reduced a step (MB)": lambda row: wording.number(row["allreduce_mb_per_step"]),
-            "GFLOP for each MB": lambda row: wording.number(row["gflop_per_allreduce_mb"]),
-            "A sample": lambda row: row["sample"] or wording.NONE,
-            "Batch per device": lambda row: row["batches"],
-            "Precision": lambda row: row["precisions"],
-            "Believed runs": lambda row: wording.count(row["n_ok"]),
-            "What it is": lambda row: row["description"] or wording.NONE,
-        },
-    )
-    findings = _findings(rows)
     caption = (
         "Parameters, arithmetic and bytes are exact counts, so there is no interval; training is counted as three times the "
         "forward pass, per sample. GFLOP for each MB: a device's arithmetic in a step over what it all-reduces, at the largest "
         f"batch. Layers: as their authors count them. {measured_as(data, rows)}"
     )
-    covered = coverage_of_cells(data.cells)
-    return Drawing(svg=None, caption=caption, findings=findings, data=rows, coverage=covered, **table)
+    return plot.drawn(
+        data,
+        rows,
+        None,
+        {
+            "Workload": columns.text("workload"),
+            "Domain": columns.text("domain", wording.NONE),
+            "Parameters": lambda row: _millions(row["parameters"]),
+            "Layers": lambda row: wording.NONE if pd.isna(row["depth_layers"]) else wording.count(row["depth_layers"]),
+            "Training GFLOP a sample": columns.number("train_gflop_per_sample"),
+            "All-reduced a step (MB)": columns.number("allreduce_mb_per_step"),
+            "GFLOP for each MB": columns.number("gflop_per_allreduce_mb"),
+            "A sample": columns.text("sample", wording.NONE),
+            "Batch per device": columns.text("batches"),
+            "Precision": columns.text("precisions"),
+            "Believed runs": columns.count("n_ok"),
+            "What it is": columns.text("description", wording.NONE),
+        },
+        caption=caption,
+        findings=_findings(rows),
+        coverage=coverage_of_cells(data.cells),
+    )
 
 
 def _millions(parameters: float) -> str:
@@ -103,11 +106,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
                 "n_planned": int(cells["n_planned"].sum()),
             }
         )
-        if pd.isna(rows[-1]["parameters"]):
-            rows[-1]["parameters"] = rows[-1]["model_parameters"]
-        if pd.isna(rows[-1]["train_gflop_per_sample"]):
-            rows[-1]["train_gflop_per_sample"] = rows[-1]["model_gflop"]
-    return pd.DataFrame(rows).drop(columns=["model_parameters", "model_gflop"], errors="ignore")
+    return pd.DataFrame(rows)
 
 
 def _files(context: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -128,11 +127,7 @@ def _known(file: Mapping[str, Any]) -> dict[str, Any]:
         "domain": "",
         "sample": "",
     }
-    known |= {
-        "depth_layers": float(_DEPTH.get(model, float("nan"))),
-        "model_parameters": float("nan"),
-        "model_gflop": float("nan"),
-    }
+    known |= dict.fromkeys(_NUMBERS, float("nan")) | {"depth_layers": float(_DEPTH.get(model, float("nan")))}
     if not model:
         return known
     try:
@@ -145,23 +140,22 @@ def _known(file: Mapping[str, Any]) -> dict[str, Any]:
     )
     known |= {"description": known["description"] or info.description, "domain": _DOMAIN.get(info.family, "")}
     known["sample"] = info.input_description if model in MODELS and default else _sample(options)
-    known["model_parameters"] = float("nan") if info.parameters is None else float(info.parameters)
+    if info.parameters is not None:
+        known["parameters"] = float(info.parameters)
     if info.forward_flops_per_sample is not None and default:
-        known["model_gflop"] = _TRAINING * info.forward_flops_per_sample / 1e9
+        known["train_gflop_per_sample"] = _TRAINING * info.forward_flops_per_sample / 1e9
     return known
 
 
 def _sample(options: Mapping[str, Any]) -> str:
-    """Of options that differ from the model's defaults."""
+    """A sample in words, by options that differ from the model's defaults."""
     said = {"image_px": "image 3 x {0} x {0}", "seq_len": "{0} tokens"}
     return ", ".join(words.format(options[name]) for name, words in said.items() if name in options)
 
 
 def _counted(runs: pd.DataFrame) -> dict[str, float]:
-    """What runs have counted: of the model, and of a step at the largest batch on several devices."""
-    found = dict.fromkeys(
-        ("parameters", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb"), float("nan")
-    )
+    """What runs have counted: of the model, and of a step at the largest batch on several devices. Only what is known."""
+    found = {}
     if "parameters" in runs and runs["parameters"].notna().any():
         found["parameters"] = float(runs["parameters"].max())
     if "flops_per_step" in runs and runs["flops_per_step"].notna().any():
@@ -172,7 +166,7 @@ def _counted(runs: pd.DataFrame) -> dict[str, float]:
         found["allreduce_mb_per_step"] = float(largest["allreduce_bytes_per_step"].max() / 1e6)
         if "flops_per_allreduce_byte" in largest:
             found["gflop_per_allreduce_mb"] = float(largest["flops_per_allreduce_byte"].median() / 1e3)
-    return found
+    return {name: number for name, number in found.items() if not pd.isna(number)}
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -180,8 +174,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     said = []
     sized = rows.dropna(subset=["parameters"]).sort_values("parameters", kind="stable")
     if len(sized):
-        ends = [sized.iloc[0]] if len(sized) == 1 else [sized.iloc[0], sized.iloc[-1]]
-        words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in ends)
+        words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in first_and_last(sized))
         unknown = [str(name) for name in rows.loc[rows["parameters"].isna(), "workload"]]
         named = f"{', '.join(unknown[:_NAMED])}{' and others' if len(unknown) > _NAMED else ''}"
         rest = f"; the size of {named} is unknown" if unknown else ""

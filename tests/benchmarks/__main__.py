@@ -5,21 +5,23 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.benchmarks.figure import Figure, Skipped
-from tests.benchmarks.project import temporary_project
+from tests.benchmarks.figure import MORE, Figure, Skipped, keep_ratios, last_ratios
+from tests.benchmarks.project import ROOT, temporary_project
 from tests.benchmarks.suite import BENCHMARKS
 
 _QUIET_LOAD = 0.5
 
 
 def main() -> int:
-    """Run the benchmarks that are named, or all; with --strict, 1 where a figure is over its limit."""
+    """Run the benchmarks that are named, or all, and keep their ratios; with --strict, 1 where a figure is over its limit."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks", description="Figures of speed, with their limits."
     )
@@ -40,14 +42,26 @@ def main() -> int:
                 figures += BENCHMARKS[name](project)
             except Skipped as skipped:
                 console.print(f"[yellow]{name}: skipped: {escape(str(skipped))}[/]")
-    Console(width=None if sys.stdout.isatty() else 150).print(table(figures))
+    last = last_ratios()
+    Console(width=None if sys.stdout.isatty() else 150).print(table(figures, last))
+    for figure in figures:
+        before = last.get(figure.name)
+        if figure.ratio is not None and before is not None and figure.ratio > MORE * before:
+            console.print(f"[yellow]{escape(figure.name)}: {figure.ratio / before - 1:.0%} above the last one[/]")
+    keep_ratios(figures, commit())
     return int(asked.strict and not all(figure.holds for figure in figures))
 
 
-def table(figures: list[Figure]) -> Table:
-    """One row a figure. `ratio` is of the measured value to its floor; `cpu` counts all processes."""
+def commit() -> str:
+    """The commit that is measured, with a `+` where files differ from it; `none` outside of a repository."""
+    describe = ["git", "describe", "--always", "--abbrev=8", "--dirty=+", "--exclude=*"]
+    return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "none"
+
+
+def table(figures: list[Figure], last: Mapping[str, float]) -> Table:
+    """One row a figure. `ratio` is of the measured value to its floor, else to its limit; `cpu` counts all processes."""
     result = Table(title=f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    for column in ("figure", "measured", "limit", "verdict", "cpu", "floor", "ratio", "floor of"):
+    for column in ("figure", "measured", "limit", "verdict", "cpu", "floor", "ratio", "last", "floor of"):
         result.add_column(column, justify="left" if column in ("figure", "verdict", "floor of") else "right")
     for figure in figures:
         floor, limited = figure.floor, not math.isinf(figure.limit)
@@ -58,7 +72,8 @@ def table(figures: list[Figure]) -> Table:
             ("[green]holds[/]" if figure.holds else "[red]over[/]") if limited else "",
             "" if figure.cpu_s is None else f"{figure.cpu_s:.3g} {figure.unit}",
             "" if floor is None else f"{floor:.3g} {figure.unit}",
-            "" if floor is None else f"{figure.measured / floor:.1f}",
+            "" if figure.ratio is None else f"{figure.ratio:.2f}",
+            f"{last[figure.name]:.2f}" if figure.name in last else "",
             figure.floor_of,
         )
     return result

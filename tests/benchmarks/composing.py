@@ -16,8 +16,8 @@ from random import Random
 from statistics import fmean, median
 
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times, read_times
-from campaign.fabrics.moves import Operations
-from campaign.plan.cost.composing import Composing, ComposingTime
+from campaign.fabrics.operations import Operations
+from campaign.plan.cost.composing import ComposingTime, ComposingTimes
 
 Cases = Callable[[Session], Iterator[tuple[int, list[Timed], list[Timed]]]]
 """Of a session: number of devices, the operations to forecast, and those before them."""
@@ -72,7 +72,7 @@ def without_reads(session: Session) -> Session:
 
 def outcomes(times: OperationTimes, kept: Sequence[Session], cases: Cases, *, history: bool) -> Iterator[Outcome]:
     """Forecasts of sessions that the times do not have."""
-    known = Composing(times)
+    known = ComposingTimes(times)
     for session in kept:
         for devices, chosen, before in cases(session):
             operations = Operations.counted(chosen)

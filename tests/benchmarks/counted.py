@@ -18,7 +18,7 @@ from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.paths import Results
 from campaign.run.driver import Driver
-from tests.planned_leases import written_plan
+from tests.planned_leases import plans_of, written_plan
 
 DISPENSABLE = ("pandas", "pyarrow", "scipy", "matplotlib", "torch", "snakemake")
 
@@ -27,7 +27,7 @@ def main(campaign_path: Path, root: Path) -> None:
     """Measure the campaign's only configuration, counting."""
     campaign = load_campaign(campaign_path)
     results = Results(root.resolve(), campaign.name)
-    lease = campaign.configurations[0].name
+    (lease,) = plans_of(campaign)
     plan = str(written_plan(campaign, results, lease))
     composition = Composition((ComposedHost("host1", 8, 64, devices=(), storage=()),))
     driver = Driver(

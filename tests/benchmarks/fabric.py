@@ -7,19 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from campaign.documents.cell import Configuration
+from campaign.emulators.catalog import open_emulator, reached
+from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.server import Server
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.http.connection import HttpConnection
 from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import acquire, release
-from campaign.testbed.control_planes.hardware import rack
-from campaign.testbed.control_planes.server import Server
-from campaign.testbed.emulators import open_dialect, reached
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.contract.fabric_fixtures import options_of
@@ -31,7 +34,7 @@ LOOKS = 4
 
 @dataclass(frozen=True)
 class Least:
-    """Requests that a dialect itself asks for when one host gets 8 GPUs and gives them back."""
+    """Requests that the interface itself asks for when one host gets 8 GPUs and gives them back."""
 
     look: int
     changes: int
@@ -45,7 +48,6 @@ class Least:
 
 LEAST: Mapping[str, Least] = {
     "redfish": Least(2, 2 * DEVICES + 2, 0, "blocks, systems; Reserved set and cleared a block, POST, DELETE"),
-    "redfish-zones": Least(2, 2, 4, "zones, endpoints; two PATCHes, each after the zone's ETag; ports of two drawers"),
     "liqid": Least(
         4,
         4 * (DEVICES + 1) + 7 + (DEVICES + 1),
@@ -66,13 +68,10 @@ class Composed:
 def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[ControlledFabric, Server]]:
     """A pool of `gpus` devices behind an emulated control plane over TLS, and its adapter."""
     hosts = ("host1", "host2")
-    drawers = max(2, -(-gpus // 8)) if kind == "redfish-zones" else 2
-    hardware = rack(hosts, [("gpu", "a100", gpus)], drawers=drawers)
-    with Server(open_dialect(kind, hardware), directory / "tls") as server:
+    hardware = rack(hosts, [("gpu", "a100", gpus)], drawers=2)
+    with Server(open_emulator(kind, hardware), directory / "tls") as server:
         options = {**options_of(kind), **reached(kind, server)}
         del options["agent"]
-        if kind == "redfish-zones":
-            options["telemetry"] = False
         specs = tuple(HostSpec(name, 8, 32.0) for name in hosts)
         fabric = open_fabric(kind, options, specs, (PoolSpec("gpu", "a100", gpus),), directory)
         assert isinstance(fabric, ControlledFabric)
@@ -82,24 +81,41 @@ def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[Controlled
             fabric.close()
 
 
+@contextmanager
+def asking() -> Iterator[list[float]]:
+    """Seconds of each request that is sent within."""
+    spent: list[float] = []
+    exchange = HttpConnection.exchange
+
+    def timed(*args: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return exchange(*args, **named)
+        finally:
+            spent.append(time.perf_counter() - started)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HttpConnection, "exchange", timed)
+        yield spent
+
+
 def composed(kind: str, directory: Path) -> Composed:
     """One host with 8 GPUs: composed, verified, released; signed in before, and long enough apart for nothing to be remembered."""
     with emulated(kind, directory, DEVICES) as (fabric, server):
         fabric.inventory()
-        before, client = len(server.log), fabric.plane.client
-        client.trace.clear()
+        before = len(server.log)
         configuration = Configuration("c", 1, DEVICES, 0, DEVICES, "a100", "fabric", "local")
-        started = time.perf_counter()
-        lease = acquire(
-            fabric, Request("bench", "bench", "bench", configuration), directory / "leases", wait_s=0, poll_s=0
-        )
-        total_s = time.perf_counter() - started
-        time.sleep(1.1)
-        started = time.perf_counter()
-        document = release(fabric, lease, poll_s=0)
-        total_s += time.perf_counter() - started
+        request = Request("bench", "bench", "bench", configuration)
+        with asking() as asked_s:
+            started = time.perf_counter()
+            lease = acquire(fabric, request, directory / "leases", wait_s=0, poll_s=0)
+            total_s = time.perf_counter() - started
+            time.sleep(1.1)
+            started = time.perf_counter()
+            document = release(fabric, lease, poll_s=0)
+            total_s += time.perf_counter() - started
         assert document["state"] == "RELEASED"
-        return Composed(len(server.log) - before, total_s, sum(each.seconds for each in client.trace))
+        return Composed(len(server.log) - before, total_s, sum(asked_s))
 
 
 def inventory_s(kind: str, directory: Path, gpus: int) -> float:

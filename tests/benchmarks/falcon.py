@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from campaign.testbed.control_planes.h3 import Boxes, open_dialect
-from campaign.testbed.control_planes.hardware import rack
-from campaign.testbed.control_planes.server import Server
-from campaign.testbed.serve_control_plane import system_document
+from campaign.emulators.control_planes.h3 import Boxes, open_emulator
+from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.server import Server
+from campaign.emulators.serve_control_plane import system_document
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import COMMAND, Project
 
@@ -67,10 +67,10 @@ def served(directory: Path, factor: float = 1.0) -> Iterator[tuple[Server, Boxes
     hardware = rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 8)])
     for device in hardware.devices:
         hardware.attach(device, "host3")
-    dialect = open_dialect(hardware, factor=factor, attached="all", disturbed="always", seed=29)
-    assert isinstance(dialect, Boxes)
-    with Server(dialect, directory / "emulator") as server:
-        yield server, dialect
+    emulator = open_emulator(hardware, factor=factor, attached="all", disturbed="always", seed=29)
+    assert isinstance(emulator, Boxes)
+    with Server(emulator, directory / "emulator") as server:
+        yield server, emulator
 
 
 def composed(project: Project, name: str) -> list[Composed]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from random import Random
 
@@ -10,9 +9,10 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.documents.run_numbers import runs_of
-from campaign.plan.dag import Dag, Request, open_dag
+from campaign.plan.dag import open_dag
 from campaign.plan.matrix import specification
-from campaign.run.measure_lease import MANIFEST
+from campaign.plan.request import PlanRequest
+from tests.campaign_records import write_manifests
 
 _STARTED_S = 1_700_000_000.0
 _STEPS = 20
@@ -21,7 +21,7 @@ _TIME = {"fp32": 1.0, "tf32": 0.6, "bf16": 0.42, "fp16": 0.4}
 
 def pretend_measured(campaign_path: Path, results: Path) -> int:
     """Write a record for every run of a campaign and a manifest for every lease; gives the number of records."""
-    dag = open_dag(Request(campaign_path, results))
+    dag = open_dag(PlanRequest(campaign_path, results))
     store = Store(dag.results.directory)
     names = {
         "campaign": store.share(dag.campaign.document()),
@@ -37,7 +37,7 @@ def pretend_measured(campaign_path: Path, results: Path) -> int:
             record = _record(dag.campaign, lease.name, cell, repetition, number, names)
             # Not `Store.write`: forcing every file to disk is what `measure` takes its time for, and not what is timed here.
             store.path(*record.key).write_bytes(record.model_dump_json().encode() + b"\n")
-    _write_manifests(dag)
+    write_manifests(dag)
     return number
 
 
@@ -74,21 +74,3 @@ def _record(campaign: Campaign, lease: str, cell: Cell, repetition: int, number:
         window_s=(step_s * _STEPS,),
         **names,
     )
-
-
-def _write_manifests(dag: Dag) -> None:
-    for lease in dag.plan.leases:
-        path = Path(dag.manifest(lease))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        document = {
-            "schema_version": MANIFEST,
-            "lease": lease.name,
-            "configuration": lease.configuration.name,
-            "run_set": lease.digest,
-            "runs": lease.runs,
-            "missing": [],
-            "reason": "",
-            "problems": [],
-            "uses": [],
-        }
-        path.write_text(json.dumps(document) + "\n")

@@ -45,6 +45,7 @@ class Project:
         repetitions: int = 1,
         lease_per: str = "configuration",
         workload: str = "nothing",
+        system: str = "benchmark",
     ) -> Path:
         """Write a campaign; gives its file. `cells` is a multiple of the configurations times the four precisions."""
         batches = cells // (configurations * len(_PRECISIONS))
@@ -54,16 +55,26 @@ class Project:
             f"campaigns/{name}.yaml",
             {
                 "name": name,
-                "system": "benchmark",
+                "system": system,
                 "configurations": [
-                    {"hosts": list(range(1, 11)), "devices_per_host": list(range(1, configurations // 10 + 1))}
-                    if configurations > 1
-                    else {"devices_per_host": 1}
+                    {
+                        "device": "cpu-rank",
+                        **(
+                            {"hosts": list(range(1, 11)), "devices_per_host": list(range(1, configurations // 10 + 1))}
+                            if configurations > 1
+                            else {"devices_per_host": 1}
+                        ),
+                    }
                 ],
                 "axes": {"workload": workload, "batch": list(range(1, batches + 1)), "precision": _PRECISIONS},
                 "protocol": {"repetitions": repetitions, "compositions": 1, "lease_per": lease_per},
             },
         )
+
+    def system(self, name: str, **keys: object) -> None:
+        """Write a system that differs in these keys. A benchmark waits for nobody."""
+        lock = str(self.directory / "machine.lock")
+        self._write(f"systems/{name}.yaml", {**_SYSTEM, "machine_lock": lock, "name": name, **keys})
 
     def command(self, name: str, command: Sequence[str]) -> None:
         """Write a workload that runs a command."""
@@ -87,8 +98,7 @@ class Project:
     def environment(self) -> Mapping[str, str]:
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
-        # The lock of the machine lies in TMPDIR: a benchmark waits for nobody.
-        return {**inherited, "PATH": path, "TMPDIR": str(self.directory / "tmp")}
+        return {**inherited, "PATH": path}
 
     def _write(self, name: str, document: Mapping[str, object]) -> Path:
         path = self.directory / name
@@ -101,9 +111,8 @@ class Project:
         """Make a project of an empty directory."""
         for name in _LINKED:
             (directory / name).symlink_to(ROOT / name)
-        (directory / "tmp").mkdir()
         project = cls(directory)
-        project._write("systems/benchmark.yaml", _SYSTEM)
+        project.system("benchmark")
         project.command("nothing", COMMAND)
         return project
 

@@ -16,17 +16,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from campaign.documents.record import Record
+from campaign.emulators.slurm.cluster import down, up
+from campaign.emulators.slurm.daemons import check
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import ClusterSpec
 from campaign.processes.marked import memory_mib
-from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.requirements import check
 from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure, Skipped
 from tests.benchmarks.project import Project
 from tests.benchmarks.timing import least, timed
-from tests.cluster.cluster_project import ClusterProject
-from tests.equal_hosts import equal_hosts
+from tests.cluster.cluster_project import ClusterProject, equal_hosts
 
 _HOSTS = 4
 _DEVICES = 5

@@ -13,7 +13,6 @@ from tests.benchmarks.figure import Figure
 from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
-from tests.benchmarks.order import order
 from tests.benchmarks.parsing import parsing
 from tests.benchmarks.project import Project
 from tests.benchmarks.slurm import slurm
@@ -105,7 +104,6 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "slurm": slurm,
     "fabric": fabric,
     "falcon": falcon,
-    "order": order,
     "telemetry": telemetry,
     "parsing": parsing,
     "train": train,

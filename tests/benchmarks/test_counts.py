@@ -14,11 +14,13 @@ import pytest
 from campaign.config.resolve import load_campaign
 from campaign.errors import LaunchError
 from campaign.plan import matrix
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
+from campaign.plan.request import PlanRequest
+from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks import slurm
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.counted import DISPENSABLE
-from tests.benchmarks.measured import pretend_measured
+from tests.benchmarks.figure import Figure, keep_ratios, last_ratios
 from tests.benchmarks.project import ROOT, Project
 from tests.benchmarks.slurm import calls_in_a_minute
 from tests.benchmarks.suite import exponent
@@ -68,9 +70,9 @@ def test_a_run_takes_one_process_one_forced_file_and_the_same_opens_however_many
     more = {what: many["counts"][what] - few["counts"][what] for what in ("processes", "forced", "opened")}
     assert more["processes"] == 40 - 4
     assert more["forced"] == 40 - 4
-    # The log, written and read; the record's temporary file; a line of progress; /dev/null; the lease's journal; children, before
-    # and after; the kernel's count of processes killed for want of memory, before and after; whether the run was stopped.
-    assert more["opened"] <= 20 * (40 - 4)
+    # The log, written and read; the record's temporary file; a line of progress; /dev/null; the lease's journal; telemetry;
+    # children, before and after; three pipes of the start: 13 on an idle machine. On a busy one a run lasts longer, and is looked at again.
+    assert more["opened"] <= 18 * (40 - 4)
 
 
 def test_a_run_that_leaves_nothing_behind_does_not_look_through_the_hosts_processes(driver: Driven) -> None:
@@ -109,6 +111,25 @@ def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(
     assert "slurm: skipped: not installed: slurmd" in capsys.readouterr().err
 
 
+def test_ratios_are_kept_and_what_grew_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "figures.csv"
+    kept.write_text("commit,figure,ratio\nabc,slow,2\nabc,fast,2\nabc,gone,1\n")
+    figures = [Figure("slow", 9.0, "s", 20, 4.0), Figure("fast", 8.4, "s", 20, 4.0), Figure("memory", 5.0, "MiB", 10)]
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", {"those": lambda project: figures})
+    monkeypatch.setattr(benchmarks, "last_ratios", lambda: last_ratios(kept))
+    monkeypatch.setattr(benchmarks, "keep_ratios", lambda found, commit: keep_ratios(found, "def", kept))
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    for _ in range(2):
+        assert main() == 0
+    said = capsys.readouterr().err
+    assert said.count("slow: 12% above the last one") == 1  # the second time it is the last one
+    assert "fast: " not in said
+    assert kept.read_text().splitlines()[4:] == ["def,slow,2.25", "def,fast,2.1", "def,memory,0.5"]
+    assert last_ratios(kept) == {"slow": 2.25, "fast": 2.1, "memory": 0.5, "gone": 1.0}
+
+
 def test_planning_and_archiving_load_nothing_that_makes_tables_or_figures(project: Project) -> None:
     path = project.campaign("small", 4, configurations=1)
     commands = [["plan"], ["plan", "--format", "json"], ["validate"], ["archive", "verify"]]
@@ -120,8 +141,10 @@ def test_planning_and_archiving_load_nothing_that_makes_tables_or_figures(projec
 
 
 def test_what_the_workflow_starts_at_the_end_loads_only_what_it_needs(project: Project) -> None:
-    """Of results without tables: each command says so, with all imports done."""
-    (project.directory / "tables").mkdir()
+    """Of results whose tables are empty: each command says so, with all imports done."""
+    for name in ("tables", "figures"):
+        (project.directory / name).mkdir()
+    (project.directory / "tables/cells.csv").touch()
     # Each loads more than the one before.
     dispensable = {
         ("summary",): ("pandas", "numpy", "matplotlib", "campaign.config", "campaign.archive"),
@@ -137,18 +160,6 @@ def test_what_the_workflow_starts_at_the_end_loads_only_what_it_needs(project: P
     )
     said = [line for line in python(project, "-c", program).splitlines() if line.startswith("(")]
     assert said == [f"{command} []" for command in dispensable]
-
-
-def test_snakemake_loads_no_pandas_to_compare_what_measures_and_collects(project: Project) -> None:
-    path = project.campaign("small", 4, configurations=1)
-    pretend_measured(path, project.directory / "results")
-    arguments = ["--profile", "local", "--quiet", "all", "--config", f"campaign={path}", "--", "tables"]
-    program = (
-        f"import sys\nfrom snakemake.cli import main\ntry:\n    main({arguments!r})\n"
-        f"except SystemExit as ended:\n    assert not ended.code\nprint('pandas' in sys.modules)"
-    )
-    assert python(project, "-c", program).splitlines()[-1] == "False"
-    assert (project.directory / "results/small/tables/cells.parquet").exists()
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[object]:
@@ -176,7 +187,7 @@ def test_a_plan_hashes_each_cell_once_and_opens_no_file_a_cell(
             hashed[cells] = len(calls)
         with monkeypatch.context() as patch:
             reads = counted(patch, Path, "read_text")
-            read_plan(Request(path, project.directory / "results"))
+            read_plan(PlanRequest(path, project.directory / "results"))
             opened[cells] = len(reads)
     assert exponent({cells: count - hashed[200] + 200 for cells, count in hashed.items()}) == pytest.approx(1, abs=0.01)
     assert hashed[4_000] - hashed[1_000] == 3_000

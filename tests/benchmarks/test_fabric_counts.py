@@ -10,6 +10,6 @@ from tests.benchmarks.fabric import LEAST, composed
 
 
 @pytest.mark.parametrize("kind", LEAST)
-def test_composing_takes_few_requests_beyond_what_the_dialect_asks_for(kind: str, tmp_path: Path) -> None:
+def test_composing_takes_few_requests_beyond_what_the_interface_asks_for(kind: str, tmp_path: Path) -> None:
     beyond = composed(kind, tmp_path).requests - LEAST[kind].requests
     assert 0 <= beyond <= 3

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from campaign.workloads.trainer import training_session
-from campaign.workloads.trainer.rank_interface import Place, TrainSpec
+from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock
 from tests.benchmarks.bare import Bare
 
@@ -62,11 +62,11 @@ def window(
         raise Stop
 
     monkeypatch.setattr(training_session, "measure", measure)
-    place = Place(0, 1, 0, directory / "spec.json", directory, 1)
+    place = RankEnvironment(0, 1, 0, directory / "spec.json", directory, 1)
     threads = torch.get_num_threads()
     try:
         with pytest.raises(Stop):
-            training_session.Session(spec, place, 0.0).run()
+            training_session.TrainingSession(spec, place, 0.0).run()
     finally:
         torch.set_num_threads(threads)
     return found

@@ -49,6 +49,32 @@ def _between(campaigns: int) -> Iterator[Row]:
     }
     for name, truth in others.items():
         yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
+    for workloads, k, cells in itertools.product((2, 4), (2, 3, 5), (1, 4)):
+        truth = Truth(workloads=workloads, compositions=k, runs=2 * k, cells=cells)
+        name = f"{workloads} workloads x {cells} cells on a lease, {k} compositions"
+        yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
+        yield f"single cells, {name}", lambda truth=truth: said.locations(truth, campaigns)  # type: ignore[misc]
+    for m, k, at in itertools.product((2, 4, 8), (2, 3, 5), (0, -1)):
+        truth = Truth(configurations=m, compositions=k, runs=2 * k, noisy=3, noisy_at=at)
+        name = f"{m} configurations, {k} compositions, {'the last one' if at else 'the baseline'} three times as noisy"
+        yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
+        if at:
+            yield f"single cells, {name}", lambda truth=truth: said.locations(truth, campaigns)  # type: ignore[misc]
+    for m, k, of in itertools.product((2, 4, 8), (2, 3, 5), ("normal", "skew")):
+        truth = Truth(configurations=m, compositions=k, runs=2 * k, noise=of, of_leases=of)
+        name = f"single cells, {m} configurations, {k} compositions, {of}"
+        yield name, lambda truth=truth: said.locations(truth, campaigns)  # type: ignore[misc]
+    for k, runs, lease in itertools.product((2, 3, 5), (2, 10), (0.0, 0.02)):
+        truth = Truth(compositions=k, runs=k * runs, lease=lease)
+        name = f"median of a cell, {k} compositions x {runs} runs, lease sd {100 * lease:g} %"
+        yield name, lambda truth=truth: said.medians(truth, campaigns)  # type: ignore[misc]
+    for hosts, m, k, passing in itertools.product((4, 8), (6, 12), (2, 3, 5), (False, True)):
+        beside = Truth(m, compositions=k, runs=2 * k, side_by_side=hosts, passing=passing)
+        order = "small leases pass large ones" if passing else "leases in the order of the plan"
+        for drifts, drift in (("no drift", 0.0), ("campaign", 0.05), ("down", 0.05), ("up and down", 0.05)):
+            truth = replace(beside, drift=drift, drifts=drifts if drift else "campaign")
+            name = f"{order} on {hosts} hosts, {m} configurations, {k} compositions, drift: {drifts}"
+            yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
     for placed, hosts, sd in itertools.product(("random", "one", "own"), (2, 3, 4), (0.0, 0.01, 0.03)):
         truth = Truth(hosts=hosts, host=sd, placed=placed)
         name = f"compositions on {hosts} hosts ({placed}), host sd {100 * sd:g} %"

@@ -23,6 +23,8 @@ def until(project: Project) -> Iterable[Figure]:
         decided, by_all = (
             sum(getattr(one, name) for one in each) for name in ("panels_decided", "panels_decided_by_all")
         )
+        yield Figure(f"{form}: campaigns that are decided", found.decided, "of 100", math.inf)
+        yield Figure(f"{form}: decided, and wrong", found.wrong, "of 100", 5)
         yield Figure(f"{form}: campaigns with a false statement", found.false, "of 100", 5)
         yield Figure(f"{form}: campaigns that name what the matrix names, or as good", found.same, "of 100", math.inf)
         yield Figure(
@@ -33,4 +35,5 @@ def until(project: Project) -> Iterable[Figure]:
                 f"{form}: decided in each panel that the matrix decides", found.same_panels, "of 100", math.inf
             )
         yield Figure(f"{form}: mean share of device-hours", 100 * found.share, "%", 40)
+        yield Figure(f"{form}: compositions made, over those of the matrix", found.composed, "", math.inf)
         yield Figure(f"{form}: panels decided, of {panels}; by the whole matrix {by_all}", decided, "", math.inf)

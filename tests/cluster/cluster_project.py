@@ -10,11 +10,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.launch.emulation.cluster_spec import Cluster, environment
+from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, Registration, environment
 from tests.workflow.checkout_twin import Project
 
 SLURM = {"poll_s": 2, "latency_s": 5}
 """A cluster of tests answers at once, and tests have no patience."""
+
+
+def equal_hosts(
+    hosts: int = 4, devices: int = 4, devices_max: int = 0, registration: Registration = "static", fabric_ports: int = 0
+) -> tuple[ClusterHost, ...]:
+    """`hosts` equal hosts: host1, host2 .."""
+    return tuple(
+        ClusterHost(
+            name=f"host{number}",
+            devices=devices,
+            devices_max=devices_max,
+            registration=registration,
+            fabric_ports=fabric_ports,
+        )
+        for number in range(1, hosts + 1)
+    )
 
 
 class ClusterProject(Project):

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from campaign import files
+from campaign.emulators.slurm.cluster import down, up
+from campaign.emulators.slurm.daemons import PACKAGES, missing_programs
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec
 from campaign.launch.emulation.network import availability
-from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.requirements import PACKAGES, missing_programs
+from tests.cluster.cluster_project import equal_hosts
 from tests.cluster.clusters_end_with_tests import clusters_end_with_this_process
-from tests.equal_hosts import equal_hosts
+from tests.cluster.fault_site import FaultSite, impatient_cluster
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _NOBODY = 65534
@@ -108,3 +109,19 @@ def cluster(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> 
         yield up(directory, ClusterSpec(hosts=(*equal_hosts(4, 4), dynamic)), print)
     finally:
         down(directory)
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of a module's own, whose daemons may be killed."""
+    with impatient_cluster(tmp_path_factory.mktemp("frail"), accounting=True) as running:
+        yield running
+
+
+@pytest.fixture
+def site(frail: Cluster, tmp_path: Path) -> Iterator[FaultSite]:
+    made = FaultSite(tmp_path / "site", frail)
+    try:
+        yield made
+    finally:
+        made.repair()

@@ -8,23 +8,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
-from click.testing import CliRunner
 
 from campaign import files
-from campaign.cli.plan import plan
+from campaign.emulators.slurm import daemons
+from campaign.emulators.slurm.cluster import down, up
+from campaign.emulators.slurm.daemons import Daemon
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterSpec
 from campaign.lease.journal import Journal, journaled
-from campaign.testbed.slurm import daemons
-from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.daemons import Daemon
-from tests.cluster.cluster_project import ClusterProject
-from tests.equal_hosts import equal_hosts
+from tests.cluster.cluster_project import ClusterProject, equal_hosts
 from tests.warm_start import Started
 
 HOSTS, DEVICES = 5, 2
@@ -41,8 +38,9 @@ IMPATIENT = ("SlurmdTimeout=6", "KillWait=2")
 
 
 @contextmanager
-def impatient_cluster(directory: Path, *, accounting: bool) -> Iterator[Cluster]:
-    spec = ClusterSpec(hosts=equal_hosts(HOSTS, DEVICES), accounting=accounting, slurm_conf=IMPATIENT)
+def impatient_cluster(directory: Path, *, accounting: bool, more: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """more: further lines of slurm.conf."""
+    spec = ClusterSpec(hosts=equal_hosts(HOSTS, DEVICES), accounting=accounting, slurm_conf=(*IMPATIENT, *more))
     try:
         yield up(directory, spec, print)
     finally:
@@ -72,18 +70,9 @@ class FaultSite(ClusterProject):
     def open(self) -> None:
         (self.directory / "starts.log.open").touch()
 
-    def plan(self, campaign: str = "c") -> Path:
-        """Write the campaign's plan, as the rule `plan` does, in this process."""
-        given = [f"campaigns/{campaign}.yaml", f"--results={self.results_root}", "--launcher=slurm", "--write"]
-        with chdir(self.directory):
-            CliRunner().invoke(plan, given, catch_exceptions=False)
-        return self.results(campaign).plan_document
-
-    def command(self, *arguments: str, campaign: str = "c", profile: str = "slurm", **config: str) -> list[str]:
-        """What the rule `measure` runs; with arguments, Snakemake, of which most faults see only that it waits."""
-        if arguments:
-            return super().command(*arguments, campaign=campaign, profile=profile, **config)
-        return ["campaign", "measure", str(self.plan(campaign)), "--results", str(self.results_root), "--cores", "64"]
+    def command(self, *arguments: str, **keys: str) -> list[str]:
+        """Snakemake, up to what is measured."""
+        return super().command(*(arguments or SNAKEMAKE), **keys)
 
     def measure(self, *arguments: str, **keys: Any) -> str:
         return self.run(*arguments, **keys)
@@ -126,9 +115,16 @@ class FaultSite(ClusterProject):
         self.until(lambda: process.poll() is not None)
         assert (process.returncode == 0) == (code == 0), self.said()
 
+    def finish(self, process: Started, *, runs: int, accepted: int | None = None, again: int = 0) -> None:
+        """Open the gate and wait for the end; see `assert_whole`. accepted: how often Slurm took a job, where that is certain."""
+        self.open()
+        self.ends(process)
+        assert accepted in (None, self.accepted())
+        self.assert_whole(runs=runs, again=again)
+
     def kill_all(self) -> None:
         """SIGKILL of whatever waits on the login node."""
-        while self.kill("snakemake", "measure"):
+        while self.kill("snakemake", "measure", "lease"):
             pass
 
     # -- Slurm -------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from campaign.launch.emulation.network import Emulation, emulated
+from campaign.launch.emulation.network import EmulatedHosts, emulated
 from campaign.launch.emulation.topology import EmulationSpec
 from campaign.processes.marked import adopt_orphans
 
@@ -49,7 +49,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as stream:
 """
 
 
-def stream_gbit_per_s(emulation: Emulation, sender: int, receiver: int, size: int) -> float:
+def stream_gbit_per_s(emulation: EmulatedHosts, sender: int, receiver: int, size: int) -> float:
     words = [emulation.address(receiver), str(_PORT), str(size)]
     receiving = subprocess.Popen(
         [*prefix(emulation, receiver), sys.executable, "-c", _RECEIVE, *words], stdout=subprocess.PIPE, text=True
@@ -61,12 +61,12 @@ def stream_gbit_per_s(emulation: Emulation, sender: int, receiver: int, size: in
     return float(printed) * 8 / 1e9
 
 
-def prefix(emulation: Emulation, rank: int) -> tuple[str, ...]:
+def prefix(emulation: EmulatedHosts, rank: int) -> tuple[str, ...]:
     """The argv to put before a command that is to run where a rank does."""
     return emulation.held.prefix(emulation.places[rank])
 
 
-def sent_bytes(emulation: Emulation, rank: int) -> int:
+def sent_bytes(emulation: EmulatedHosts, rank: int) -> int:
     """Bytes that a rank's host or device has sent over its link so far."""
     words = [*prefix(emulation, rank), "ip", "-json", "-stats", "link", "show", "eth0"]
     (link,) = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=30).stdout)
@@ -86,12 +86,12 @@ class Ranks:
         )
         assert "import_s" in self._answer()
 
-    def step_times_s(self, emulation: Emulation, directory: Path) -> list[float]:
+    def step_times_s(self, emulation: EmulatedHosts, directory: Path) -> list[float]:
         spec = {"model": "bert-nano", "batch": 4, "warmup_steps": 2, "measured_steps": 8}
         times: list[float] = self.train(emulation, directory, spec)["step_times_s"]
         return times
 
-    def step_bytes(self, emulation: Emulation, directory: Path, rank_order: str) -> dict[str, float]:
+    def step_bytes(self, emulation: EmulatedHosts, directory: Path, rank_order: str) -> dict[str, float]:
         """`sent` by the first host's link, and by one rank for `tensor` and `data` parallelism."""
         options = {"tensor_parallel": 2, "rank_order": rank_order}
         spec = {"model": "gpt-nano", "batch": 4, "warmup_steps": 1, "options": options}
@@ -103,7 +103,7 @@ class Ranks:
         kinds = {kind: result[f"{kind}_parallel_bytes_per_step"] for kind in ("tensor", "data")}
         return {"sent": (sent[1] - sent[0]) / (_MORE_STEPS - _FEW_STEPS), **kinds}
 
-    def train(self, emulation: Emulation, directory: Path, spec: dict[str, Any]) -> dict[str, Any]:
+    def train(self, emulation: EmulatedHosts, directory: Path, spec: dict[str, Any]) -> dict[str, Any]:
         """The result of rank 0."""
         (directory / "spec.json").write_text(json.dumps(spec))
         world = len(emulation.places)
@@ -137,7 +137,7 @@ class Ranks:
         return answer
 
 
-def _environment(emulation: Emulation, rank: int) -> dict[str, str]:
+def _environment(emulation: EmulatedHosts, rank: int) -> dict[str, str]:
     alone = len(set(emulation.places)) == 1
     host = emulation.places[rank].partition("-fabric")[0]
     return {

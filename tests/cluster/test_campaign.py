@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from campaign.config.load import read_system
+from campaign.emulators.slurm.cluster import down, up
+from campaign.emulators.slurm.spec_from_system import cluster_of
 from campaign.launch.emulation.cluster_spec import Cluster
-from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests.cluster.cluster_project import SLURM, ClusterProject
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from campaign.cli.main import main
 from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
+from campaign.emulators.slurm.cluster import down
+from campaign.emulators.slurm.cluster_directory import granted
+from campaign.emulators.slurm.spec_from_system import cluster_of
 from campaign.errors import ConfigError, LaunchError
 from campaign.launch.emulation import cluster_spec
 from campaign.launch.emulation.cluster_spec import Cluster, environment
 from campaign.launch.emulation.topology import namespaces
-from campaign.testbed.slurm.cluster import down
-from campaign.testbed.slurm.cluster_directory import granted
-from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests import campaign_files
 
 DYNAMIC = {

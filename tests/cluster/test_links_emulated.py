@@ -11,8 +11,9 @@ import pytest
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.launch.local import LocalLauncher
 from campaign.observe.links.document import LinksDocument
-from campaign.observe.links.expectation import flags
+from campaign.observe.links.external_tools import LinkBench
 from campaign.observe.links.lease_links import measure_links
+from campaign.observe.links.slow_links import flags
 from tests.unit.launch.compositions import composition, emulated_system
 
 pytestmark = [
@@ -27,7 +28,7 @@ def test_the_matrix_shows_the_rates_that_links_were_given(tmp_path: Path) -> Non
     given = LinkMeasurement(sizes_bytes=(8, 4096, 2**18), repeats=3, warmup=1)
     launcher = LocalLauncher(system, at)
     try:
-        measured = measure_links(launcher, at, "cpu", given, tmp_path, "links-cluster", tmp_path / "log")
+        measured = measure_links(LinkBench(launcher, at, tmp_path, "links-cluster", tmp_path / "log"), "cpu", given)
     finally:
         launcher.close()
     found = LinksDocument.model_validate(measured)

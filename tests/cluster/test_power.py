@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from campaign.config.load import read_system
+from campaign.emulators.slurm.cluster import down, status, up
+from campaign.emulators.slurm.spec_from_system import cluster_of
 from campaign.launch.emulation.cluster_spec import Cluster, environment
 from campaign.lease.manual import verify
-from campaign.testbed.slurm.cluster import down, status, up
-from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests import campaign_files
 
 pytestmark = [pytest.mark.usefixtures("slurm_installed"), pytest.mark.slow]

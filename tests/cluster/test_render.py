@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from campaign import files
+from campaign.emulators.slurm import cluster as cluster_module
+from campaign.emulators.slurm.cluster import down
+from campaign.emulators.slurm.cluster_directory import PROGRAMS, check_length, claim, lock, render
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
-from campaign.launch.emulation.network import Held
-from campaign.testbed.slurm.cluster_directory import PROGRAMS, check_length, render
+from campaign.launch.emulation.network import HeldNamespaces
 
 HOSTS = (
     ClusterHost(name="host1", devices=4),
@@ -22,7 +26,9 @@ HOSTS = (
 
 def cluster(spec: ClusterSpec) -> Cluster:
     names = ["host1", "host2", "moving1", "moving1-fabric0", "cloud1"]
-    held = Held(pid=42, user=False, isolated=True, descriptors={name: {"net": 5 + i} for i, name in enumerate(names)})
+    held = HeldNamespaces(
+        pid=42, user=False, isolated=True, descriptors={name: {"net": 5 + i} for i, name in enumerate(names)}
+    )
     addresses = {name: f"198.18.0.{1 + i}" for i, name in enumerate(names)}
     return Cluster(
         directory=Path("/srv/slurm"),
@@ -106,3 +112,36 @@ def test_a_directory_is_too_long_when_slurmds_sockets_would_not_fit() -> None:
     check_length(Path("/" + "d" * (room - 1)), ["host1"])
     with pytest.raises(LaunchError, match="1 characters too long"):
         check_length(Path("/" + "d" * room), ["host1"])
+
+
+def test_a_cluster_belongs_to_the_checkout_that_started_it(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkout").write_text("/home/ann/campaign")
+    # As its keeper does; the number is of a process that has ended at once.
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with files.lock(tmp_path / "keeper.lock", holder=f"{ended.pid}"):
+        with pytest.raises(LaunchError, match="the cluster of /home/ann/campaign is running here"):
+            lock(tmp_path)
+        with pytest.raises(LaunchError, match=rf"another checkout; .*campaign cluster down --directory {tmp_path}"):
+            down(tmp_path, anybodys=False)
+        claim(tmp_path)
+        with pytest.raises(LaunchError, match="is running here already; stop it with"):
+            lock(tmp_path)
+        with pytest.raises(LaunchError, match="started in another container"):  # it is tried
+            down(tmp_path, anybodys=False)
+
+
+def test_why_no_database_could_be_made_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "FATAL ERROR: Could not find my_print_defaults\n" + "Some general advice.\n" * 100
+    program = tmp_path / "mariadb-install-db"
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}END\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(cluster_module, "tool", lambda name: str(tmp_path / name))
+    (tmp_path / "log").mkdir()
+    made = cluster(ClusterSpec(hosts=HOSTS)).model_copy(update={"directory": tmp_path})
+    with pytest.raises(
+        LaunchError, match=r"could not be created: FATAL ERROR: Could not find my_print_defaults \| .* \(log: "
+    ):
+        cluster_module._make_database(made)
+    assert made.log("mariadb-install-db").read_text() == said

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from campaign import files
+from campaign.emulators.slurm import daemons
+from campaign.emulators.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
 from campaign.errors import LaunchError
 from campaign.files import is_locked
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
-from campaign.testbed.slurm import daemons, requirements
-from campaign.testbed.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
-from tests.equal_hosts import equal_hosts
+from tests.cluster.cluster_project import equal_hosts
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
 SMALL = ClusterSpec(hosts=equal_hosts(1, 1), accounting=False)
@@ -340,7 +340,7 @@ def test_a_cluster_that_cannot_come_up_says_why_and_leaves_nothing(
 _CALLER = """
 import sys, time
 from pathlib import Path
-from campaign.testbed.slurm.cluster import up
+from campaign.emulators.slurm.cluster import up
 from campaign.launch.emulation.cluster_spec import ClusterSpec
 def say(line):
     print(line, flush=True)
@@ -444,7 +444,7 @@ def test_a_machine_with_a_slurm_of_its_own_is_left_alone(directory: Path) -> Non
         taken.listen()
         with pytest.raises(LaunchError, match=r"not touched"):
             up(directory, SMALL)
-    assert requirements.slurm_of_this_machine() is None
+    assert daemons.slurm_of_this_machine() is None
     assert list(directory.iterdir()) == []
 
 
@@ -455,7 +455,7 @@ def test_a_daemon_with_our_process_ids_is_a_real_one(directory: Path) -> None:
     real = subprocess.Popen([str(program), "1000"])
     try:
         deadline_s = time.monotonic() + 5
-        while (found := requirements.slurm_of_this_machine()) is None and time.monotonic() < deadline_s:
+        while (found := daemons.slurm_of_this_machine()) is None and time.monotonic() < deadline_s:
             time.sleep(0.01)
         assert found is not None
         assert f"slurmctld, process {real.pid}" in found

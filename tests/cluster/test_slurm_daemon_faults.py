@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import time
@@ -11,21 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from campaign.emulators.slurm import daemons
+from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import Cluster
-from campaign.testbed.slurm import daemons
-from tests.cluster.fault_site import GATED, FaultSite, impatient_cluster
+from campaign.processes.marked import live, words_of
+from campaign.slurm.excluded_hosts import ExcludedHosts
+from tests.cluster.fault_site import GATED, SNAKEMAKE, FaultSite, impatient_cluster
 from tests.warm_start import Started
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
 
 Begun = tuple[FaultSite, Started]
-
-
-@pytest.fixture(scope="module")
-def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of this module's own, whose daemons may be killed."""
-    with impatient_cluster(tmp_path_factory.mktemp("frail"), accounting=True) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +38,25 @@ def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.fixture
-def site(frail: Cluster, tmp_path: Path) -> Iterator[FaultSite]:
-    made = FaultSite(tmp_path / "site", frail)
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that follows processes by control groups, whatever session they are in."""
+    directory = tmp_path_factory.mktemp("grouped")
     try:
-        yield made
+        with impatient_cluster(directory, accounting=False, more=("ProctrackType=proctrack/cgroup",)) as running:
+            yield running
+    except LaunchError as refused:
+        pytest.skip(f"Slurm cannot use control groups here: {refused}")
     finally:
-        made.repair()
+        for group in sorted(Path("/sys/fs/cgroup/freezer").glob("slurm_host*/**/"), reverse=True):
+            with suppress(OSError):  # another cluster's
+                group.rmdir()
 
 
 # -- daemons ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("limited", "untold")  # whose minutes pass while the others run
+@pytest.mark.usefixtures("limited", "outlasting", "untold")  # whose minutes pass while the others run
 def test_the_controller_is_away_for_ten_seconds(site: FaultSite) -> None:
     """A run goes on meanwhile, and another campaign wants to submit."""
     site.gated(batch=[1, 2], repetitions=2)
@@ -81,10 +85,7 @@ def test_the_controller_is_killed_and_starts_again(site: FaultSite) -> None:
     site.until(lambda: saved.exists() and saved.stat().st_mtime > site.starts()[0].time_s)
     site.stop("slurmctld", signal.SIGKILL)
     daemons.start(site.cluster, "slurmctld")
-    site.open()
-    site.ends(process)
-    assert site.accepted("c") == 1
-    site.assert_whole(runs=4)
+    site.finish(process, runs=4, accepted=1)
 
 
 def test_accounting_is_away(site: FaultSite) -> None:
@@ -98,6 +99,60 @@ def test_accounting_is_away(site: FaultSite) -> None:
     site.assert_whole(runs=2, again=1)
 
 
+@pytest.mark.parametrize("strategy", ["static", "reservation"])
+def test_a_controller_that_has_just_started_knows_no_host(site: FaultSite, strategy: str) -> None:
+    site.change_system(slurm={"placement": "pinned", "strategy": strategy})
+    site.gated()
+    site.open()
+    for round_number in range(2):
+        site.stop("slurmctld")
+        daemons.start(site.cluster, "slurmctld")
+        site.until(lambda: "unk" in states(site) or "idle" in states(site))
+        site.change_system(slurm={"latency_s": 5 + round_number})
+        site.campaign(batch=[1, 2][: round_number + 1])
+        site.measure()
+    assert not excluded(site)
+    site.assert_whole(runs=2)
+
+
+def test_all_hosts_are_away_for_a_while(site: FaultSite) -> None:
+    """The switch, or a file system that all of them need: no host is to blame, and the campaign goes on when they are back."""
+    site.change_system(slurm={"placement": "pinned"})
+    site.gated()
+    site.open()
+    hosts = [host.name for host in site.cluster.spec.hosts]
+    for host in hosts:
+        daemons.stop(site.cluster, "slurmd", host)
+    site.until(lambda: states(site).split() == ["down*"] * len(hosts))
+    process = site.start()
+    site.until_said("nothing is composed until 1 fitting hosts are free")
+    for host in hosts:
+        daemons.start(site.cluster, "slurmd", host)
+    site.ends(process)
+    assert not excluded(site)
+    site.assert_whole(runs=1)
+
+
+def test_an_excluded_host_is_used_again_when_it_is_healthy(site: FaultSite) -> None:
+    site.change_system(slurm={"placement": "pinned"})
+    site.gated()
+    process = site.begin()
+    (host,) = {site.host_of(job_id) for job_id in site.jobs()}
+    site.power_off(host)
+    site.until_said(f"{host} is left out from now on")
+    site.open()
+    site.ends(process)
+    assert excluded(site) == {host}
+    site.repair()
+    notes = ExcludedHosts(site.results().slurm)
+    document = json.loads(notes.path(host).read_text())
+    notes.path(host).write_text(json.dumps({**document, "time_s": document["time_s"] - 60}))
+    site.campaign(batch=[1, 2])
+    assert f"{host} is used again: Slurm says idle, and a job ran there" in site.measure()
+    assert excluded(site) == set()
+    site.assert_whole(runs=2, again=1)
+
+
 # -- jobs ------------------------------------------------------------------------------------------------------------------
 
 
@@ -108,10 +163,53 @@ def test_one_task_of_an_array_is_cancelled(site: FaultSite) -> None:
     assert cancelled.endswith("_0")
     site.slurm("scancel", cancelled)
     site.until_said(f"job {cancelled}: was cancelled")
-    site.open()
-    site.ends(process)
-    assert site.accepted() == 2
-    site.assert_whole(runs=3, again=1)
+    site.finish(process, runs=3, accepted=2, again=1)
+
+
+def test_a_job_that_a_person_holds_is_waited_for(site: FaultSite) -> None:
+    site.change_system(slurm={"latency_s": 0})
+    others = site.occupy(",".join(host.name for host in site.cluster.spec.hosts))
+    site.gated()
+    process = site.start()
+    site.until(lambda: list(site.jobs().values()) == ["PENDING"])
+    (held,) = site.jobs()
+    site.slurm("scontrol", "hold", held)
+    site.until_said(f"scontrol release {held}")
+    site.slurm("scancel", others)
+    held_s = time.monotonic()
+    site.until(lambda: time.monotonic() > held_s + 8)
+    assert site.jobs() == {held: "PENDING"}
+    site.slurm("scontrol", "release", held)
+    site.finish(process, runs=1, accepted=1)
+
+
+@pytest.mark.parametrize("tracking", ["linuxproc", "cgroup"])
+def test_a_service_ends_with_its_driver(tracking: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A driver that is killed ends nothing. Slurm without control groups loses sight of what has a session of its own."""
+    site = FaultSite(tmp_path / "site", request.getfixturevalue("frail" if tracking == "linuxproc" else "grouped"))
+    assert f"proctrack/{tracking}\n" in site.slurm("scontrol", "show", "config")
+    site.write(
+        "workloads/logged.yaml",
+        {
+            "name": "logged",
+            "kind": "service",
+            "precisions": ["fp32"],
+            "server": {"command": ["sh", "-c", SERVER], "ready": {"tcp": True}},
+            "load": {"requests": 2000, "rate_per_s": 5, "prompt_tokens": 8, "output_tokens": 4},
+        },
+    )
+    site.campaign(batch=1)
+    process = site.start(*SNAKEMAKE)
+    try:
+        site.until(lambda: len(sleepers()) == 3 or process.poll() is not None)
+        assert len(sleepers()) == 3, site.said()
+        for pid in drivers():
+            os.kill(pid, signal.SIGKILL)
+        site.until(lambda: not sleepers(), 10.0)
+    finally:
+        process.kill()
+        site.kill_all()
+        site.repair()
 
 
 def test_a_requeued_job_goes_on_with_what_has_no_record(site: FaultSite) -> None:
@@ -119,13 +217,10 @@ def test_a_requeued_job_goes_on_with_what_has_no_record(site: FaultSite) -> None
     site.campaign(repetitions=3)
     process = site.begin(runs=2)
     assert len(site.records()) == 1
-    job_id = site.job("1x1-local")
+    job_id = site.job("1x1-local.c1")
     site.slurm("scontrol", "requeue", job_id)
     site.at_once(job_id)
-    site.open()
-    site.ends(process)
-    assert site.accepted() == 1
-    site.assert_whole(runs=3, again=1)
+    site.finish(process, runs=3, accepted=1, again=1)
 
 
 def test_a_run_over_its_memory_limit(site: FaultSite) -> None:
@@ -147,7 +242,7 @@ def test_records_cannot_be_written_for_a_while(site: FaultSite) -> None:
     (records := site.results().directory / "records").mkdir(exist_ok=True)
     with unwritable(records):
         site.open()
-        site.until(lambda: "could not be written" in site.log_of(site.job("1x1-local")))
+        site.until(lambda: "could not be written" in site.log_of(site.job("1x1-local.c1")))
         assert site.records() == []
     site.ends(process)
     site.assert_whole(runs=3)
@@ -179,6 +274,16 @@ def limited(plain: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Begun:
 
 
 @pytest.fixture(scope="module")
+def outlasting(plain: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    """A campaign whose only run takes longer than its jobs, a minute."""
+    site = FaultSite(tmp_path_factory.mktemp("outlasting") / "site", plain)
+    site.change_system(slurm={"time_min": 1})
+    site.workload("logged", body="sleep 600")
+    site.campaign()
+    return site, site.begin()
+
+
+@pytest.fixture(scope="module")
 def untold(lonely: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Begun:
     """A campaign whose first run has ended while the controller was away."""
     site = FaultSite(tmp_path_factory.mktemp("untold") / "site", lonely)
@@ -200,19 +305,34 @@ def untold(lonely: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Begun:
 def _has_ended(site: FaultSite) -> bool:
     """Whether the first run's rank has."""
     with suppress(FileNotFoundError):
-        ends = site.results().work("1x1-local").glob("runs/*/rank.0")
+        ends = site.results().work("1x1-local.c1").glob("runs/*/rank.0")
         return any("ended" in end.read_text() for end in ends)
     return False
 
 
-def test_an_allocation_ends_at_its_time_limit(limited: Begun) -> None:
-    site, process = limited
+def ends_with_its_one_job(begun: Begun) -> FaultSite:
+    """A campaign whose job comes to its time limit and is started again at once, to its end."""
+    site, process = begun
     site.until(lambda: "PENDING" in site.jobs().values() or process.poll() is not None)
     for job_id in site.jobs():
         site.at_once(job_id)
     site.ends(process)
     assert site.accepted() == 1
+    return site
+
+
+def test_an_allocation_ends_at_its_time_limit(limited: Begun) -> None:
+    site = ends_with_its_one_job(limited)
     site.assert_whole(runs=3, again=1)
+
+
+def test_a_run_that_no_job_is_long_enough_for_is_recorded(outlasting: Begun) -> None:
+    site = ends_with_its_one_job(outlasting)
+    (record,) = site.records()
+    assert record.status == "time_limit"
+    assert record.failure is not None
+    assert "raise or remove `slurm.time_min`" in record.failure.reason
+    assert len(site.starts()) == 1
 
 
 def test_a_run_ends_while_the_controller_is_away(untold: Begun) -> None:
@@ -238,6 +358,31 @@ def test_jobs_end_unseen_on_a_cluster_without_accounting(plain: Cluster, tmp_pat
 
 
 # -- support ---------------------------------------------------------------------------------------------------------------
+
+
+def states(site: FaultSite) -> str:
+    """Of all hosts, in sinfo's words; empty while the controller does not answer."""
+    try:
+        return site.slurm("sinfo", "--noheader", "--Node", "--format=%T")
+    except AssertionError:
+        return ""
+
+
+def excluded(site: FaultSite) -> set[str]:
+    return set(ExcludedHosts(site.results().slurm).current())
+
+
+SERVER = """trap '' TERM; setsid sleep 4711 & sleep 4711 & env -i setsid sleep 4711 &
+exec python3 -m campaign.emulators.queueing_server --port {port}"""
+"""With processes that SIGTERM does not end: in the background, in sessions of their own, and without the mark of the run."""
+
+
+def sleepers() -> list[int]:
+    return [pid for pid in live() if words_of(pid, "cmdline")[:2] == [b"sleep", b"4711"]]
+
+
+def drivers() -> list[int]:
+    return [pid for pid in live() if b"submitit.core._submit" in words_of(pid, "cmdline")]
 
 
 @contextmanager

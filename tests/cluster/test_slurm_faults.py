@@ -8,31 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.tables.collect import collect, gather_planned
-from tests.cluster.fault_site import DEVICES, HOSTS, SNAKEMAKE, FaultSite, impatient_cluster
+from tests.cluster.fault_site import DEVICES, HOSTS, SNAKEMAKE, FaultSite
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
-
-
-@pytest.fixture(scope="module")
-def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with impatient_cluster(tmp_path_factory.mktemp("frail"), accounting=True) as running:
-        yield running
-
-
-@pytest.fixture
-def site(frail: Cluster, tmp_path: Path) -> Iterator[FaultSite]:
-    made = FaultSite(tmp_path / "site", frail)
-    try:
-        yield made
-    finally:
-        made.repair()
 
 
 # -- who waits on the login node dies --------------------------------------------------------------------------------------
@@ -51,19 +34,17 @@ def test_kill_9_with_jobs_queued_and_running(site: FaultSite) -> None:
     site.until_said("found its driver still there", times=3)
     assert site.jobs() == jobs
     site.slurm("scancel", other)
-    site.open()
-    site.ends(again)
-    assert site.accepted() == 1
-    site.assert_whole(runs=3)
+    site.finish(again, runs=3, accepted=1)
 
 
 def test_death_between_sbatch_and_its_journal(site: FaultSite) -> None:
-    """All of the login node dies in the moment in which sbatch has answered."""
+    """The process that submits dies in the moment in which sbatch has answered, and all of the login node soon after."""
     sbatch = wrapped(site, "sbatch", 'if mkdir "$STARTS.died"; then "$real" "$@"; kill -9 0; fi')
     site.gated(batch=[1, 2], lease_per="cell")
     process = site.submit_array(2)
-    site.ends(process, -9)
+    site.until_said("was killed")
     site.kill_all()
+    site.ends(process, -9)
     assert len(site.jobs()) == 2
     again = site.start()
     site.until_said("found its driver still there", times=2)
@@ -83,10 +64,7 @@ def test_ctrl_c_leaves_the_jobs_and_the_same_command_picks_them_up(site: FaultSi
     assert site.jobs() == jobs
     again = site.start(*SNAKEMAKE)
     site.until_said("found its driver still there", times=2)
-    site.open()
-    site.ends(again)
-    assert site.accepted() == 2
-    site.assert_whole(runs=2)
+    site.finish(again, runs=2, accepted=2)
 
 
 def test_ctrl_c_twice_cancels_and_releases(site: FaultSite) -> None:
@@ -115,13 +93,13 @@ def test_hosts_die(site: FaultSite) -> None:
     pinned = site.start(campaign="d")
     site.until(lambda: len(site.starts()) == 1)
     chosen = site.begin(runs=2)
-    dead = {name: site.host_of(site.job("1x1-local", name)) for name in ("c", "d")}
+    dead = {name: site.host_of(site.job("1x1-local.c1", name)) for name in ("c", "d")}
     for host in dead.values():
         site.power_off(host)
     for host in dead.values():
         site.until_said(f"{host} is left out from now on")
     assert f"host {dead['c']} is excluded" in site.status()
-    site.at_once(site.job("1x1-local"))
+    site.at_once(site.job("1x1-local.c1"))
     site.open()
     site.ends(pinned)
     site.ends(chosen)

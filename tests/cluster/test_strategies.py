@@ -20,6 +20,9 @@ import pytest
 
 from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
+from campaign.emulators.slurm import daemons
+from campaign.emulators.slurm.cluster import down, up
+from campaign.emulators.slurm.spec_from_system import cluster_of
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
@@ -27,14 +30,11 @@ from campaign.lease.fabric_calls import ATTEMPTS
 from campaign.lease.manual import verify
 from campaign.processes.command import Finished
 from campaign.slurm.commands import Slurm
-from campaign.slurm.strategies import Strategy, open_strategy
+from campaign.slurm.strategies import SlurmStrategy, open_strategy
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.dynamic import Dynamic
-from campaign.testbed.slurm import daemons
-from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests import campaign_files
-from tests.equal_hosts import equal_hosts
+from tests.cluster.cluster_project import equal_hosts
 
 LEASE = "night.4x1.0a1b2c"
 OWN = 2
@@ -142,7 +142,7 @@ class Case:
             }
         )
 
-    def open(self, commands: Slurm | None = None, **settings: object) -> Strategy:
+    def open(self, commands: Slurm | None = None, **settings: object) -> SlurmStrategy:
         strategy = open_strategy(self.system(**settings), commands or Slurm(), self.said.append)
         if controller := getattr(strategy, "controller", None):
             assert isinstance(controller, Controller)

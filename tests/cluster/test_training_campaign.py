@@ -16,8 +16,8 @@ import yaml
 
 from campaign.config.load import read_system
 from campaign.documents.record import Record, Store
-from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.spec_from_system import cluster_of
+from campaign.emulators.slurm.cluster import down, up
+from campaign.emulators.slurm.spec_from_system import cluster_of
 from tests.cluster.cluster_project import SLURM, ClusterProject
 from tests.workflow.checkout_twin import ROOT
 
@@ -51,7 +51,13 @@ def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     # Many steps where the fastest is looked at: beside other tests, most of them wait for a processor.
     document["overrides"] = [{"when": "precision == 'fp32'", "measured_steps": 30}]
     links = {"sizes_bytes": [8, 65536], "repeats": 3, "warmup": 1}
-    document["protocol"] |= {"repetitions": 1, "compositions": 1, "telemetry_s": 0.1, "links": links}
+    document["protocol"] |= {
+        "repetitions": 1,
+        "compositions": 1,
+        "telemetry_s": 0.1,
+        "links": links,
+        "isolation": "machine",
+    }
     try:
         cluster = up(directory / "cluster", cluster_of(read_system("falcon-demo", ROOT / "config" / "campaign.yaml")))
         project = ClusterProject(directory / "project", cluster)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from campaign.documents.cell import Configuration
+from campaign.emulators import catalog
+from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.server import Server
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.lifecycle import acquire
-from campaign.testbed import emulators
-from campaign.testbed.control_planes.hardware import Rack, rack
-from campaign.testbed.control_planes.server import Server
 
 SERVERS: dict[Path, Server] = {}
 """The emulated control planes of this process, by the directory of the state that is with them."""
@@ -44,7 +44,7 @@ def configuration(name: str = "c", **changes: Any) -> Configuration:
 
 @dataclass(frozen=True)
 class System:
-    """What a fabric is opened with, and the configuration that fits into it once. own: where a variant differs from its kind."""
+    """What a fabric is opened with, and the configuration that fits into it once."""
 
     fabric: str
     hosts: tuple[HostSpec, ...]
@@ -54,17 +54,12 @@ class System:
     emulated: bool
     name: str = ""
     variant: dict[str, Any] = field(default_factory=dict)
-    own: dict[str, Any] = field(default_factory=dict)
 
     @property
     def composes(self) -> tuple[str, str]:
         """The request that composes."""
-        found: tuple[str, str] = self.own.get("composes") or emulators.emulator(self.fabric).COMPOSES
+        found: tuple[str, str] = catalog.emulator_module(self.fabric).COMPOSES
         return found
-
-    @property
-    def keeps_attached(self) -> bool:
-        return bool(self.own.get("keeps_attached", fabric_kind(self.fabric).keeps_attached))
 
     def open(self, state_dir: Path, **options: Any) -> Fabric:
         """Open it; another process that opens it in the same directory meets the same control plane."""
@@ -87,9 +82,9 @@ def reached(system: System, state_dir: Path) -> dict[str, Any]:
     if not note.exists():
         state_dir.mkdir(parents=True, exist_ok=True)
         server = SERVERS[state_dir] = Server(
-            emulators.open_dialect(system.fabric, system.rack(), **system.variant), state_dir / "tls"
+            catalog.open_emulator(system.fabric, system.rack(), **system.variant), state_dir / "tls"
         )
-        note.write_text(json.dumps(emulators.reached(system.fabric, server)))
+        note.write_text(json.dumps(catalog.reached(system.fabric, server)))
     found: dict[str, Any] = json.loads(note.read_text())
     return found
 
@@ -129,15 +124,6 @@ ODD = {
     "etags": "none",
     "expand": False,
 }
-SYSTEMS["h3 memory"] = replace(
-    SYSTEMS["h3"],
-    name="h3 memory",
-    options=SYSTEMS["h3"].options | {"api": "cxl", "offline": True},
-    pool=(PoolSpec("memory", "cxl-128", 3),),
-    fits_once=configuration(devices_per_host=2, device="cxl-128"),
-    variant={"api": "cxl"},
-    own={"composes": ("POST", "*/VCSMapping"), "keeps_attached": False, "reads_back_itself": True},
-)
 SYSTEMS["odd redfish"] = replace(SYSTEMS["redfish"], name="odd redfish", variant=ODD)
 
 
@@ -190,18 +176,6 @@ def dies_at_second_device(fabric: Any) -> None:
     fabric.attach = deadly
 
 
-def dies_after_a_detach(fabric: Any) -> None:
-    """Let the process be killed when its first device is detached, and the state file does not know yet."""
-    detaching = fabric if fabric.controlled is None else fabric.plane
-    detach = detaching.detach
-
-    def deadly(*args: Any) -> None:
-        detach(*args)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    detaching.detach = deadly
-
-
 class Other:
     """Another process on the same state, forked from a server that has imported this module: interpreters take seconds."""
 
@@ -251,10 +225,6 @@ def _live(says: Connection, action: str, name: str, directory: str, lease_id: st
         dies_in_its_changes(fabric, system.request(lease_id))
     elif action == "die_amid":
         dies_at_second_device(fabric)
-    elif action == "die_moving":
-        fabric.compose(fabric.select(system.request("before", epoch="demo/1"), fabric.inventory()))
-        fabric.leave("before")
-        dies_after_a_detach(fabric)
     if action == "race":
         (state_dir / f"{lease_id}.there").touch()
         while not (state_dir / "go").exists():

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from campaign.emulators.control_planes.server import FaultKind, WireFault
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
@@ -20,12 +23,10 @@ from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
-from campaign.testbed.control_planes.faults import Fault, FaultKind
 from tests.contract.fabric_fixtures import SERVERS, SYSTEMS, System, configuration, start, stop_emulators
 
 WITH_FAULTS = [name for name in SYSTEMS if "faults" in fabric_kind(SYSTEMS[name].fabric).options.model_fields]
 COMPOSING = {name: system.composes for name, system in SYSTEMS.items() if system.emulated}
-KEEPING = [name for name, system in SYSTEMS.items() if system.keeps_attached]
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -36,7 +37,7 @@ def system(request: pytest.FixtureRequest) -> System:
 @pytest.fixture(autouse=True)
 def nothing_is_left_listening() -> Iterator[None]:
     yield
-    violations = [each for server in SERVERS.values() for each in getattr(server.dialect, "violations", ())]
+    violations = [each for server in SERVERS.values() for each in getattr(server.emulator, "violations", ())]
     stop_emulators()
     assert violations == []
 
@@ -96,18 +97,16 @@ def test_a_composition_differs_from_another_configuration(fabric: Fabric, system
 
 def test_composition_document_is_the_same_for_two_leases_of_the_same_hardware(fabric: Fabric, system: System) -> None:
     documents, empty = [], fabric.inventory()
-    for lease_id, end in (("one", fabric.leave), ("two", fabric.release)):
-        fabric.compose(fabric.select(system.request(lease_id, epoch="demo/1"), fabric.inventory()))
+    for lease_id in ("one", "two"):
+        fabric.compose(fabric.select(system.request(lease_id), fabric.inventory()))
         composition = fabric.read_back(lease_id)
         assert composition is not None
         documents.append(composition.document())
-        assert end(lease_id) == ()
+        assert fabric.release(lease_id) == ()
         assert fabric.read_back(lease_id) is None
         assert not fabric.held()
-        stay = any(device.stays for device in fabric.inventory().devices)
-        assert stay == (system.keeps_attached and lease_id == "one")
     assert documents[0] == documents[1]
-    assert fabric.clear() == ()
+    fabric.bring_home()
     assert fabric.inventory() == empty
 
 
@@ -204,65 +203,6 @@ def test_two_processes_that_race_for_the_last_device_get_one_lease(system: Syste
             racer.end()
 
 
-@pytest.mark.parametrize("name", KEEPING)
-def test_what_stays_attached_is_in_place_for_the_next_lease_of_its_block_alone(name: str, tmp_path: Path) -> None:
-    system = SYSTEMS[name]
-    fabric = system.open(tmp_path)
-    empty = fabric.inventory()
-
-    def staying() -> dict[str, str | None]:
-        return {device.fabric_id: device.attached_to for device in fabric.inventory().devices if device.stays}
-
-    one = fabric.select(system.request("one", epoch="demo/1"), empty)
-    fabric.compose(one)
-    fabric.leave("one")
-    there = staying()
-    assert set(there) == {name for host in one.hosts for name in (*host.fabric, *host.storage)}
-    assert holders(fabric) == {None}
-    # Another host: what stays is not in its way, and is not taken from where it may be in place again, if others will do.
-    (host, *_) = {spec.name for spec in system.hosts} - {host.host for host in one.hosts}
-    bare = configuration(devices_per_host=0, attach="local")
-    fabric.compose(fabric.select(system.request("bare", epoch="demo/1", configuration=bare), fabric.inventory()))
-    bare_at = fabric.read_back("bare")
-    assert bare_at is not None
-    assert [each.name for each in bare_at.hosts] == [host]
-    fabric.leave("bare")
-    assert staying() == there
-    # Others get hosts with exactly what they asked for, and what stays is theirs to take.
-    for lease_id, configured in (("other", bare), ("theirs", system.fits_once)):
-        request = system.request(
-            lease_id, campaign="else", allowed_hosts=(one.hosts[0].host,), configuration=configured
-        )
-        fabric.compose(fabric.select(request, fabric.inventory()))
-        assert not {name for name, at in staying().items() if at == one.hosts[0].host}
-        composition = fabric.read_back(lease_id)
-        assert composition is not None
-        assert composition.mismatches(configured) == ()
-        assert fabric.leave(lease_id) == ()  # without a block, nothing stays
-        assert staying() == {}
-    assert fabric.inventory() == empty
-    fabric.compose(fabric.select(system.request("one", epoch="demo/1"), empty))
-    fabric.leave("one")
-    assert fabric.clear("another") == ()
-    assert set(fabric.clear("demo/")) == set(there)
-    assert fabric.inventory() == empty
-
-
-@pytest.mark.parametrize("name", KEEPING)
-def test_a_process_that_is_killed_while_it_moves_what_stayed_loses_nothing(name: str, tmp_path: Path) -> None:
-    system = SYSTEMS[name]
-    owner = start("die_moving", system.name, tmp_path, "one")
-    assert owner.wait() == -signal.SIGKILL, owner.says()
-    owner.end()
-    fabric, journals = system.open(tmp_path), tmp_path / "leases"
-    assert fabric.clear("demo/") == () or fabric.held()  # what the dead lease claimed is not free to be cleared
-    reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False, poll_s=0)
-    fabric.clear()
-    assert not fabric.held()
-    assert fabric.inventory() == system.open(tmp_path / "new").inventory()
-    acquire(fabric, system.request("one"), journals, wait_s=0, poll_s=0)
-
-
 @pytest.mark.parametrize("moment", ["die_before", "die_amid", "die_after"])
 def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system: System, tmp_path: Path) -> None:
     if moment == "die_amid" and system.open(tmp_path).capabilities().atomic:
@@ -284,6 +224,23 @@ def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system:
     assert holders(fabric) == {None}
     assert Journal(journals, "one").state == "RELEASED"
     assert clean(dry_run=False) == []
+
+
+def test_a_full_disk_keeps_no_device(system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    fabric, journals = system.open(tmp_path), tmp_path / "journals"
+    free = fabric.inventory()
+    lease = acquire(fabric, system.request("one"), journals, wait_s=5, poll_s=0.01)
+    with monkeypatch.context() as disk:
+        disk.setattr("campaign.lease.journal.append_json", full)
+        disk.setattr("campaign.fabrics.state_file.write_atomic", full)
+        assert release(fabric, lease, poll_s=0.01)["leaked"] == []
+        assert not system.open(tmp_path).held()
+    reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False)
+    assert Journal(journals, "one").state == "RELEASED"
+    assert fabric.inventory() == free
 
 
 def test_a_lease_of_a_killed_owner_is_taken_over(system: System, tmp_path: Path) -> None:
@@ -346,9 +303,8 @@ def test_a_lost_answer_is_told_by_reading_back(name: str, kind: FaultKind, tmp_p
     fabric = system.open(tmp_path)
     (server,) = SERVERS.values()
     selection = fabric.select(system.request("one"), fabric.inventory())
-    server.faults.add(Fault(kind, *COMPOSING[name]))
-    told = suppress(PartialFailure) if system.own.get("reads_back_itself") else pytest.raises(OutcomeUnknown)
-    with told:
+    server.faults.add(WireFault(kind, *COMPOSING[name]))
+    with pytest.raises(OutcomeUnknown):
         fabric.compose(selection)
     assert "one" in fabric.held()
     fabric.compose(selection)
@@ -356,9 +312,29 @@ def test_a_lost_answer_is_told_by_reading_back(name: str, kind: FaultKind, tmp_p
     assert composition is not None
     assert composition.mismatches(system.fits_once) == ()
     assert {device.fabric_id for device in composition.devices} == set(selection.ids)
-    assert sum(device.attached_to is not None for device in server.dialect.rack.devices.values()) == len(selection.ids)
+    assert sum(device.attached_to is not None for device in server.emulator.rack.devices.values()) == len(selection.ids)
     assert fabric.release("one") == ()
-    assert server.dialect.rack.free() == list(server.dialect.rack.devices)
+    assert server.emulator.rack.free() == list(server.emulator.rack.devices)
+
+
+# Whether a service lets blocks be marked, as the odd one does not, is known when it is asked.
+@pytest.mark.parametrize("name", [name for name in COMPOSING if name != "odd redfish"])
+def test_a_rehearsal_sends_nothing_and_shows_what_is_then_sent(name: str, tmp_path: Path) -> None:
+    system = SYSTEMS[name]
+    fabric = system.open(tmp_path)
+    assert fabric.controlled is not None
+    (server,) = SERVERS.values()
+    selection = fabric.select(system.request("one"), fabric.inventory())
+    before = len(server.changing())
+    composing, releasing = fabric.controlled.rehearse(selection)
+    assert len(server.changing()) == before
+    assert not fabric.held()
+    fabric.compose(selection)
+    sent = server.changing()[before:]
+    shown = [(one.method, urlsplit(one.url).path) for one in composing]
+    assert sorted(shown) == sorted((asked.method, asked.path) for asked in sent)
+    assert fabric.release("one") == ()
+    assert [one.method for one in releasing] == [asked.method for asked in server.changing()[before + len(sent) :]]
 
 
 @pytest.mark.parametrize("name", COMPOSING)
@@ -368,24 +344,24 @@ def test_a_success_that_is_none_is_no_lease(name: str, tmp_path: Path) -> None:
     fabric = system.open(tmp_path)
     (server,) = SERVERS.values()
     fabric.inventory()
-    server.faults.add(Fault("lie", *COMPOSING[name], times=-1))
+    server.faults.add(WireFault("lie", *COMPOSING[name], times=-1))
     with pytest.raises(FabricError):
         acquire(fabric, system.request("one"), tmp_path / "leases", wait_s=0, poll_s=0, attempts=1)
     server.faults.clear()
     reconcile(fabric, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
     assert not fabric.held()
-    assert server.dialect.rack.free() == list(server.dialect.rack.devices)
+    assert server.emulator.rack.free() == list(server.emulator.rack.devices)
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
 
 
-@pytest.mark.parametrize("name", ["cdi", "nec", "redfish-zones"])
+@pytest.mark.parametrize("name", ["cdi", "nec"])
 def test_a_device_that_another_host_has_too_is_no_lease(name: str, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     fabric = system.open(tmp_path)
     lease = acquire(fabric, system.request("one"), tmp_path / "leases", wait_s=0, poll_s=0)
     (server,) = SERVERS.values()
-    device = next(one for one in server.dialect.rack.devices.values() if one.attached_to is not None)
-    device.also = next(host for host in server.dialect.rack.hosts if host != device.attached_to)
+    device = next(one for one in server.emulator.rack.devices.values() if one.attached_to is not None)
+    device.also = next(host for host in server.emulator.rack.hosts if host != device.attached_to)
     composition = fabric.read_back("one")
     assert composition is not None
     assert composition.shortfall(system.fits_once)
@@ -426,12 +402,8 @@ def test_an_example_fits_exactly_once(fabric: Fabric, system: System) -> None:
         pytest.fail(f"{where}: must fit once only: {fabric.select(system.request('two'), fabric.inventory())}")
 
 
-def test_what_a_row_offers_is_there(fabric: Fabric, system: System) -> None:
-    offers = fabric_kind(system.fabric).offers
+def test_a_control_plane_is_offered_where_there_is_one(fabric: Fabric, system: System) -> None:
     assert (fabric.controlled is not None) == system.emulated
-    observed, portable = (fabric.controlled.observed, fabric.controlled.portable) if fabric.controlled else (None, None)
-    assert (observed is not None) == ("readings" in offers) == ("events" in offers)
-    assert (portable is not None) == ("allocation" in offers)
 
 
 def test_planning_needs_no_control_plane(system: System, tmp_path: Path) -> None:

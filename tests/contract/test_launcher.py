@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 import uuid
@@ -41,27 +43,32 @@ def step(code: str, ranks: int = 2, per_rank: bool = True) -> Step:
 
 
 def test_ranks_see_each_other_and_their_output_is_in_the_log(launcher: Launcher, mark: str, tmp_path: Path) -> None:
-    code = (
-        "import os; print(os.environ['RANK'] + '/' + os.environ['WORLD_SIZE'] + '/' + os.environ['GIVEN'], flush=True)"
-    )
+    # One write a rank: unbuffered, `print` writes the end of the line apart, and lines of ranks run into each other.
+    code = "import os; os.write(1, '{RANK}/{WORLD_SIZE}/{GIVEN}\\n'.format(**os.environ).encode())"
     ended = launcher.run(step(code, 3), mark, tmp_path / "deep" / "log", tmp_path, LIMITS)
     assert ended.codes == (0, 0, 0)
     assert sorted((tmp_path / "deep" / "log").read_text().split()) == ["0/3/1", "1/3/1", "2/3/1"]
 
 
-def test_exit_codes_are_by_rank(launcher: Launcher, mark: str, tmp_path: Path) -> None:
-    ended = launcher.run(
-        step("import os, sys; sys.exit(int(os.environ['RANK']))", 2), mark, tmp_path / "log", tmp_path, LIMITS
-    )
-    assert ended.codes == (0, 1)
+def test_exit_codes_and_signals_are_by_rank(launcher: Launcher, mark: str, tmp_path: Path) -> None:
+    code = "import os, signal, sys; os.kill(os.getpid(), signal.SIGSEGV) if os.environ['RANK'] == '0' else sys.exit(7)"
+    ended = launcher.run(step(code), mark, tmp_path / "log", tmp_path, LIMITS)
+    assert ended.codes == (-signal.SIGSEGV, 7)
     assert not ended.timed_out
 
 
 def test_a_step_ends_at_its_time_limit_with_all_it_started(launcher: Launcher, mark: str, tmp_path: Path) -> None:
-    code = "import os, time; os.fork(); time.sleep(60)"
-    ended = launcher.run(step(code), mark, tmp_path / "log", tmp_path, Limits(0.4))
+    code = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+time.sleep(60)
+"""
+    ended = launcher.run(step(code), mark, tmp_path / "log", tmp_path, Limits(0.5))
     assert ended.timed_out
-    assert all(code != 0 for code in ended.codes)
+    assert ended.codes == (-signal.SIGKILL,) * 2
+    assert list(marked(mark)) == []
 
 
 def test_one_launcher_starts_many_steps(launcher: Launcher, mark: str, tmp_path: Path) -> None:
@@ -132,9 +139,14 @@ def until(path: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-def test_what_cannot_be_started_is_a_launch_error(launcher: Launcher, mark: str, tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="no-such-program"):
-        launcher.run(Step(("no-such-program",), {}, {"host1": 2}), mark, tmp_path / "log", tmp_path, LIMITS)
+@pytest.mark.parametrize(
+    "argv", [("no-such-program",), ("/etc/passwd",), ("echo", "a\0b"), ("echo", "x" * 10_000_000), (os.sep,)]
+)
+def test_what_cannot_be_started_is_a_launch_error(
+    launcher: Launcher, mark: str, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    with pytest.raises(LaunchError, match=f"{argv[0]}: could not be started"):
+        launcher.run(Step(argv, {}, {"host1": 2}), mark, tmp_path / "log", tmp_path, LIMITS)
 
 
 def test_a_launcher_that_is_not_in_the_table_is_a_config_error() -> None:

@@ -13,13 +13,13 @@ import yaml
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.documentation.pages import configuration, workloads
-from campaign.config.documentation.schemas import schema_of
+from campaign.config.json_schemas import schema_of
 from campaign.errors import ConfigError
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher
 from campaign.paths import ROOT
 from campaign.workloads import WORKLOADS, workload_class
+from docs import generate
 from tests.campaign_files import one_cell
 from tests.contract import test_workload as contract
 from tests.unit.launch.compositions import composition, system
@@ -73,11 +73,11 @@ def test_its_own_check_names_file_and_key(tmp_path: Path) -> None:
 
 
 def test_the_reference_the_schema_and_the_status_table_have_it() -> None:
-    text = configuration()
-    assert "### sleep\n" in text
+    text = generate.with_parts(generate.REFERENCE / "workload-file.md")
+    assert "## sleep\n" in text
     assert "Sleeps `sleep_ms` in each step." in text
     assert "| `sleep_ms` | number > 0 | **required** | Time of a step. |" in text
-    assert "`sleep`" in workloads()
+    assert "`sleep`" in generate.with_parts(generate.REFERENCE / "workloads.md")
     schema = jsonschema.Draft202012Validator(schema_of("workload"))
     schema.validate(yaml.safe_load(workload_class("sleep").example))
     assert not schema.is_valid({"name": "nap", "kind": "sleep", "precisions": ["fp32"]})
@@ -86,7 +86,7 @@ def test_the_reference_the_schema_and_the_status_table_have_it() -> None:
 def test_the_reference_refuses_a_kind_without_introduction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload_class("sleep"), "introduction", "")
     with pytest.raises(ConfigError, match="give the class an 'introduction'"):
-        configuration()
+        generate.with_parts(generate.REFERENCE / "workload-file.md")
 
 
 def test_no_other_room_knows_a_kind() -> None:

@@ -25,7 +25,7 @@ from campaign.documents.record import Failure
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.processes.marked import marked
-from campaign.run.repeat_disturbed import until_undisturbed
+from campaign.run.launched_run import until_undisturbed
 from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Workload

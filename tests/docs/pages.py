@@ -53,6 +53,13 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     ]
 
 
+EXAMPLES = {
+    noun: blocks(DOCS / "reference" / f"{page}.md", "yaml")[0].text
+    for noun, page in (("campaign", "campaign-file"), ("system", "system-file"), ("import", "import-map"))
+}
+"""The example that opens each page of keys."""
+
+
 def links(page: Path) -> Iterator[str]:
     """Targets of all links and pictures."""
     for token in tokens(page):

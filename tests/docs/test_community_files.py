@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from campaign import __version__
 from campaign.cli.main import main
-from tests.docs.pages import ROOT
+from tests.docs.pages import PAGES, ROOT
 
 
 def test_there_is_one_version() -> None:
@@ -44,3 +44,9 @@ def test_hooks_before_a_commit_are_programs_of_the_environment() -> None:
     for hook in hooks:
         program = hook["entry"].split()[0].removeprefix(".venv/bin/")
         assert any(need.startswith(packages.get(program, program)) for need in extras["check"])
+
+
+def test_there_is_one_address_of_the_repository() -> None:
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    named = [url for page in PAGES for url in re.findall(r"git clone (\S+)", page.read_text(encoding="utf-8"))]
+    assert set(named) == {address}

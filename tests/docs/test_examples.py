@@ -20,12 +20,11 @@ import yaml
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.documentation.pages import EXAMPLES
 from campaign.config.load import NOUNS, validate
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import parse_yaml
 from campaign.report.write import draw_figures
-from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
+from tests.docs.pages import DOCS, EXAMPLES, PAGES, ROOT, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "first-campaign.md"
 YAML = [block for page in PAGES for block in blocks(page, "yaml")]
@@ -36,6 +35,8 @@ FOREIGN = frozenset(
     (
         "cd",
         "cp",
+        "dot",
+        "snakedeploy",
         "echo",
         "export",
         "git",
@@ -164,7 +165,8 @@ def follow(page: Path, directory: Path, run: Run) -> None:
         elif block.file_name:
             path = directory / block.file_name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text)
+            is_system = path.parent.name == "systems"  # which no other session of tests waits for
+            path.write_text(block.text + (f"machine_lock: {directory}/machine.lock\n" if is_system else ""))
 
 
 def _run_here(block: Block, directory: Path) -> str:

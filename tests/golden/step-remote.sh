@@ -8,10 +8,10 @@ host2) first=3 ranks=3 ;;
 esac
 rank=$((first + SLURM_LOCALID))
 case $rank in
-1) set -- bitfusion run -n 1 -p 0.25 -- "$@" ;;
-2) set -- bitfusion run -n 1 -p 0.25 -- "$@" ;;
-4) set -- bitfusion run -n 1 -p 0.25 -- "$@" ;;
-5) set -- bitfusion run -n 1 -p 0.25 -- "$@" ;;
+1) set -- lend 1 0.25 -- "$@" ;;
+2) set -- lend 1 0.25 -- "$@" ;;
+4) set -- lend 1 0.25 -- "$@" ;;
+5) set -- lend 1 0.25 -- "$@" ;;
 esac
 look() {
   read -r boot idle </proc/uptime

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from campaign import errors
 from campaign.cli.main import main
+from campaign.emulators.control_planes.server import Server
 from campaign.errors import ConfigError, needs_extra
 from campaign.paths import ROOT
 from campaign.tables.sql import Database
-from campaign.testbed.control_planes.server import Server
 from campaign.workloads.traces.chakra_file import read_nodes
 
 
@@ -35,7 +35,7 @@ MISSING: dict[str, tuple[str, Callable[[Path], object]]] = {
     "serve": ("uvicorn", _serve),
     "chakra": ("google.protobuf", read_nodes),
     "sql": ("duckdb", lambda _: Database([])),
-    "testbed": ("trustme", _server),
+    "emulate": ("trustme", _server),
 }
 
 
@@ -58,7 +58,7 @@ def test_a_missing_extra_is_reported_with_its_pip_command(
 def test_every_extra_that_the_package_names_is_declared_and_in_all() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(MISSING) <= set(extras)
-    assert extras["all"] == ["composable-campaign[chakra,serve,sql,testbed,train]"]
+    assert extras["all"] == ["composable-campaign[chakra,emulate,serve,sql,train]"]
 
 
 def test_needs_extra_lets_other_errors_pass() -> None:

@@ -1,33 +1,34 @@
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from campaign.errors import ConfigError, RecordError
+from campaign import files
+from campaign.errors import RecordError, unwritable
 from campaign.files import (
     acquire_lock,
     append_json,
-    directory_lock,
-    is_foreign,
+    file_system,
     is_locked,
     lock,
     read_json,
     read_json_lines,
     replacing,
     require_json,
+    share_directories,
     try_lock,
     write_atomic,
     write_json,
     write_once,
 )
-from campaign.paths import machine_lock
 
 HOLD = """\
 import pathlib, sys
@@ -227,81 +228,159 @@ def test_what_is_opened_by_a_known_name_is_never_a_link(
     assert private.read_text() == "precious"
 
 
-def test_the_lock_of_a_machine_is_in_a_directory_of_this_user_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    path = machine_lock()
-    assert path.parent.stat().st_mode & 0o777 == 0o700
-    path.parent.chmod(0o777)  # as an earlier version may have left it
-    assert machine_lock() == path
-    assert path.parent.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("what", ["link", "directory", "file", "dangling"])
-def test_a_directory_that_somebody_else_took_first_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    taken, theirs = tmp_path / f"composable-campaign-{os.geteuid()}", tmp_path / "theirs"
-    if what == "directory":
-        taken.mkdir()
-    elif what == "file":
-        taken.touch()
-    else:
-        taken.symlink_to(theirs)
-        if what == "link":
-            theirs.mkdir(mode=0o755)
-    if what != "file":
-        real = Path.lstat
-        # Made by another user.
-        monkeypatch.setattr(
-            Path,
-            "lstat",
-            lambda path: os.stat_result((*real(path)[:4], 12345, *real(path)[5:])) if path == taken else real(path),
-        )
-    with pytest.raises(ConfigError, match="set TMPDIR"):
-        machine_lock()
-    assert not (theirs / "machine.lock").exists()
-    assert not is_foreign(tmp_path / "nothing", ())
-
-
-def test_users_of_one_machine_wait_for_each_other(tmp_path: Path) -> None:
-    waits, held = threading.Event(), threading.Event()
-
-    def second() -> None:
-        with directory_lock(tmp_path, waits.set):
-            held.set()
-
-    with directory_lock(tmp_path, lambda: pytest.fail("nobody else holds it")):
-        other = threading.Thread(target=second)
-        other.start()
-        assert waits.wait(10)
-        assert not held.is_set()
-    other.join(10)
-    assert held.is_set()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_locks_of_another_user_can_be_looked_at_and_those_of_a_group_be_taken() -> None:
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that other users can enter, which `tmp_path` is not."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     with tempfile.TemporaryDirectory() as made:
-        path = Path(made) / "of-root.lock"
         Path(made).chmod(0o755)
-        umask = os.umask(0o002)
-        try:
-            lock = acquire_lock(path)
-        finally:
+        yield Path(made)
+
+
+def as_user(user: int, umask: int, do: Callable[[], object]) -> str:
+    """What a process of a user, who is in TEAM, said of its failure; empty where it had none."""
+    with tempfile.TemporaryFile("w+") as said:
+        if (child := os.fork()) == 0:
+            os.setgroups([TEAM])
+            os.setegid(user)
+            os.seteuid(user)
             os.umask(umask)
-        assert lock is not None
-        assert path.stat().st_mode & 0o777 == 0o664
-        seen = []
-        for _ in range(2):
-            if (child := os.fork()) == 0:
-                os.seteuid(65534)
-                os._exit(int(is_locked(path)))
-            seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            if len(seen) == 1:
-                os.close(lock)
-        assert seen == [1, 0]
+            try:
+                do()
+            except OSError as error:
+                said.write(str(unwritable(error, "?")))
+                said.flush()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        said.seek(0)
+        return said.read()
+
+
+ANNA, BERT, TEAM = 65001, 65002, 65010
+
+
+def work(root: Path) -> None:
+    """What a campaign does with files that several write."""
+    with lock(root / "c" / "work" / "x.lock"):
+        append_json(root / ".systems" / "bench" / "x.jsonl", {})
+        write_json(root / "c" / "x.json", {})
+        with (root / "c" / "work" / "x.log").open("a") as file:
+            file.write("said")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+@pytest.mark.parametrize("mode", [0o2775, 0o775, 0o777])
+def test_several_write_where_the_directory_is_of_several_whatever_their_umask(
+    place: Path, mode: int, umask: int
+) -> None:
+    os.chown(place, ANNA, TEAM)
+    place.chmod(mode)
+    for user in (ANNA, BERT, ANNA):
+        assert as_user(user, umask, lambda: work(place / "results")) == ""
+    made = list(place.rglob("*"))
+    assert len(made) == 9
+    assert {each.stat().st_gid for each in made} == {TEAM}
+    assert all(each.stat().st_mode & mode & 0o022 == mode & 0o022 for each in made)
+
+
+def test_what_another_program_made_is_shared_with_those_of_the_directory_above(place: Path) -> None:
+    os.chown(place, ANNA, TEAM)
+    place.chmod(0o775)
+    for each in (".snakemake", ".snakemake/log"):
+        (place / each).mkdir(mode=0o700)
+        os.chown(place / each, ANNA, ANNA)
+    assert as_user(ANNA, 0o077, lambda: share_directories(place / ".snakemake")) == ""
+    assert as_user(BERT, 0o077, lambda: write_json(place / ".snakemake" / "log" / "x.json", {})) == ""
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_directory_of_one_user_or_of_everybody_leaves_the_umask(place: Path, mode: int) -> None:
+    place.chmod(mode)
+    os.chown(place, ANNA, ANNA)
+    assert as_user(ANNA, 0o077, lambda: work(place / "results")) == ""
+    assert {each.stat().st_mode & 0o077 for each in place.rglob("*")} == {0}
+    said = as_user(BERT, 0o022, lambda: work(place / "results"))
+    assert re.search(
+        f"/results/.*: could not be written or read .Permission denied.; fix permissions: .*/results is of user {ANNA}, "
+        rf"group {ANNA} .drwx------., and you are {BERT}; {ANNA} can share it: chgrp -R \S+ (\S+) && chmod -R g\+rwX \1, then",
+        said,
+    ), said
+
+
+def test_locks_of_another_user_can_be_looked_at(place: Path) -> None:
+    path = place / "of-root.lock"
+    lock = acquire_lock(path)
+    assert lock is not None
+
+    def look() -> None:
+        if is_locked(path):
+            raise OSError("held")
+
+    assert "held" in as_user(ANNA, 0o022, look)
+    os.close(lock)
+    assert as_user(ANNA, 0o022, look) == ""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "link to a device", "loop", "too long"])
+def test_only_regular_files_are_opened_and_to_a_limit(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "document.json"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "device":
+            path = Path("/dev/zero")
+        case "link to a device":
+            path.symlink_to("/dev/zero")
+        case "loop":
+            path.symlink_to(path)
+        case "too long":
+            with path.open("wb") as file:
+                file.truncate(10 * files.DOCUMENT_BYTES)  # a hole
+
+    for read in (files.read_bytes, files.read_text, files.load_json):
+        with pytest.raises(OSError, match=r"regular file|at most are read|symbolic links"):
+            read(path)
+    assert files.read_json(path) == {}
+    if kind != "too long":
+        with pytest.raises(OSError, match=r"regular file|symbolic links"):
+            files.open_regular(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "{", "", "\0"])
+def test_what_is_no_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        files.parse_json(text)
+
+
+def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    mounts = (
+        "22 1 0:9 / / rw - ext4 /dev/vda rw\n"
+        f"36 22 0:8 / {tmp_path} rw,nosuid shared:7 - nfs4 host:/x rw,local_lock=none\n"
+        f"37 22 0:7 / {tmp_path}/a\\040b rw - nfs host:/y rw,local_lock=all\n"
+    )
+    (tmp_path / "mounts").write_text(mounts)
+    found = {name: file_system(tmp_path / name, tmp_path / "mounts") for name in ("..", "x", "a b/c")}
+    assert [kind for kind, _ in found.values()] == ["ext4", "nfs4", "nfs"]
+    assert "local_lock=all" in found["a b/c"][1]
+    (tmp_path / "mounts").write_text("")
+    assert file_system(tmp_path, tmp_path / "mounts") == ("unknown", frozenset())
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("campaign.files.fcntl.flock", refuse)
+    path = tmp_path / "x.lock"
+    kind = file_system(tmp_path)[0]
+    for use in (lambda: lock(path).__enter__(), lambda: acquire_lock(path), lambda: is_locked(path)):
+        with pytest.raises(
+            RecordError, match=rf"x.lock: its file system \({kind}\) has no locks \({os.strerror(number)}\)"
+        ):
+            use()

@@ -12,7 +12,7 @@ import pytest
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Failure, Record, RecordedCell
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import write_tables
 from campaign.tables.runs import runs_table
 
@@ -62,7 +62,7 @@ def made() -> dict[str, str]:
     cell = Cell("0123456789abcdef0123", CONFIGURATION, "bert-large", 6, "fp16", {"seq_len": 384})
     runs = runs_table(records)
     with tempfile.TemporaryDirectory() as directory:
-        planned = [PlannedCell(cell, 4, "2x2-hybrid", {4: "host2 was not visible"})]
+        planned = [CellPlan(cell, 4, "2x2-hybrid", {4: "host2 was not visible"})]
         write_tables(Path(directory), runs, cells_table(planned, runs))
         tables = {name: (Path(directory) / name).read_text() for name in ("runs.csv", "cells.csv")}
     return {"record.json": records[0].model_dump_json(indent=1) + "\n", **tables}

@@ -7,8 +7,9 @@ from typing import get_args
 
 import pytest
 
-from campaign import statistics, wording
+from campaign import wording
 from campaign.documents.record import Status
+from campaign.statistics import intervals
 
 
 @pytest.mark.parametrize(
@@ -94,8 +95,8 @@ def test_a_count_has_no_decimals() -> None:
 def test_where_no_row_has_an_interval_a_caption_says_so() -> None:
     assert wording.interval_of(wording.by_runs([3, 1, 0])) == "mean with 95 % interval (Student t)"
     assert wording.interval_of(wording.by_runs([1, 0])) == "one run each, so no interval"
-    assert wording.interval_of([statistics.BETWEEN], "95 % interval") == "95 % interval (t over compositions)"
-    assert wording.interval_of([statistics.NOT_POSITIVE]) == "no interval"
+    assert wording.interval_of([intervals.BETWEEN], "95 % interval") == "95 % interval (t over compositions)"
+    assert wording.interval_of([intervals.NOT_POSITIVE]) == "no interval"
 
 
 def test_every_status_has_words_of_its_own() -> None:
@@ -113,6 +114,14 @@ def test_an_alternative_is_the_first_two_findings() -> None:
 
 
 def test_how_intervals_were_made_is_said_once_and_without_those_that_were_not() -> None:
-    methods = [statistics.STUDENT, statistics.ONE_RUN, statistics.BCA, statistics.STUDENT]
-    assert wording.made_by(methods) == " (Student t; BCa bootstrap)"
-    assert wording.made_by([statistics.NO_RUN, ""]) == ""
+    methods = [intervals.BETWEEN, intervals.ONE_RUN, intervals.BCA, intervals.BETWEEN]
+    assert wording.made_by(methods) == " (t over compositions; BCa bootstrap)"
+    assert wording.made_by([intervals.NO_RUN, ""]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (89.4, "89 s"), (90, "1 min 30 s"), (3600, "60 min 0 s"), (5400, "1 h 30 min"), (86400, "24 h 0 min")],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert wording.duration(seconds) == text

@@ -16,10 +16,11 @@ from typing import Any
 
 import yaml
 
+from campaign.cli.lease_server import NAME as LEASE
 from campaign.documents.record import Record, Store
 from campaign.paths import Results
 from campaign.report.write import draw_figures, render_report
-from campaign.submit.local import NAME
+from campaign.submit.local import NAME as DRIVER
 from tests.warm_start import Started, run, start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +79,8 @@ class Project:
 
     def write(self, path: str, document: Any) -> Path:
         target = self.campaigns / path
+        if target.parent.name == "systems":  # no other test waits for this one
+            document = {"machine_lock": str(self.temporary / "machine.lock"), **document}
         target.write_text(yaml.safe_dump(document, sort_keys=False))
         return target
 
@@ -119,6 +122,7 @@ class Project:
         *,
         attach: Sequence[str] = ("local",),
         devices: Sequence[int] = (1,),
+        hosts: Sequence[int] = (1,),
         workload: Any = "logged",
         batch: Any = 1,
         system: str = "bench",
@@ -128,7 +132,7 @@ class Project:
         document = {
             "name": name,
             "system": system,
-            "configurations": [{"devices_per_host": list(devices), "attach": list(attach)}],
+            "configurations": [{"hosts": list(hosts), "devices_per_host": list(devices), "attach": list(attach)}],
             "axes": {"workload": workload, "batch": batch},
             # One composition, unwatched: tests of more ask for more.
             "protocol": {"repetitions": 1, "compositions": 1, "telemetry_s": None, **protocol},
@@ -142,8 +146,12 @@ class Project:
 
     def start(self, *arguments: str, **keys: str) -> Started:
         """Snakemake in the background, in a process group of its own, as a terminal would start it."""
+        return self.start_command(*self.command(*arguments, **keys))
+
+    def start_command(self, *command: str) -> Started:
+        """Any command in the same way."""
         with (self.directory / "snakemake.log").open("a") as log:
-            started = start(self.command(*arguments, **keys), self.directory, self.environment, log.fileno())
+            started = start(list(command), self.directory, self.environment, log.fileno())
         self._started.append(started)
         return started
 
@@ -234,7 +242,8 @@ class Project:
             if int(entry.name) in own:
                 found.append(Process(int(entry.name), "snakemake"))
             elif mark in variables:
-                found.append(Process(int(entry.name), "driver" if name == NAME else _kind(arguments, variables)))
+                kind = {DRIVER: "driver", LEASE: "lease"}.get(name) or _kind(arguments, variables)
+                found.append(Process(int(entry.name), kind))
             elif session in sessions and arguments:  # forked by a `campaign measure` that was started without Snakemake
                 found.append(Process(int(entry.name), "measure"))
         return found
@@ -243,9 +252,12 @@ class Project:
         return [process.pid for process in self.processes() if process.kind in kinds]
 
     def kill(self, *kinds: str, number: int = signal.SIGKILL) -> int:
-        """Signal every process of these kinds (of all kinds when none is named); gives how many."""
+        """Signal every process of these kinds (of all kinds when none is named); gives how many.
+
+        Leases come first: the death of its `measure` is a hang-up for a lease, which then begins to end its driver.
+        """
         hit = 0
-        for process in self.processes():
+        for process in sorted(self.processes(), key=lambda process: process.kind != "lease"):
             if not kinds or process.kind in kinds:
                 try:
                     os.kill(process.pid, number)
@@ -255,8 +267,12 @@ class Project:
         return hit
 
     def await_quiet(self, seconds: float = 30.0) -> None:
-        """Wait until no process of the project is left."""
-        until(lambda: not self.processes(), seconds, lambda: f"still alive: {self.processes()}")
+        """Wait until no process of the project is left but the server of leases, which ends half a minute after the last one."""
+
+        def left() -> list[Process]:
+            return [process for process in self.processes() if process.kind != "server"]
+
+        until(lambda: not left(), seconds, lambda: f"still alive: {left()}")
 
 
 def _kind(arguments: str, variables: list[bytes]) -> str:
@@ -264,6 +280,7 @@ def _kind(arguments: str, variables: list[bytes]) -> str:
         return "run"
     for part, kind in (
         ("submitit.core._submit", "driver"),
+        ("campaign.cli.lease_server", "server"),
         ("campaign.cli\0measure", "measure"),
         ("bin/campaign\0measure", "measure"),
         ("bin/snakemake", "snakemake"),

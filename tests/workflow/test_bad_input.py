@@ -30,9 +30,9 @@ def project(tmp_path: Path) -> Path:
 
 def snakemake(project: Path, *arguments: str, changes: dict[str, Any] | None = None) -> tuple[int, str]:
     """Exit code, and what was printed."""
-    write_files(project / "mine", {**SMALL, **(changes or {})})
+    write_files(project / "mine", {**SMALL, "system.machine_lock": str(project / "tmp" / "lock"), **(changes or {})})
     command = ["snakemake", "--profile", "local", "--config", "campaign=mine/campaign.yaml", *arguments]
-    return run(command, project, ENVIRONMENT | {"TMPDIR": str(project / "tmp")}, 120)
+    return run(command, project, ENVIRONMENT, 120)
 
 
 def records(project: Path) -> dict[Path, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import combinations
 from typing import Any
@@ -68,14 +69,59 @@ def test_without_isolation_leases_run_at_once_as_far_as_the_pool_allows(project:
     assert project.held() == {}
 
 
-@pytest.mark.slow
-def test_without_isolation_cores_bound_what_runs_at_once(project: Project) -> None:
+def test_leases_start_in_the_order_of_the_plan_and_none_passes_a_larger_one(project: Project) -> None:
     project.system(hosts=4)
-    project.workload("logged", sleep_s=LONG_S / 2)
-    project.campaign(devices=[1], batch=[1, 2, 3], isolation="none", lease_per="cell")
-    project.measure("--cores", "1")
+    project.workload("logged", sleep_s=LONG_S / 4)
+    project.campaign(hosts=[1, 2, 4], compositions=2, repetitions=2, isolation="none")
+    project.measure("--cores", "16")
+    planned = [lease["lease"] for lease in json.loads(project.results().plan_document.read_text())["leases"]]
+    documents = {re.sub(r"^c\.|\.\w+\.\d+$", "", document["lease_id"]): document for document in project.leases()}
+    assert set(documents) == set(planned)
+    whole = [number for number, name in enumerate(planned) if len(documents[name]["obtained"]["hosts"]) == 4]
+    assert len(whole) == 2
+    assert whole != [4, 5]  # where the largest ones come last in any case, this test says nothing
+    for number in whole:
+        of_all = documents[planned[number]]
+        assert all(documents[name]["release_started_s"] <= of_all["requested_s"] for name in planned[:number])
+        assert all(documents[name]["requested_s"] >= of_all["release_started_s"] for name in planned[number + 1 :])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("profile", "options", "at_once"),
+    [
+        ("local", "--cores 3", 1),
+        ("local", "--cores 4", 2),
+        ("local", "--cores 4 --resources hosts=1", 1),
+        ("local", "--cores 2 --set-threads measure=1", 2),
+        ("slurm", "--jobs 3", 1),
+    ],
+)
+def test_options_of_snakemake_bound_what_runs_at_once(
+    project: Project, profile: str, options: str, at_once: int
+) -> None:
+    """Leases of two ranks, on four hosts."""
+    project.system(hosts=4)
+    project.workload("logged", sleep_s=LONG_S)
+    project.campaign(devices=[2], batch=[1, 2, 3], isolation="none", lease_per="cell")
+    project.measure(*options.split(), profile=profile, launcher="local")
     assert len(project.records()) == 3
-    assert overlapping(project.records()) == []
+    assert most_at_once(project.records()) == at_once
+
+
+def test_a_lease_that_needs_more_than_a_limit_ends_planning(project: Project) -> None:
+    project.system(hosts=2)
+    project.write(
+        "c.yaml",
+        {
+            "name": "c",
+            "system": "bench",
+            "configurations": [{"hosts": [1, 2], "devices_per_host": 1}],
+            "axes": {"workload": "logged", "batch": 1},
+        },
+    )
+    said = project.run("-n", "--resources", "hosts=1", expect=1)
+    assert "error: --resources hosts=1: 2x1-local.c1 needs 2; raise the limit, or leave the lease out" in said
 
 
 def test_by_default_leases_go_one_at_a_time_also_for_two_campaigns(project: Project) -> None:
@@ -89,7 +135,7 @@ def test_by_default_leases_go_one_at_a_time_also_for_two_campaigns(project: Proj
     assert len(records) == 6
     assert overlapping(records) == []
     assert most_at_once(records) == 1
-    assert re.search(r"waiting for process \d+ on \S+, which measures on this machine", project.said())
+    assert re.search(r"waiting for process \d+ \(.*\) of user \S+, which measures on this machine", project.said())
 
 
 def test_two_campaigns_share_one_pooled_device(project: Project) -> None:

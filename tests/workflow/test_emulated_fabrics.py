@@ -11,13 +11,12 @@ import pytest
 import yaml
 
 from campaign.config.resolve import load_campaign
+from campaign.emulators.catalog import emulator_module, open_emulator
+from campaign.emulators.control_planes.h3 import Boxes
+from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.serve_control_plane import PASSWORD, USER, system_document
 from campaign.plan.matrix import expand
-from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.h3 import Boxes
-from campaign.testbed.control_planes.hardware import rack
-from campaign.testbed.control_planes.server import Server
-from campaign.testbed.emulators import emulator, open_dialect
-from campaign.testbed.serve_control_plane import PASSWORD, USER, system_document
 from tests.workflow.checkout_twin import ROOT, Project
 
 HOSTS = "host[1-4]"
@@ -27,7 +26,7 @@ H3 = {"factor": 0.01, "attached": "all", "disturbed": "always"}
 """Two Falcon boxes 100 times as fast as they were recorded, while others poll them too."""
 
 
-@pytest.fixture(params=["redfish", "redfish-zones", "liqid", "h3"])
+@pytest.fixture(params=["redfish", "liqid", "h3"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, Server]]:
     """The demo's hosts and pool behind another control plane, and the demo with short runs: all its cells behind one of them,
     one configuration of each kind behind the others."""
@@ -38,7 +37,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
     h3 = request.param == "h3"
     devices = [(kind, model, n) for (kind, model), n in counts.items() if kind == "gpu" or not h3]
     hardware = rack([f"host{n}" for n in range(1, 5)], devices)
-    with Server(open_dialect(request.param, hardware, **(H3 if h3 else {})), tmp_path / "tls") as server:
+    with Server(open_emulator(request.param, hardware, **(H3 if h3 else {})), tmp_path / "tls") as server:
         (tmp_path / "tls").mkdir(exist_ok=True)
         (tmp_path / "tls" / "credentials").write_text(f"{USER}\n{PASSWORD}\n")
         (tmp_path / "tls" / "credentials").chmod(0o600)
@@ -59,19 +58,19 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
             project.synthetic(name, precisions=["fp32", "bf16"])
         project.write("c.yaml", demo | {"name": "c", "axes": axes, "overrides": [], "protocol": short})
         # The first answer to a request that composes is lost.
-        server.faults.add(Fault("drop_after", *emulator(request.param).COMPOSES))
+        server.faults.add(WireFault("drop_after", *emulator_module(request.param).COMPOSES))
         yield project, server
 
 
 def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Server]) -> None:
     project, server = site
     campaign = load_campaign(project.campaigns / "c.yaml")
-    before = {device.name: device.attached_to for device in server.dialect.rack.devices.values()}
+    before = {device.name: device.attached_to for device in server.emulator.rack.devices.values()}
     whole = campaign.system.fabric["kind"] == "redfish"
     said = project.run("--until", "tables" if whole else "measure", time_out_s=900)
     cells = {cell.id for cell in expand(campaign).cells}
     records = project.records()
-    assert len(cells) == (27 if whole else 4)
+    assert len(cells) == (29 if whole else 4)
     assert {record.cell_id for record in records} == cells
     assert {record.status for record in records} == {"ok"}, [record.failure for record in records]
     assert not [flag for record in records for flag in record.flags if flag.startswith("composition")]
@@ -85,13 +84,13 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
         devices = [device for host in lease["obtained"]["hosts"] for device in host["devices"]]
         assert sum(not device["local"] for device in devices) == pooled.get(lease["configuration"], 0)
     assert sum(lease["retries"] for lease in leases) >= 1
-    assert {device.name: device.attached_to for device in server.dialect.rack.devices.values()} == before
-    if isinstance(server.dialect, Boxes):
-        assert server.dialect.violations == []
-        assert {took.operation for took in server.dialect.took} == {"detach", "attach", "inventory", "read_back"}
+    assert {device.name: device.attached_to for device in server.emulator.rack.devices.values()} == before
+    if isinstance(server.emulator, Boxes):
+        assert server.emulator.violations == []
+        assert {took.operation for took in server.emulator.took} == {"detach", "attach", "inventory", "read_back"}
         plan = json.loads((project.results().directory / "plan" / "plan.json").read_text())
         for lease in (one for one in leases if one["configuration"] in pooled):
-            (planned,) = (one for one in plan["leases"] if one["lease"] == lease["configuration"])
+            (planned,) = (one for one in plan["leases"] if one["configuration"] == lease["configuration"])
             took_s = lease["ready_s"] - lease["requested_s"]
             assert (
                 0.5 * planned["composing_low_s"] < took_s < 3 * planned["composing_high_s"]
@@ -110,7 +109,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
 
 def test_what_is_measured_inherits_no_secret(tmp_path: Path) -> None:
     hardware = rack(["host1", "host2"], [("gpu", "cpu-rank", 2)])
-    with Server(open_dialect("redfish", hardware), tmp_path / "tls") as server:
+    with Server(open_emulator("redfish", hardware), tmp_path / "tls") as server:
         project = Project(tmp_path / "project")
         project.environment |= {"SITE_USER": USER, "SITE_PASSWORD": PASSWORD, "SITE_OTHER": "inherited"}
         project.environment.pop("FABRIC_PASSWORD", None)  # of other tests

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from campaign.plan.dag import open_dag, request
+from campaign.plan.dag import open_dag
+from campaign.plan.request import request_of
 from tests.workflow.checkout_twin import Project
 
 
@@ -36,8 +37,8 @@ def test_growing_measures_exactly_the_new_runs(project: Project) -> None:
     project.campaign(batch=[1, 2, 4], attach=["local", "fabric"], repetitions=2)
     said = project.measure()
     assert shape(project) == {"records": 12, "starts": 12}
-    assert "1x1-local: measure 4 of 6 runs" in said
-    assert "1x1-fabric: measure 6 of 6 runs" in said
+    assert "1x1-local, composition 1 of 1: 3 cells, 4 runs of 6, " in said
+    assert "1x1-fabric, composition 1 of 1: 3 cells, 6 runs, " in said
     assert first.items() <= project.record_files().items()
 
     def measured(compositions: int, repetitions: int) -> set[int]:
@@ -59,7 +60,7 @@ def test_growing_measures_exactly_the_new_runs(project: Project) -> None:
     project.run("tables")
     assert project.record_files() == before
     leases = {document["lease"] for document in project.leases()}
-    assert leases == {"1x1-local", "1x1-fabric", "1x1-fabric--c2", "1x1-fabric--c3"}
+    assert leases == {"1x1-local.c1", "1x1-fabric.c1", "1x1-fabric.c2", "1x1-fabric.c3"}
     of_first = {r.cell_id for r in project.records() if r.repetition > 1000}
     assert len({record.lease_id for record in project.records() if record.cell_id in of_first}) == 4
     rows = (project.results().tables / "runs.csv").read_text().splitlines()
@@ -82,19 +83,18 @@ def test_a_later_invocation_does_what_has_changed_and_measures_nothing_twice(pro
     assert len(runs.read_text().splitlines()) == 2
     project.campaign(batch=[1, 2])
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"title": "Another title"}))
-    assert jobs(project.run("tables")) == {"plan": 1, "tables": 1}
+    assert jobs(project.run("tables")) == {"measured": 1, "tables": 1}
     assert len(runs.read_text().splitlines()) == 3
     assert "Another title" in (project.results().tables / "context.json").read_text()
     assert project.record_files() == before
     assert shape(project) == {"records": 2, "starts": 2}
 
-    # A plan whose documents are gone, or that is another, also where Snakemake remembers nothing.
-    assert "Nothing to be done" in project.run("-n", "tables")
+    # Documents that are gone are written again; a plan that is another, also where Snakemake remembers nothing.
     shutil.rmtree(project.results().lease_plans)
-    assert jobs(project.run("-n", "-p", "tables")) == {"plan": 1, "tables": 1}
+    assert "Nothing to be done" in project.run("tables")
     shutil.rmtree(project.directory / ".snakemake")
     project.campaign(batch=[1, 2, 4])
-    assert jobs(project.run("-n", "-p", "tables")) == {"plan": 1, "measure": 1, "tables": 1}
+    assert jobs(project.run("-n", "-p", "tables")) == {"measure": 1, "measured": 1, "tables": 1}
 
 
 def test_operations_are_not_identity_and_records_alone_are_enough(
@@ -150,15 +150,15 @@ def test_a_subset_is_measured_first_and_not_again_and_a_deleted_record_alone(pro
 def test_lease_per_says_how_many_leases_there_are(project: Project, lease_per: str, leases: int) -> None:
     project.workload("other")
     path = project.campaign(attach=["local", "fabric"], workload=["logged", "other"], batch=[1, 2], lease_per=lease_per)
-    dag = open_dag(request({"campaign": str(path), "results": str(project.results_root)}))
+    dag = open_dag(request_of({"campaign": str(path), "results": str(project.results_root)}))
     assert len(set(dag.manifests)) == leases
 
 
 def test_the_slurm_profile_resolves(project: Project) -> None:
     project.campaign(attach=["local", "fabric"], batch=[1, 2])
     said = project.run("-n", "-p", profile="slurm")
-    assert jobs(said)["measure"] == 1
-    assert re.search(r"^1x1-fabric +2 +1 ", said, re.MULTILINE)
+    assert jobs(said)["measure"] == 2
+    assert re.search(r"^1x1-fabric\.c1 +2 +1 ", said, re.MULTILINE)
     assert project.starts() == []
     assert not project.results().directory.exists()
 
@@ -175,7 +175,7 @@ def test_a_permanent_fault_is_named_the_campaign_completes_once_it_is_gone_and_a
     project.campaign(attach=["local", "fabric"], workload=["logged", "failing"], batch=[1, 2], attempts=2)
     project.system(faults=[{"kind": "partial_attach", "times": 1000}])
     said = project.run(expect=1)
-    assert re.search(r"error: some runs have no record.*\n1x1-fabric: 4 of 4 runs: .*could not be attached", said)
+    assert re.search(r"error: some runs have no record.*\n1x1-fabric.c1: 4 of 4 runs: .*could not be attached", said)
     assert {record.cell.attach for record in project.records()} == {"local"}
     page = project.results().report.read_text()
     assert "could not be attached" in page, "the report does not say why runs are missing"
@@ -208,6 +208,7 @@ def test_a_permanent_fault_is_named_the_campaign_completes_once_it_is_gone_and_a
     assert jobs(project.run("-n", "-p")) == {
         "tables": 1,
         "figures": 1,
+        "recommend": 1,
         "report": 1,
         "summary": 1,
         "all": 1,

@@ -41,7 +41,6 @@ def run(installed: Path, directory: Path, *command: str) -> str:
             **os.environ,
             "PATH": os.pathsep.join(path),
             "PYTHONPATH": str(installed),
-            "TMPDIR": str(installed.parent),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -58,18 +57,20 @@ def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path
     assert "snakemake --profile local" in said
     project = tmp_path / "my project"
     more = project / "config" / "campaign.yaml"
+    with (project / "config" / "systems" / "my-site.yaml").open("a") as site:
+        site.write(f"machine_lock: {tmp_path}/machine.lock\n")
     # One device and one repetition show it.
     text = more.read_text().replace("devices_per_host: [1, 2]", "devices_per_host: 1")
     more.write_text(text.replace("repetitions: 3", "repetitions: 1"))
     printed = run(installed, project, "snakemake", "--profile", "local", "-p")
     assert "4 cells, 4 runs: 4 measured, 0 failed, 0 missing" in printed
     assert str(ROOT / "workflow") not in printed
-    assert "-P -m campaign.cli report results/first" in printed
+    assert "campaign report results/first" in printed
     assert (project / "results" / "first" / "report.html").stat().st_size > 10_000
 
     more.write_text(text.replace("repetitions: 3", "repetitions: 2"))
     planned = run(installed, project, "campaign.cli", "run", "--dry-run")
     assert "4 cells, 8 runs, 4 without a record" in planned
-    assert re.search(r"^1x1-local--c2 +2 +1 +1 +0 ", planned, re.MULTILINE)
+    assert re.search(r"^1x1-local\.c2 +2 +1 +1 +0 ", planned, re.MULTILINE)
     run(installed, project, "campaign.cli", "run", "--", "--until", "measure")
     assert len(list(project.glob("results/first/records/*/*.json"))) == 8

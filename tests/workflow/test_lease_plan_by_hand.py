@@ -37,7 +37,7 @@ def test_one_that_was_mailed_is_measured_without_the_campaigns_files(
     assert (document["missing"], document["run_set"], manifest.name) == (
         [],
         json.loads(mailed.read_text())["run_set"],
-        f"{document['run_set']}.1.json",
+        "1x1-fabric.c1.json",
     )
     assert elsewhere.held() == {}
 
@@ -68,7 +68,7 @@ def test_a_program_that_other_leases_need_may_be_missing(project: Project) -> No
     absent.write_text(absent.read_text().replace("- sh\n", "- no-such-program\n", 1))
     project.campaign(workload=["logged", "other"], lease_per="workload")
     project.run_campaign("plan", "campaigns/c.yaml", "--write")
-    mine, others = (next(project.results().lease_plans.glob(f"*--{name}.*")) for name in ("logged", "other"))
+    mine, others = (next(project.results().lease_plans.glob(f"*.{name}.*")) for name in ("logged", "other"))
     project.run_campaign("measure", str(mine))
     assert len(project.records()) == 1
     assert "'no-such-program' was not found on this machine" in project.run_campaign("measure", str(others), expect=1)

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from campaign.plan.dag import Request, read_plan, request
+from campaign.plan.dag import read_plan
 from campaign.plan.repetitions import Stops
+from campaign.plan.request import PlanRequest, request_of
 from campaign.tables.collect import collect, gather
 from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
 
-LEASE = "1x1-local"
+LEASE = "1x1-local.c1"
 
 
 @pytest.fixture
 def measure_here(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """The measure job of the one lease, as Snakemake would start it for the same `--config`; gives what it said."""
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
-    monkeypatch.setenv("TMPDIR", str(project.temporary))
 
     def run(**config: str) -> list[str]:
         asked = asked_of(project, **config)
@@ -37,8 +37,8 @@ def measure_here(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
     return run
 
 
-def asked_of(project: Project, **config: str) -> Request:
-    return request({"campaign": project.campaigns / "c.yaml", "results": project.results_root, **config})
+def asked_of(project: Project, **config: str) -> PlanRequest:
+    return request_of({"campaign": project.campaigns / "c.yaml", "results": project.results_root, **config})
 
 
 def statuses(project: Project) -> dict[int, list[str]]:
@@ -67,7 +67,7 @@ def test_what_is_implied_is_recorded_without_a_start_and_run_when_asked_for(
     project.campaign(batch=[16, 2, 8, 4, 32], **changes)
     (lease,) = read_plan(asked_of(project)).leases
     assert (lease.missing, lease.implied, lease.expected_s) == (2, 2, 0.0)
-    assert "2 of them are recorded without a start" in lease.describe()
+    assert "; 2 without a start" in lease.describe(1)
     (words,) = (line for line in measure_here() if "not started" in line)
     assert words.endswith("ran out of memory: 2 ('--config skip_implied=no' starts them)")
     assert statuses(project) == {**known, 32: ["implied"] * 2}
@@ -92,14 +92,15 @@ def test_repetitions_end_where_the_target_is_reached(
     project.campaign(**asked)
     plan = read_plan(asked_of(project))
     assert (plan.runs, plan.missing, plan.missing_least) == (9, 9, 3)
-    assert f"{LEASE}: measure 3 to 9 (3 to 9 repetitions a cell) of 9 runs" in plan.leases[0].describe()
+    assert "1 cell, 3 to 9 runs" in plan.leases[0].describe(1)
     measure_here()
     *before, last = sorted(project.records(), key=lambda record: record.repetition)
     assert last.repetition == len(project.started()) == 6
     assert last.stopped.endswith("of the mean after 6 repetitions: the target is 1.5 %")
     assert {record.stopped for record in before} == {""}
     plan = read_plan(asked_of(project))
-    assert (plan.runs, plan.missing, plan.leases[0].describe()) == (6, 0, f"{LEASE}: all 6 runs have a record")
+    assert (plan.runs, plan.missing) == (6, 0)
+    assert "all 6 runs have a record" in plan.leases[0].describe(1)
     collect(gather(asked_of(project).load(), project.results().directory), tmp_path / "tables")
     notes = json.loads((tmp_path / "tables" / "context.json").read_text())["notes"]
     assert any(note.startswith("Cells with 3 to 9 repetitions ended once the 95 % interval") for note in notes)

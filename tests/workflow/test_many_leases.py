@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import yaml
 
@@ -55,21 +54,25 @@ def end(project: Project, process: Started, *numbers: int, pause_s: float = 1.0)
 
 
 def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project) -> None:
-    cores = 12
+    jobs = 12
     site = SlurmProject(project, 90)
-    process = site.start("--cores", str(cores))
-    until(lambda: len(site.slurm.jobs()) >= cores, TIME_OUT_S, project.said)
+    since_s = time.monotonic()
+    process = site.start("--jobs", str(jobs))
+    until(lambda: len(site.slurm.jobs()) >= jobs, TIME_OUT_S, project.said)
+    submitted_s = time.monotonic() - since_s
     end(project, process, signal.SIGINT)
-    # Leases that ask while others come share an array; Slurm is asked for its limits, and looked at once an interval.
-    calls = site.calls()
-    assert (calls["sbatch"] <= 4, calls["scontrol"] <= 1, calls["squeue"] <= 4, calls["sinfo"]) == (True, True, True, 0)
+    # Leases that ask while others come share an array; Slurm is asked for its limits, and looked at once an interval: so the
+    # calls grow with the time that a busy machine takes to start the leases, and not with their number.
+    calls, looks = site.calls(), 2 + (time.monotonic() - since_s) / POLL_S
+    assert calls["sbatch"] <= 3 + submitted_s / POLL_S, (calls, submitted_s)
+    assert (calls["scontrol"] <= 1, calls["squeue"] <= looks, calls["sinfo"]) == (True, True, 0), (calls, looks)
     submitted = len(site.slurm.jobs())
-    assert (submitted, site.states()) == (cores, {"PENDING"})
+    assert (submitted, site.states()) == (jobs, {"PENDING"})
 
     # The same command again finds them, by one look an interval for all of them.
     before, since_s = site.calls(), time.monotonic()
-    process = site.start("--cores", str(cores))
-    until(lambda: project.said().count("found its driver still there") == cores, TIME_OUT_S, project.said)
+    process = site.start("--jobs", str(jobs))
+    until(lambda: project.said().count("found its driver still there") == jobs, TIME_OUT_S, project.said)
     asked = site.calls() - before
     assert asked.pop("squeue", 0) <= 2 + (time.monotonic() - since_s) / POLL_S
     assert asked == {}
@@ -77,26 +80,8 @@ def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project
     assert (len(site.slurm.jobs()), site.states()) == (submitted, {"CANCELLED"})
     assert len(site.slurm.calls("scancel")) <= 3
 
-
-ENDS: dict[str, Callable[[Started], None]] = {
-    "SIGTERM to Snakemake": lambda process: process.send_signal(signal.SIGTERM),
-    "kill -9 of Snakemake": lambda process: process.kill(),
-    "Ctrl-C": lambda process: os.killpg(process.pid, signal.SIGINT),
-    "the terminal is closed": lambda process: os.killpg(process.pid, signal.SIGHUP),
-}
-
-
-def test_what_ends_snakemake_starts_no_further_lease_here(project: Project) -> None:
-    project.workload("logged", sleep_s=0.5)
-    project.campaign(batch=list(range(1, 31)), lease_per="cell")
-    for name, tell in ENDS.items():
-        before = len(project.starts())
-        process = project.start("--until", "measure")
-        until(lambda before=before: len(project.starts()) >= before + 2, TIME_OUT_S, project.said)  # type: ignore[misc]
-        tell(process)
-        process.wait(SECONDS)
-        project.await_quiet(SECONDS)
-        # One more may have been started in that moment.
-        assert len(project.starts()) - before <= 4, name
-        assert project.held() == {}
-        assert "Traceback" not in project.said()
+    # Of 64 jobs that Snakemake selects at once, those beyond its threads are not started after Ctrl-C.
+    process = site.start("--cores", str(jobs))
+    until(lambda: len(site.slurm.jobs()) >= submitted + jobs, TIME_OUT_S, project.said)
+    end(project, process, signal.SIGINT)
+    assert len(site.slurm.jobs()) < submitted + 2 * jobs

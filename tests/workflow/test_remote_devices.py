@@ -8,15 +8,14 @@ from collections import defaultdict
 from typing import Any
 
 from campaign.documents.record import Store
-from tests.fake_bitfusion import asked, install
+from tests.launch_client import LEND, asked, install
 from tests.workflow.checkout_twin import Project
 
-BITFUSION = ["bitfusion", "run", "-n", "{devices}", "-p", "{fraction}", "--"]
-SAY = 'echo "devices: ${BITFUSION_DEVICES-0}"; echo "part: ${BITFUSION_PART-1}"; echo "threads: ${THREADS-100}"; echo rate: 10'
+SAY = 'echo "devices: ${LENT_DEVICES-0}"; echo "part: ${LENT_PART-1}"; echo "threads: ${THREADS-100}"; echo rate: 10'
 
 
 def remote_campaign(project: Project) -> None:
-    layer = {"device": "virtual", "prefix": BITFUSION}
+    layer = {"device": "virtual", "prefix": list(LEND)}
     project.write(
         "systems/bench.yaml",
         {
@@ -27,7 +26,7 @@ def remote_campaign(project: Project) -> None:
                 "launch": [
                     {**layer, "where": "local", "of": "native"},
                     {**layer, "where": "pool"},
-                    {"device": "quarter", "of": "virtual", "fraction": "5/20", "prefix": BITFUSION},
+                    {"device": "quarter", "of": "virtual", "fraction": "5/20", "prefix": list(LEND)},
                     {"device": "shared", "fraction": "1/2", "environment": {"THREADS": "{percent}"}},
                 ],
             },
@@ -86,8 +85,8 @@ def test_local_remote_and_partial_devices_are_configurations_like_any_other(proj
     starts: defaultdict[str, list[str]] = defaultdict(list)
     for line in asked(log):
         starts[line["run"].split("/")[1]].append(line["asked"])
-    whole, quarter = "run -n 1 -p 1", "run -n 1 -p 0.25"
-    assert starts == {"L1R1": [whole] * 2, "5of20": [quarter] * 2}
+    whole, quarter = "1 1", "1 0.25"
+    assert starts == {"L1R1.c1": [whole] * 2, "5of20.c1": [quarter] * 2}
 
     # A record says what was used, and how.
     store = Store(project.results().directory)
@@ -100,11 +99,11 @@ def test_local_remote_and_partial_devices_are_configurations_like_any_other(proj
     ]  # fmt: skip
     parts: list[dict[str, Any]] = [device["launch"] for device in used["5of20"]]
     assert [(part["device"], part["fraction"], part["prefix"]) for part in parts] == [
-        ("host2/gpu0", "1/4", BITFUSION)
+        ("host2/gpu0", "1/4", list(LEND))
     ] * 2
     assert [lease["mismatches"] for lease in project.leases()] == [[]] * 4
 
     notes = json.loads((project.results().directory / "tables" / "context.json").read_text())["notes"]
-    said = "Remote devices of model 'quarter' are used through a prefix and variables: `bitfusion run -n {devices} -p {fraction}"
+    said = "Remote devices of model 'quarter' are used through a prefix and variables: `lend {devices} {fraction}"
     assert any(note.startswith(said) and "each is 5/20 of a device, 4 share one" in note for note in notes)
     project.await_quiet()

@@ -14,7 +14,7 @@ from tests.workflow.checkout_twin import Project, until
 
 BEST = "the best configuration is known within 20 %"
 # Two devices are three times as fast as one, so that a few compositions tell.
-BODY = "sleep 0.5; echo rate: $(({devices_used} * {devices_used} * 1000 + $$ % 10))"
+BODY = "sleep 0.3; echo rate: $(({devices_used} * {devices_used} * 1000 + $$ % 10))"
 
 
 def rounds(project: Project) -> dict[Path, bytes]:
@@ -30,6 +30,15 @@ def begin(project: Project, question: str = BEST):  # type: ignore[no-untyped-de
 def command(project: Project, question: str) -> list[str]:
     results = f"--results={project.results_root}"
     return ["campaign", "run", "campaigns/c.yaml", results, "--until", question, "--", "tables"]
+
+
+def test_a_dry_run_tells_the_round_and_writes_nothing(project: Project) -> None:
+    project.campaign(devices=[1, 2], compositions=2, repetitions=2)
+    said = project.run("-n", question=BEST)
+    assert f"until {BEST}: not answered yet, in round 1" in said
+    assert "later rounds depend on its results" in said
+    assert not project.results().directory.exists()
+    assert "no question that can be answered" in project.run("-n", question="what now?", expect=1)
 
 
 @pytest.mark.slow
@@ -54,7 +63,7 @@ def test_rounds_go_on_after_ctrl_c_and_kill_9_and_the_rest_is_measured_without_t
         assert process.wait(60.0) != 0
         project.await_quiet()
         assert seen.items() <= rounds(project).items()
-    assert (project.directory / "campaign.log").read_text().count("known so far") >= 2
+    assert (project.directory / "campaign.log").read_text().count("known so far") >= 1
 
     before = rounds(project)
     said = project._run(command(project, BEST), 0, 120.0)
@@ -69,6 +78,8 @@ def test_rounds_go_on_after_ctrl_c_and_kill_9_and_the_rest_is_measured_without_t
     assert measured == chosen
     assert all(count == 1 or run in killed for run, count in project.started().items())
     assert project.held() == {}
+    assert "Nothing to be done" in project._run(command(project, BEST), 0, 120.0)
+    assert rounds(project) == after
 
     everything = project.record_files()
     project.measure()
@@ -76,20 +87,3 @@ def test_rounds_go_on_after_ctrl_c_and_kill_9_and_the_rest_is_measured_without_t
     assert len(project.record_files()) == 24
     assert all(count == 1 or run in killed for run, count in project.started().items())
     assert rounds(project) == after
-
-
-def test_snakemake_alone_measures_a_round_at_a_time(project: Project) -> None:
-    project.workload("logged", body=BODY)
-    project.campaign(devices=[1, 2], compositions=2, repetitions=2)
-    said = project.run("-n", until=BEST)
-    assert f"until {BEST}: not answered yet, in round 1" in said
-    assert "later rounds depend on its results" in said
-    assert not project.results().directory.exists()
-    project.run("tables", until=BEST)
-    first = rounds(project)
-    assert [json.loads(text)["number"] for text in first.values()] == [1]
-    assert len(project.record_files()) < 4
-    project.run("tables", until=BEST)
-    assert len(rounds(project)) == 2
-    assert set(project.started().values()) == {1}
-    assert "no question that can be answered" in project.run("-n", until="what now?", expect=1)

@@ -21,7 +21,7 @@ from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.fabrics.simulated import FaultKind
-from campaign.plan.dag import Request
+from campaign.plan.request import PlanRequest
 from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver
 from campaign.submit import Fate
@@ -41,14 +41,14 @@ TRANSIENT: list[FaultKind] = [
 
 def measure_here(project: Project, lease: str, say: Any = print) -> dict[str, Any]:
     """The measure job of a lease in this process; gives its manifest."""
-    return measured_here(Request(project.campaigns / "c.yaml", project.results_root), lease, say)
+    return measured_here(PlanRequest(project.campaigns / "c.yaml", project.results_root), lease, say)
 
 
 def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
     """One composition for each kind of fault, so that each must be overcome; between compositions, nothing stays attached."""
     count = len(TRANSIENT)
     project.campaign(attach=["fabric"], repetitions=count, compositions=count)
-    leases = ["1x1-fabric", *(f"1x1-fabric--c{number}" for number in range(2, count + 1))]
+    leases = [f"1x1-fabric.c{number}" for number in range(1, count + 1)]
     project.system(
         faults=[{"kind": kind, "lease": f"c.{lease}.*"} for kind, lease in zip(TRANSIENT, leases, strict=True)]
     )
@@ -71,17 +71,16 @@ def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
 def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, because nobody wants to wait for the minutes that real hosts are given."""
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
-    monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr(measuring, "acquire", functools.partial(measuring.acquire, visible_s=0.2))
     project.campaign(attach=["fabric"], attempts=2)
     project.system(faults=[{"kind": "device_never_visible", "times": 2}])
-    manifest = measure_here(project, "1x1-fabric")
+    manifest = measure_here(project, "1x1-fabric.c1")
     assert len(manifest["missing"]) == 1
     assert "not seen by the host" in manifest["reason"]
     assert project.held() == {}
     assert len(project.leases()) == 2
 
-    assert measure_here(project, "1x1-fabric")["missing"] == []
+    assert measure_here(project, "1x1-fabric.c1")["missing"] == []
     assert len(project.records()) == 1
 
 
@@ -89,16 +88,15 @@ def test_a_run_that_slurm_took_away_is_missing_and_the_report_names_its_log(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
-    monkeypatch.setenv("TMPDIR", str(project.temporary))
     preempted = "slurmstepd: error: *** JOB 12 ON host1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***"
     project.workload("logged", body=f"echo '{preempted}'; exit 1")
     project.campaign(attempts=1)
-    manifest = measure_here(project, "1x1-local")
+    manifest = measure_here(project, "1x1-local.c1")
     assert project.records() == []
     (name,) = re.findall(r"\(log: (.*?)\)", manifest["reason"])
     assert preempted in (project.results().directory / name).read_text()
     assert str(project.directory) not in manifest["reason"]
-    write(project.results().manifests / "1x1-local" / "x.1.json", manifest)
+    write(project.results().manifest("1x1-local.c1"), manifest)
     campaign, page = load_campaign(project.campaigns / "c.yaml"), project.directory / "page.html"
     report_from(campaign, project.results().directory, None, project.temporary, page)
     assert f"(log: {name})" in page.read_text()
@@ -208,7 +206,6 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
     """Without a disk of its own: the driver runs in this process, and its second record meets a full disk."""
     project.campaign(repetitions=3)
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
-    monkeypatch.setenv("TMPDIR", str(project.temporary))
     real = Store.write
     written: list[Any] = []
 
@@ -235,7 +232,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
     monkeypatch.setattr(f"{submitter}.submit", lambda _, driver, queue_s: InThisProcess(driver))
     monkeypatch.setattr(f"{submitter}.fate", lambda *_: Fate(False))
     with pytest.raises(RecordError, match=r"records/\S+\.json: .*No space left on device.*free space"):
-        measure_here(project, "1x1-local")
+        measure_here(project, "1x1-local.c1")
     assert len(project.records()) == 1
     assert project.held() == {}
 

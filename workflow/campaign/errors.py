@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import grp
+import os
+import pwd
 import re
 import shlex
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -55,10 +61,54 @@ class ArchiveError(CampaignError):
 
 def unwritable(error: OSError, where: object) -> RecordError:
     """What a full disk or a lack of permission means to a person; `where` counts when the error names no file."""
+    place = error.filename or where
+    remedy = "free space or fix permissions"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        remedy = f"fix permissions{whose(Path(str(place)))}"
     return RecordError(
-        f"{error.filename or where}: could not be written or read ({error.strerror or error}); free space or fix permissions, "
+        f"{place}: could not be written or read ({error.strerror or error}); {remedy}, "
         "then run the same command again: finished records are kept"
     )
+
+
+def whose(path: Path) -> str:
+    """The end of a message about a file that may not be used: whose it is, and what its owner can do; empty for this user's own.
+
+    Of a file that cannot be looked at, the nearest directory that can be counts.
+    """
+    for each in (path, *path.absolute().parents):
+        with suppress(OSError):
+            status = each.lstat()
+            break
+    else:
+        return ""
+    if status.st_uid == os.geteuid():
+        return ""
+    owner, group = user_name(status.st_uid), group_name(status.st_gid)
+    top = each
+    while top.parent.lstat().st_uid == status.st_uid and top != top.parent:
+        top = top.parent
+    share = f"chgrp -R {group_name(top.parent.lstat().st_gid)} {{0}} && chmod -R g+rwX {{0}}"
+    return (
+        f": {each} is of user {owner}, group {group} ({stat.filemode(status.st_mode)}), and you are {user_name(os.geteuid())}; "
+        f"{owner} can share it: {share.format(shlex.quote(str(top)))}"
+    )
+
+
+def user_name(uid: int) -> str:
+    """A user's name, or number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """A group's name, or number where there is none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 @contextmanager

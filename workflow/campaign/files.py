@@ -12,13 +12,20 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from campaign.errors import RecordError
+from campaign.errors import RecordError, first_problem, user_name
+
+DOCUMENT_BYTES = 1 << 30
+"""More is no document of ours: the plan of 50,000 cells has some 40 MB."""
+_LOCK_BYTES = 4096
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def content_hash(document: object, length: int = 20) -> str:
@@ -39,7 +46,7 @@ def hash_of(text: str, length: int = 20) -> str:
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """Open a file that takes the place of `path` when the block ends; if the block raises, `path` stays as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
@@ -57,6 +64,17 @@ def write_atomic(path: Path, content: bytes | str, *, durable: bool = False) -> 
     """Replace a file (text as UTF-8): a reader sees the old content or the new one, never a part."""
     with replacing(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def overwrite(path: Path, content: bytes) -> bool:
+    """Write over a file that has room for it, padded with spaces: this needs no space on the disk. False where it has none."""
+    with path.open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        if len(content) > size:
+            return False
+        os.pwrite(file.fileno(), content.ljust(size), 0)
+        os.fsync(file.fileno())
+    return True
 
 
 def write_json(path: Path, document: object, *, durable: bool = False, indent: int | None = None) -> None:
@@ -77,6 +95,62 @@ def write_once(path: Path, content: bytes) -> None:
         ) from error
 
 
+def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
+    """Open a regular file for reading, without waiting for a writer as of a named pipe; OSError for whatever else is there.
+
+    limit: bytes beyond which a file is refused, whatever its name promises.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is a directory, pipe or device, and no regular file", str(path))
+        if limit is not None and found.st_size > limit:
+            raise OSError(errno.EFBIG, f"it has {found.st_size} bytes; {limit} at most are read", str(path))
+        stack.pop_all()
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
+    """The content of a regular file; OSError as `open_regular`."""
+    with open_regular(path, limit) as file:
+        return file.read(limit + 1)
+
+
+def read_text(path: Path, limit: int = DOCUMENT_BYTES) -> str:
+    """`read_bytes` as UTF-8; ValueError where it is none."""
+    return read_bytes(path, limit).decode()
+
+
+def parse_json(content: bytes | str) -> Any:
+    """What a JSON text says; ValueError for any other, also for one that is nested too deeply."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def load_json(path: Path) -> Any:
+    """What a JSON file says; OSError, or ValueError for any other content."""
+    return parse_json(read_bytes(path))
+
+
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """Turn whatever the content of a damaged document raises in this block into a RecordError with the file and the remedy."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        from pydantic import ValidationError  # most processes have no need of it
+
+        if isinstance(error, ValidationError):
+            what: object = first_problem(error, "the document")
+        else:
+            what = error if isinstance(error, OSError | ValueError) else repr(error)
+        raise RecordError(f"{path}: cannot be read ({what}); {remedy}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if the file is missing or holds no JSON object."""
     try:
@@ -88,7 +162,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def require_json(path: Path, remedy: str) -> dict[str, Any]:
     """The JSON object in a file. RecordError names the file, what is wrong with it, and the remedy."""
     try:
-        document = json.loads(path.read_bytes())
+        document = load_json(path)
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); {remedy}") from error
     if not isinstance(document, dict):
@@ -99,7 +173,7 @@ def require_json(path: Path, remedy: str) -> dict[str, Any]:
 def append_json(path: Path, document: object, *, durable: bool = False) -> None:
     """Append one line of JSON by a single write, so that lines of several processes do not mix."""
     line = json.dumps(document).encode() + b"\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     new = durable and not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
@@ -119,7 +193,7 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
 def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
     """The JSON objects of all complete lines from byte `offset` on, and the offset behind them; torn lines are skipped."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, offset + DOCUMENT_BYTES) as file:
             file.seek(offset)
             content = file.read()
     except FileNotFoundError:
@@ -128,20 +202,8 @@ def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], 
     documents = []
     for line in complete.split(b"\n"):
         with suppress(ValueError):
-            documents.append(json.loads(line))
+            documents.append(parse_json(line))
     return [document for document in documents if isinstance(document, dict)], offset + len(complete)
-
-
-def open_private(directory: Path) -> None:
-    """Make a directory of a well-known name, or make sure that it is this user's alone; PermissionError names one that is not.
-
-    Under a temporary directory such a name is anybody's to take first, also with a link to what this user may write to.
-    """
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    if is_foreign(directory, trusted=(os.geteuid(),)):
-        raise PermissionError(errno.EPERM, "it belongs to another user, or is no directory", str(directory))
-    directory.chmod(0o700)
 
 
 def is_foreign(directory: Path, trusted: Collection[int]) -> bool:
@@ -153,9 +215,60 @@ def is_foreign(directory: Path, trusted: Collection[int]) -> bool:
     return not directory.is_dir() or not owners.issubset(trusted)
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it where they are missing, for those who may write to the nearest one that exists.
+
+    See `share_like`; the new ones also get its group, and pass it on to what is made in them.
+    """
+    above = share_like(directory)
+    missing = [each for each in (directory, *directory.parents) if len(each.parts) > len(above.parts)]
+    for each in reversed(missing):
+        try:
+            each.mkdir()
+        except FileExistsError:
+            if not each.is_dir():
+                raise
+            continue
+        if _shared_bits(above):
+            _share(each, above)
+
+
+def share_like(path: Path) -> Path:
+    """Let this process and those it starts make files, whatever its umask, that all may write to who may write to a directory.
+
+    Gives the directory: the nearest to `path` that exists. One that only its owner may write to changes nothing, nor one that is
+    everybody's (sticky, as /tmp).
+    """
+    above = next(each for each in (path, *path.parents) if each.is_dir())
+    if bits := _shared_bits(above):
+        os.umask(os.umask(0o077) & ~bits)
+    return above
+
+
+def share_directories(directory: Path) -> None:
+    """Share a directory of this user's, and those in it, that another program made, with those who may write to the one above."""
+    above = share_like(directory.parent)
+    for each in (directory, *directory.glob("*/")):
+        if _shared_bits(above) and each.stat().st_uid == os.geteuid():
+            _share(each, above)
+
+
+def _share(made: Path, above: Path) -> None:
+    with suppress(PermissionError):  # this user is no member of the group
+        os.chown(made, -1, above.stat().st_gid)
+        made.chmod(made.stat().st_mode | _shared_bits(above) | stat.S_ISGID)
+
+
+def _shared_bits(directory: Path) -> int:
+    mode = directory.stat().st_mode
+    if mode & stat.S_ISVTX:
+        return 0
+    return (0o070 if mode & stat.S_IWGRP else 0) | (0o007 if mode & stat.S_IWOTH else 0)
+
+
 def make_private(directory: Path) -> None:
     """Make a directory that only this user can look into; FileExistsError where there is something, whoever made it."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(directory.parent)
     directory.mkdir(mode=0o700)
 
 
@@ -194,7 +307,7 @@ def lock(path: Path, on_wait: Callable[[str], None] | None = None, holder: str |
         if not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if on_wait:
                 on_wait(lock_holder(path))
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _flock(descriptor, fcntl.LOCK_EX)
         _name_holder(descriptor, holder)
         yield
     finally:
@@ -212,23 +325,10 @@ def try_lock(path: Path, holder: str | None = None) -> Iterator[bool]:
             os.close(descriptor)
 
 
-@contextmanager
-def directory_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a directory that all users can read, waiting for it; nothing is written. on_wait: called before waiting."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            on_wait()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock; also of another user, whose file can only be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
@@ -240,26 +340,53 @@ def is_locked(path: Path) -> bool:
 
 def lock_holder(path: Path) -> str:
     """Who holds the lock, as its file says."""
-    return path.read_text().strip() or "another process"
+    return read_text(path, _LOCK_BYTES).strip() or "another process"
 
 
 def _open_lock(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     # Children must not inherit the descriptor: a run that outlives its driver would keep the lock.
-    # Who shares the directory with a group (umask 002) shares its locks, too.
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
 def _flock(descriptor: int, operation: int) -> bool:
+    """Whether the lock was got. RecordError: the file system has none."""
     try:
         fcntl.flock(descriptor, operation)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        raise RecordError(
+            f"{path}: its file system ({file_system(path)[0]}) has no locks ({error.strerror}), which keep runs from being made "
+            "twice; mount it with locks, or use --results on another one"
+        ) from error
     return True
 
 
+def file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, frozenset[str]]:
+    """Kind of the file system that a path is on, and the options of its mount; "unknown" where it is not listed."""
+    place, found = path.resolve(), ("unknown", frozenset[str]())
+    longest = -1
+    for line in mountinfo.read_text().splitlines():
+        mount, _, kind = line.partition(" - ")
+        words, about = mount.split(), kind.split()
+        point = Path(words[4].encode().decode("unicode_escape"))  # a space is \\040
+        if (
+            place.is_relative_to(point) and len(point.parts) >= longest
+        ):  # of two on one point, the later hides the earlier
+            found, longest = (about[0], frozenset({*words[5].split(","), *about[-1].split(",")})), len(point.parts)
+    return found
+
+
 def _name_holder(descriptor: int, holder: str | None) -> None:
-    text = f"process {os.getpid()} on {os.uname().nodename}\n" if holder is None else holder
+    text = (
+        f"process {os.getpid()} on {os.uname().nodename} of user {user_name(os.geteuid())}\n"
+        if holder is None
+        else holder
+    )
     with suppress(OSError):  # the lock counts without its holder's name, which a full disk may not take
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.errors import ConfigError
-from campaign.files import content_hash, open_private
+from campaign.files import content_hash
 
 # In a checkout the project's files are beside the package, in an installed wheel inside it.
 _PACKAGE = Path(__file__).resolve().parent
@@ -90,6 +87,15 @@ class Results:
     def manifests(self) -> Path:
         return self.directory / "manifests"
 
+    def manifest(self, lease: str, system: str = "") -> Path:
+        """What became of the runs of a lease. system: of a campaign on several."""
+        return self.manifests / system / f"{lease}.json"
+
+    @property
+    def measured(self) -> Path:
+        """What all manifests say together: the file that comes after the last lease."""
+        return self.manifests / "measured.txt"
+
     @property
     def logs(self) -> Path:
         return self.directory / "logs"
@@ -108,8 +114,12 @@ class Results:
 
     @property
     def lease_plans(self) -> Path:
-        """One document a lease: `<lease>.<digest>.json`."""
+        """One document a lease: `<lease>.json`."""
         return self.plan / "leases"
+
+    def lease_plan(self, lease: str) -> Path:
+        """The document of a lease."""
+        return self.lease_plans / f"{lease}.json"
 
     @property
     def plan_document(self) -> Path:
@@ -121,7 +131,7 @@ class Results:
 
     @property
     def budget(self) -> Path:
-        """What a budget chose of the matrix, once a run was begun with it."""
+        """What a budget pays for, once a run was begun with it."""
         return self.plan / "budget.json"
 
     @property
@@ -174,11 +184,6 @@ class Results:
         """Scratch of one lease: locks, submission, rank files. Of no use once the lease is over."""
         return self.directory / "work" / lease
 
-    @property
-    def listings(self) -> Path:
-        """Lists of the manifests of all leases of a plan: a file that Snakemake makes last, and may lose."""
-        return self.directory / "work" / "measured"
-
     def measure_lock(self, lease: str) -> Path:
         """Held by the process that composes for a lease, waits for its driver, and releases."""
         return self.work(lease) / "measure.lock"
@@ -194,18 +199,3 @@ class Results:
     def system_state(self, system: str) -> Path:
         """State that campaigns on one system share: the simulated fabric, journals of leases, ownership."""
         return self.root / ".systems" / system
-
-
-def machine_lock() -> Path:
-    """Lock of this user's measurements on this machine, whatever the results directory.
-
-    ConfigError: its directory, of a well-known name under the temporary one, is somebody else's.
-    """
-    directory = Path(tempfile.gettempdir()) / f"composable-campaign-{os.geteuid()}"
-    try:
-        open_private(directory)
-    except OSError as error:
-        raise ConfigError(
-            f"{directory}: cannot be used ({error.strerror}); remove it, or set TMPDIR to a directory that only you can write to"
-        ) from error
-    return directory / "machine.lock"

@@ -188,6 +188,11 @@ def attached(row: Mapping[Any, Any]) -> str:
     return f"{kind}{', peer-to-peer' if p2p else ''}{local}"
 
 
+def treatment(row: Mapping[Any, Any]) -> str:
+    """How devices and storage of a row of words are attached: 'fabric, storage local-nvme'."""
+    return f"{row['attached']}, storage {row['storage']}"
+
+
 def describe(row: Mapping[str, Any] | Any, columns: Iterable[str]) -> str:
     """The named axes of a row: 'bert-nano, fp32, batch 8'."""
     return ", ".join(axis(column, row[column]) for column in columns)
@@ -241,8 +246,8 @@ def alternative(findings: Sequence[str]) -> str:
 _ORDERS = {
     "lease_order": {
         "blocks": "leases in randomised blocks",
-        "random-blocks": "leases in blocks of any order",
-        "least-recomposition": "leases ordered to move few devices",
+        "random-blocks": "leases in randomised blocks",
+        "least-recomposition": "leases in the order of the file",
     },
     "order": {"blocks": "runs in randomised blocks", "sequential": "runs cell after cell"},
 }

@@ -21,12 +21,14 @@ rule report:
         ),
     log:
         f"{REPORT}.log",
+    benchmark:
+        f"{REPORT}.tsv"
     conda:
         "../../envs/campaign.yaml"
-    resources:
-        campaign=CAMPAIGN,
-        where=f"--where {shlex.quote(ASKED.where)}" if ASKED.where else "",
+    params:
+        where=["--where", ASKED.where] if ASKED.where else [],
+        code=code_of(REPORTS, SCRIPTS),
     message:
         "Write the report of the archive {input} to {output}"
     shell:
-        "{resources.campaign} report {input:q} {resources.where} --output {output:q}"
+        "campaign report {input:q} {params.where:q} --output {output:q} > {log:q}"

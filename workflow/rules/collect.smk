@@ -1,6 +1,6 @@
 """Collect: from records to tables.
 
-REQUIRES: plan/plan.{digest}.{n}.json; the listing of all manifests, records/, shared/, leases/, links/
+REQUIRES: plan/plan.json; manifests/measured.txt, which changes when records do; records/, shared/, leases/, links/
 PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{telemetry,steps,reference,requests}.parquet, tables/{leases,links,context,costs}.json
 """
 
@@ -22,18 +22,19 @@ TABLES = {
 
 rule tables:
     input:
-        # Its name says which runs there are.
-        measured=CAMPAIGN_DAG.measured,
-        plan=PLAN,
+        measured=MEASURED,
+        plan=PLAN_FILE,
     output:
         **TABLES,
     log:
         f"{RESULTS}/logs/tables.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/tables.tsv"
     conda:
         "../../envs/campaign.yaml"
-    resources:
-        campaign=CAMPAIGN,
+    params:
+        code=code_of(),
     message:
         "Collect records into tables"
     shell:
-        "{resources.campaign} collect {input.plan:q}" f"{code_of()}"
+        "campaign collect {input.plan:q} > {log:q}"

@@ -1,43 +1,32 @@
-"""Figures, and what to build by the measurements and a model of what was not measured: one job, which reads the tables once.
+"""Figures: one job, which reads the tables once.
 
 REQUIRES: tables/; scripts/figures/, one file a figure
-PROVIDES: figures/{figure}.svg, .csv (its data), .json (caption, alt text, findings); recommendation/recommendation.json (answers
-and models), .svg and .csv (predicted against measured)
+PROVIDES: figures/: of each figure {figure}.json (caption, alt text, findings) and, where it has something to show, .svg and .csv (its data)
 """
 
-RECOMMENDATION = f"{RESULTS}/recommendation/recommendation"
-
-FIGURES = sorted(path.stem for path in Path(SCRIPTS, "figures").glob("[a-z]*.py"))
-FIGURE_CODE = code_of(SCRIPTS / "figures", REPORTS / "style.mplstyle")
+FIGURES = f"{RESULTS}/figures"
 
 
 rule figures:
     input:
         **TABLES,
     output:
-        json=figure_files("json"),
-        svg=[
-            report(svg, category="Figures", labels={"figure": name, "campaign": NAME})
-            for name, svg in zip(FIGURES, figure_files("svg"))
-        ],
-        csv=figure_files("csv"),
-        recommendation=f"{RECOMMENDATION}.json",
-        recommendation_svg=report(
-            f"{RECOMMENDATION}.svg",
-            category="Recommendation",
-            labels={"figure": "predicted against measured", "campaign": NAME},
+        report(
+            directory(FIGURES),
+            patterns=["{figure}.svg"],
+            category="Figures",
+            labels={"figure": "{figure}", "campaign": NAME},
         ),
-        recommendation_csv=f"{RECOMMENDATION}.csv",
     log:
         f"{RESULTS}/logs/figures.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/figures.tsv"
     conda:
         "../../envs/campaign.yaml"
-    resources:
-        campaign=CAMPAIGN,
-        results=shlex.quote(RESULTS),
+    params:
+        results=lambda wildcards, output: Path(output[0]).parent,
+        code=code_of(SCRIPTS / "figures", REPORTS / "style.mplstyle"),
     message:
-        "Draw the figures, and recommend what to build"
+        "Draw the figures"
     shell:
-        "{resources.campaign} figures {resources.results} --for report --output {resources.results}/figures"
-        " --recommendation {resources.results}/recommendation"
-        f"{FIGURE_CODE}"
+        "campaign figures {params.results:q} --for report --output {output:q} > {log:q}"

@@ -1,32 +1,66 @@
-"""Measure: composes each lease, measures every run of it that has no record, and releases it; one process does so for all leases.
+"""Measure: a job a lease, which composes it, measures every run that has no record, and releases it.
 
-REQUIRES: plan/plan.{digest}.{n}.json; plan/leases/; the system's fabric and launcher
-PROVIDES: records/, shared/, leases/, logs/, manifests/{lease}/{runs}.json; work/measured/{manifests}.json, its only declared
-output, which lists the manifests: what was measured is not Snakemake's to delete. {manifests} is a digest of their names, in which
-{runs} is a digest of the runs: so the job runs exactly when a record is missing, whatever Snakemake remembers.
+REQUIRES: plan/leases/; the system's fabric and launcher; prepare_for_signals()
+PROVIDES: records/, shared/, leases/, logs/; manifests/{lease}.json, its only declared output: what was measured is not Snakemake's to
+delete; manifests/measured.txt, what all of them say, once everything is released
 """
+
+from campaign.plan.concurrency import queues
+from campaign.plan.snakemake_order import keep_order
+
+MEASURED = f"{RESULTS}/manifests/measured.txt"
+PLAN_FILE = plan_of_rounds if ASKED.until else plan_file
+
+# What the systems have is the limit where the user gave none.
+or_exit(CAMPAIGN_DAG.require, with_limits(workflow, CAMPAIGN_DAG.limits))
+# Blocks of the campaign stay blocks in time: no lease passes one before it that waits for hosts.
+keep_order(queues(CAMPAIGN_DAG.campaign), prepare_for_signals)
 
 
 rule measure:
     input:
-        PLAN,
+        lease_file,
     output:
-        f"{RESULTS}/work/measured/{{manifests}}.json",
+        CAMPAIGN_DAG.manifest,
     log:
-        f"{RESULTS}/logs/measure.{{manifests}}.log",
+        f"{RESULTS}/logs/measure/{CAMPAIGN_DAG.pattern}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/measure/{CAMPAIGN_DAG.pattern}.tsv"
     wildcard_constraints:
-        manifests="(?!)" if CAMPAIGN_DAG.is_measured else "[0-9a-f]+",
+        **CAMPAIGN_DAG.wildcards,
+    priority: lambda wildcards: CAMPAIGN_DAG.priority(wildcards)
     conda:
         "../../envs/campaign.yaml"
-    # Waiting for Slurm takes none.
-    threads: 1 if CAMPAIGN_DAG.by_slurm else CORES
+    threads: lambda wildcards: CAMPAIGN_DAG.threads(wildcards, workflow.resource_settings.cores or 1)
     resources:
-        # Words are a resource because what is expected to take how long must not count as a change of the job.
-        words=CAMPAIGN_DAG.describe(),
-        campaign=CAMPAIGN,
-        results=shlex.quote(str(CAMPAIGN_DAG.asked.results)),
-        at_once=CORES,
+        **{
+            name: lambda wildcards, name=name: CAMPAIGN_DAG.needs(wildcards)[name]
+            for name in CAMPAIGN_DAG.limits
+        },
+    params:
+        lease=lambda wildcards: CAMPAIGN_DAG.named(wildcards),
     message:
-        "{resources.words}"
+        "{params.lease.words}"
     shell:
-        "{resources.campaign} measure {input:q} --results {resources.results} --manifest {output:q} --cores {resources.at_once}"
+        "campaign measure {input:q} --manifest {output:q} --log {log:q}"
+
+
+rule measured:
+    input:
+        manifests_of_rounds if ASKED.until else CAMPAIGN_DAG.manifests,
+        plan=PLAN_FILE,
+    output:
+        MEASURED,
+    log:
+        f"{RESULTS}/logs/measured.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/measured.tsv"
+    conda:
+        "../../envs/campaign.yaml"
+    params:
+        # Asked for by itself, it tells by its exit code; else the summary does, so that there is a report.
+        strict=lambda _: "--strict" if asks_for("measured") else "",
+    message:
+        "Measured: release what is left, and say which runs are missing"
+    shell:
+        "campaign measured {input.plan:q} {params.strict} --output {output:q} > {log:q}"

@@ -1,45 +1,56 @@
-"""Plan: writes down what will be measured, in which order and at what cost.
+"""Plan: made while this file is read; its documents are written when the jobs are known, unless this is a dry run.
 
 REQUIRES: ASKED
-PROVIDES: CAMPAIGN_DAG (the plan, and the path of the listing of its manifests), NAME, RESULTS (directory), PLAN (file), CORES;
-plan/plan.{digest}.{n}.json, its only declared output, so that it is written when there is none of what is planned now;
-plan/plan.json and plan/plan.tsv for people; plan/leases/, with one document a lease; plan/budget.json where a budget is given;
-questions/, with one document a round, where a question is asked: then the plan has the leases of its rounds so far
+PROVIDES: CAMPAIGN_DAG (the plan, and of each lease its manifest, its document and what it takes), NAME, RESULTS (directory),
+plan_files(), plan_file(), lease_file(); plan/plan.json and plan/plan.tsv; plan/leases/, one document a lease, written anew where a run
+or the manifest is missing
 """
 
-from campaign.plan.dag import open_dag
+import atexit
+
+from campaign.plan.dag import PlanFiles, open_dag
 
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
-
-if ASKED.until and not CAMPAIGN_DAG.plan.is_mid_round:
-
-    from campaign.insight.question_rounds import open_rounds  # it brings pandas
-
-    CAMPAIGN_DAG = or_exit(open_rounds, ASKED)
-
 NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
-# Rules name files by variables, not by `rules.x.output`, which another workflow's `use rule ... with` cannot follow.
-PLAN = CAMPAIGN_DAG.plan_file
-# Not given where nothing is executed, as with --dag.
-CORES = workflow.resource_settings.cores or 1
+
+if ASKED.until and not CAMPAIGN_DAG.rounds:
+    from campaign.insight.until.question import parse_question  # it brings pandas
+
+    or_exit(parse_question, ASKED.until, CAMPAIGN_DAG.campaign)
+
+if workflow.output_settings.dryrun:
+    from campaign.cli.plan import end_dry_run
+
+    atexit.register(end_dry_run, CAMPAIGN_DAG)
 
 
-rule plan:
-    input:
-        # Newer than the results, they make Snakemake look for missing records also without what it remembers.
-        CAMPAIGN_DAG.files,
-    output:
-        PLAN,
-    log:
-        f"{RESULTS}/logs/plan.log",
-    conda:
-        "../../envs/campaign.yaml"
-    resources:
-        campaign=CAMPAIGN,
-        asked=shlex.join(CAMPAIGN_DAG.asked.arguments()),
-        plan=f"{RESULTS}/plan/plan.json",
-    message:
-        "Plan: write down cells, leases and costs"
-    shell:
-        "{resources.campaign} plan {resources.asked} --write > {log:q} && cp {resources.plan:q} {output:q}"
+def is_to_be_asked_again():
+    """Whether what is known has changed since the question was answered, or what may be spent on it."""
+    if not CAMPAIGN_DAG.rounds or not CAMPAIGN_DAG.rounds[-1].end:
+        return False
+    from campaign.insight.question_rounds import next_rounds  # it brings pandas
+
+    return or_exit(next_rounds, ASKED) != CAMPAIGN_DAG.rounds
+
+
+@cache
+def plan_files():
+    # Only what executes jobs writes: a dry run, --dag and --report leave no trace.
+    executes = (
+        workflow.execution_settings is not None and not workflow.output_settings.dryrun
+    )
+    return or_exit(
+        PlanFiles, CAMPAIGN_DAG, executes, executes and is_to_be_asked_again()
+    )
+
+
+def plan_file(_):
+    return plan_files().plan
+
+
+def lease_file(wildcards):
+    lease = CAMPAIGN_DAG.lease(wildcards)
+    path = plan_files().lease(lease)
+    # Of a lease without anything missing, only a manifest that is not there is made.
+    return ancient(path) if plan_files().is_whole(lease) else path

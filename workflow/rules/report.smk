@@ -10,8 +10,7 @@ REPORT = f"{RESULTS}/report.html"
 rule report:
     input:
         **TABLES,
-        figures=figure_files("json"),
-        svg=figure_files("svg"),
+        figures=FIGURES,
         recommendation=multiext(RECOMMENDATION, ".json", ".svg", ".csv"),
     output:
         report(
@@ -21,13 +20,14 @@ rule report:
         ),
     log:
         f"{RESULTS}/logs/report.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/report.tsv"
     conda:
         "../../envs/campaign.yaml"
-    resources:
-        campaign=CAMPAIGN,
-        results=shlex.quote(RESULTS),
+    params:
+        results=lambda wildcards, output: Path(output[0]).parent,
+        code=code_of(REPORTS),
     message:
         "Write the report {output}"
     shell:
-        "{resources.campaign} report {resources.results} --output {output:q}"
-        f"{code_of(REPORTS)}"
+        "campaign report {params.results:q} --output {output:q} > {log:q}"

@@ -1,6 +1,6 @@
 """Summary: one screen at the end. Fails where runs are missing, so that the exit code tells; the report is there then too.
 
-REQUIRES: plan/, the listing of all manifests, tables/, figures/, recommendation/, report.html
+REQUIRES: plan/, manifests/, tables/, figures/, recommendation/, report.html
 PROVIDES: summary.txt
 """
 
@@ -9,11 +9,11 @@ SUMMARY = f"{RESULTS}/summary.txt"
 
 rule summary:
     input:
-        plan=PLAN,
-        measured=CAMPAIGN_DAG.measured,
+        plan=PLAN_FILE,
+        measured=MEASURED,
         cells=TABLES["cells_csv"],
         report=REPORT,
-        figures=figure_files("json"),
+        figures=FIGURES,
         recommendation=f"{RECOMMENDATION}.json",
     output:
         report(
@@ -23,12 +23,13 @@ rule summary:
         ),
     log:
         f"{RESULTS}/logs/summary.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/summary.tsv"
     conda:
         "../../envs/campaign.yaml"
-    resources:
-        campaign=CAMPAIGN,
-        results=shlex.quote(RESULTS),
+    params:
+        results=lambda wildcards, output: Path(output[0]).parent,
     message:
         "Summary"
     shell:
-        "{resources.campaign} summary {resources.results} --output {output:q}"
+        "campaign summary {params.results:q} --output {output:q}"

@@ -22,11 +22,11 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
     """Measures as `original` does, many times, and a bare loop of the same training between."""
 
     def measure(step: Callable[[], Any], steps: int, clock: Any, barrier: Callable[[], None], **more: Any) -> Any:
-        from campaign.workloads.trainer.rank_interface import Place
+        from campaign.workloads.trainer.rank_interface import RankEnvironment
         from campaign.workloads.trainer.timed_steps import CpuClock
         from tests.benchmarks.bare import Bare
 
-        place = Place.from_environment(os.environ)
+        place = RankEnvironment.from_environment(os.environ)
         training = step.__self__  # type: ignore[attr-defined]
         # On the very same weights: where a copy of them lies in memory makes a difference of a percent.
         bare = Bare(

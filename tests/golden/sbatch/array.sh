@@ -2,7 +2,7 @@
 
 # Parameters
 #SBATCH --array=0-1%2
-#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/1x2-local--2d76b06eacc9.json results=PROJECT/results configuration=1x2-local python=PYTHON token=TOKEN'
+#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/1x2-local.steps.b1-fp32-5995a9cd.c1.json results=PROJECT/results configuration=1x2-local python=PYTHON token=TOKEN'
 #SBATCH --error=PROJECT/results/small/slurm/batches/TOKEN/%A_%a_0_log.err
 #SBATCH --exclusive
 #SBATCH --gres=gpu:2

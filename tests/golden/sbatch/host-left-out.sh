@@ -1,7 +1,7 @@
 #!/bin/bash
 
 # Parameters
-#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/1x1-local--bc786b771564.json results=PROJECT/results configuration=1x1-local python=PYTHON token=TOKEN'
+#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/1x1-local.steps.b1-fp32-bc786b77.c1.json results=PROJECT/results configuration=1x1-local python=PYTHON token=TOKEN'
 #SBATCH --error=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.err
 #SBATCH --exclude=host1
 #SBATCH --exclusive

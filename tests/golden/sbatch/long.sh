@@ -1,7 +1,7 @@
 #!/bin/bash
 
 # Parameters
-#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/2x3-hybrid1.json results=PROJECT/results configuration=2x3-hybrid1 python=PYTHON token=TOKEN'
+#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/2x3-hybrid1.c1.json results=PROJECT/results configuration=2x3-hybrid1 python=PYTHON token=TOKEN'
 #SBATCH --error=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.err
 #SBATCH --exclusive
 #SBATCH --gres=gpu:4

@@ -2,7 +2,7 @@
 
 # Parameters
 #SBATCH --account=mine
-#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/2x3-hybrid1.json results=PROJECT/results configuration=2x3-hybrid1 python=PYTHON token=TOKEN'
+#SBATCH --comment='campaign=PROJECT/results/small/plan/leases/2x3-hybrid1.c1.json results=PROJECT/results configuration=2x3-hybrid1 python=PYTHON token=TOKEN'
 #SBATCH --cpus-per-task=4
 #SBATCH --error=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.err
 #SBATCH --gres=gpu:4

@@ -7,8 +7,7 @@ from typing import get_args
 
 import pytest
 
-from campaign.accelerators import ACCELERATORS, Kind, Seen
-from campaign.accelerators.fallbacks import fallback_in
+from campaign.accelerators import ACCELERATORS, Kind, Seen, fallback_in
 from campaign.observe.telemetry.sources import SOURCES
 from campaign.workloads.log_reader import Log
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.accelerators.peak_rates import peak_tflops
+from campaign.accelerators import peak_tflops
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ START_S = 1_700_000_000.0
 
 def campaign_in(directory: Path, changes: Mapping[str, Any] | None = None) -> Campaign:
     return campaign_files.load(directory, {**CHANGES, **(changes or {})})
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The members of an archive."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def fill(campaign: Campaign, results: Path, seed: int = 7) -> Path:

@@ -15,66 +15,16 @@ import pytest
 from campaign.archive import as_planned, opened, report_from, report_from_archive, write_archive
 from campaign.config.resolve import Campaign
 from campaign.documents.plan import PLAN_SCHEMA
-from campaign.documents.record import Record, RecordedCell, Store
+from campaign.documents.record import Store
 from campaign.errors import ArchiveError
-from campaign.plan.matrix import expand, specification
 from campaign.report import figure
-from campaign.slurm.excluded_hosts import ExcludedHosts
 from tests import campaign_files
-
-
-@pytest.fixture(scope="module")
-def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    return campaign_files.load(tmp_path_factory.mktemp("config"))
-
-
-@pytest.fixture(scope="module")
-def results(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Records of all cells but one, a lease, and shared documents."""
-    directory = tmp_path_factory.mktemp("results")
-    store = Store(directory)
-    environment = store.share({"schema_version": "environment/1", "host": "h", "packages": {"torch": "2"}})
-    as_used, composition = store.share(campaign.document()), store.share({"hosts": []})
-    for position, cell in enumerate(expand(campaign).cells[1:]):
-        for repetition in range(1, cell.settings.repetitions + 1):
-            store.write(
-                Record(
-                    cell_id=cell.id,
-                    repetition=repetition,
-                    cell=RecordedCell.of(cell),
-                    specification=specification(campaign, cell),
-                    status="ok",
-                    started=1000.0 + position,
-                    ended=1001.0 + position,
-                    lease_id="small.1",
-                    composition=composition,
-                    environment=environment,
-                    campaign=as_used,
-                    throughput_per_s=100.0 * cell.batch_global + repetition,
-                    step_times_s=((0.1, 0.2),),
-                    window_s=(0.3,),
-                )
-            )
-    ExcludedHosts(directory / "slurm").add("host2", "Slurm says DOWN", "small")
-    (directory / "slurm" / "commands.jsonl").write_text("of no use to a report")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def packed(campaign: Campaign, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_archive(campaign, results, tmp_path_factory.mktemp("packed") / "small.zip").path
-
-
-@pytest.fixture
-def archive(packed: Path, tmp_path: Path) -> Path:
-    """An archive that a test may change."""
-    return Path(shutil.copy(packed, tmp_path))
+from tests.unit.archive.archive_data import contents
 
 
 def rewritten(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
     """The archive with its members changed."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    members = contents(path)
     change(members)
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
@@ -83,7 +33,7 @@ def rewritten(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
 
 
 def test_the_report_from_the_archive_alone_is_the_same_bytes(
-    campaign: Campaign, results: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    campaign: Campaign, results: Path, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That every figure draws the same from the same tables is tested with the figures.
     some = ["composition_times", "precision"]
@@ -91,7 +41,7 @@ def test_the_report_from_the_archive_alone_is_the_same_bytes(
     report_from(campaign, results, None, tmp_path / "live", tmp_path / "live.html")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    shutil.move(archive, elsewhere / "copy.zip")
+    shutil.move(there, elsewhere / "copy.zip")
     report_from_archive(elsewhere / "copy.zip", elsewhere / "page.html")
     page = (elsewhere / "page.html").read_bytes()
     assert page == (tmp_path / "live.html").read_bytes()
@@ -99,19 +49,17 @@ def test_the_report_from_the_archive_alone_is_the_same_bytes(
     assert b"host2</th><td>Slurm says DOWN" in page
 
 
-def test_the_same_results_give_the_same_archive(
-    campaign: Campaign, results: Path, archive: Path, tmp_path: Path
-) -> None:
+def test_the_same_results_give_the_same_archive(campaign: Campaign, results: Path, there: Path, tmp_path: Path) -> None:
     write_archive(campaign, results, tmp_path / "again.zip")
-    assert (tmp_path / "again.zip").read_bytes() == archive.read_bytes()
+    assert (tmp_path / "again.zip").read_bytes() == there.read_bytes()
 
 
-def test_it_holds_config_records_and_checksums(archive: Path, campaign: Campaign) -> None:
-    with opened(archive) as content:
+def test_it_holds_config_records_and_checksums(there: Path, campaign: Campaign) -> None:
+    with opened(there) as content:
         assert content.campaign.document() == campaign.document()
-        assert len(Store(content.directory).index()) == 30
+        assert len(Store(content.directory).index()) == 31
         assert [path.name for path in (content.directory / "slurm").rglob("*.json*")] == ["host2.json"]
-    with zipfile.ZipFile(archive) as members:
+    with zipfile.ZipFile(there) as members:
         index = json.loads(members.read("archive.json"))
         assert set(index["sha256"]) == set(members.namelist()) - {"archive.json"}
 
@@ -159,7 +107,7 @@ def future(members: dict[str, bytes]) -> None:
 
 
 def listless(members: dict[str, bytes]) -> None:
-    members["archive.json"] = json.dumps({"schema_version": "archive/1"}).encode()
+    members["archive.json"] = json.dumps({"schema_version": "archive/1", "campaign": "small"}).encode()
 
 
 @pytest.mark.parametrize(
@@ -180,40 +128,32 @@ def listless(members: dict[str, bytes]) -> None:
                 "superseded/1/work/1x1-local/job.json",
                 "plan/leases/1x1-local.pkl",
                 "records/.hidden.json",
-                "config/run.py",
                 "workflow/scripts/more.py",
                 "rules/more.smk",
             )
         ),
         (no_index, "was not made by 'campaign archive'"),
         (listless, "lists no checksums"),
-        (future, "'archive/99'; this version reads 'archive/1' and 'archive/2'"),
+        (future, "'archive/99'; this version reads 'archive/1', 'archive/2', 'archive/3'"),
     ],
 )
 def test_every_damage_is_named(
-    archive: Path, tmp_path: Path, change: Callable[[dict[str, bytes]], None], words: str
+    there: Path, tmp_path: Path, change: Callable[[dict[str, bytes]], None], words: str
 ) -> None:
-    rewritten(archive, change)
+    rewritten(there, change)
     with pytest.raises(ArchiveError) as caught:
-        report_from_archive(archive, tmp_path / "page.html")
+        report_from_archive(there, tmp_path / "page.html")
     assert words in str(caught.value)
-    assert str(archive) in str(caught.value)
+    assert str(there) in str(caught.value)
     assert not (tmp_path / "page.html").exists()
     assert not (tmp_path.parent / "outside.json").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"not a zip at all", b"PK\x03\x04 torn"])
-def test_what_is_no_archive_says_so(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "x.zip"
-    path.write_bytes(content)
+@pytest.mark.parametrize("content", [b"", b"not a zip at all", b"PK\x03\x04 torn", None])
+def test_what_is_no_archive_or_a_part_of_one_says_so(there: Path, tmp_path: Path, content: bytes | None) -> None:
+    there.write_bytes(there.read_bytes()[:-200] if content is None else content)
     with pytest.raises(ArchiveError, match="is not a complete archive"):
-        report_from_archive(path, tmp_path / "page.html")
-
-
-def test_a_truncated_archive_says_so(archive: Path, tmp_path: Path) -> None:
-    archive.write_bytes(archive.read_bytes()[:-200])
-    with pytest.raises(ArchiveError, match="is not a complete archive"):
-        report_from_archive(archive, tmp_path / "page.html")
+        report_from_archive(there, tmp_path / "page.html")
 
 
 def test_nothing_to_archive_says_so(campaign: Campaign, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,43 +15,7 @@ from campaign.documents.record import Store
 from campaign.errors import ArchiveError
 from tests import campaign_records
 from tests.unit.archive import archive_data
-
-
-@pytest.fixture(scope="module")
-def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    return archive_data.campaign_in(tmp_path_factory.mktemp("config"))
-
-
-@pytest.fixture(scope="module")
-def whole(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A results directory with tables, and the bytes of its archive."""
-    root = tmp_path_factory.mktemp("whole")
-    results = archive_data.fill(campaign, root / "results")
-    write_archive(campaign, results, root / "a.zip")
-    with zipfile.ZipFile(root / "a.zip") as archive:
-        archive.extractall(results, [name for name in archive.namelist() if name.startswith("tables/")])
-    write_archive(campaign, results, root / "a.zip")
-    return results, (root / "a.zip").read_bytes()
-
-
-@pytest.fixture
-def results(whole: tuple[Path, bytes], tmp_path: Path) -> Path:
-    """A copy of the results that a test may change."""
-    return Path(shutil.copytree(whole[0], tmp_path / "results"))
-
-
-@pytest.fixture
-def there(whole: tuple[Path, bytes], tmp_path: Path) -> Path:
-    """An archive of all results."""
-    path = tmp_path / "out" / "small.zip"
-    path.parent.mkdir()
-    path.write_bytes(whole[1])
-    return path
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+from tests.unit.archive.archive_data import contents
 
 
 def first_record(results: Path) -> Path:

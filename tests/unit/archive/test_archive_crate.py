@@ -185,7 +185,7 @@ def test_what_is_wrong_with_a_description_is_named(
 
 def test_it_goes_on_as_a_results_directory_with_its_config(made: tuple[Campaign, Path, Path], tmp_path: Path) -> None:
     campaign, _, path = made
-    directory = extract(path, tmp_path / "results")
+    directory = extract(path, tmp_path / "results").directory
     assert directory == tmp_path / "results" / "small"
     again = load_campaign(directory / "config" / "campaign.yaml")
     assert again.document() == campaign.document()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -12,53 +13,17 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from campaign.archive import opened, read, write_archive, zip_file
+from campaign.archive import check, opened, read, write_archive, zip_file
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError
-from tests.unit.archive import archive_data
-
-
-@pytest.fixture(scope="module")
-def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    return archive_data.campaign_in(tmp_path_factory.mktemp("config"))
-
-
-@pytest.fixture(scope="module")
-def whole(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A results directory with tables, and the bytes of its archive."""
-    root = tmp_path_factory.mktemp("whole")
-    results = archive_data.fill(campaign, root / "results")
-    write_archive(campaign, results, root / "a.zip")
-    with zipfile.ZipFile(root / "a.zip") as archive:
-        archive.extractall(results, [name for name in archive.namelist() if name.startswith("tables/")])
-    write_archive(campaign, results, root / "a.zip")
-    return results, (root / "a.zip").read_bytes()
-
-
-@pytest.fixture
-def results(whole: tuple[Path, bytes], tmp_path: Path) -> Path:
-    """A copy of the results that a test may change."""
-    return Path(shutil.copytree(whole[0], tmp_path / "results"))
-
-
-@pytest.fixture
-def there(whole: tuple[Path, bytes], tmp_path: Path) -> Path:
-    """An archive of all results."""
-    path = tmp_path / "out" / "small.zip"
-    path.parent.mkdir()
-    path.write_bytes(whole[1])
-    return path
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+from tests.unit.archive.archive_data import contents
 
 
 def crate_of(content: bytes) -> bytes:
@@ -143,6 +108,120 @@ def test_members_that_share_their_bytes_are_refused(there: Path, tmp_path: Path)
         pass
 
 
+def rewritten(whole: tuple[Path, bytes], path: Path, members: dict[str, bytes], **index: Any) -> Path:
+    """The archive with other members, which it lists with their checksums, and other keys of its index."""
+    with zipfile.ZipFile(io.BytesIO(whole[1])) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()} | members
+    said = json.loads(content.pop("archive.json"))
+    said["sha256"] = {name: hashlib.sha256(each).hexdigest() for name, each in content.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, each in {**content, "archive.json": json.dumps({**said, **index}).encode()}.items():
+            archive.writestr(name, each)
+    return path
+
+
+@pytest.mark.parametrize("name", ["{victim}", "../victim", "campaign.json", "manifests/no/such.json"])
+def test_an_order_of_other_files_touches_none(whole: tuple[Path, bytes], tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("a user's file")
+    os.utime(victim, (5, 5))
+    path = rewritten(whole, tmp_path / "x.zip", {}, order=[name.format(victim=victim)])
+    with pytest.raises(ArchiveError, match="which is no manifest in it; do not trust this file"):
+        check(path)
+    assert victim.stat().st_mtime == 5
+
+
+@pytest.mark.parametrize(
+    ("members", "index", "words"),
+    [
+        ({".": b""}, {}, "member '.' points outside"),
+        ({"config/a\n.py": b""}, {}, "is none that 'campaign archive' packs"),
+        ({}, {"order": 5}, "its archive.json is damaged (order: "),
+        ({}, {"order": [5]}, "its archive.json is damaged (order.0: "),
+        ({}, {"where": {}}, "its archive.json is damaged (where: "),
+        ({}, {"license": 5}, "its archive.json is damaged (license: "),
+        ({}, {"sha256": {"campaign.json": 5}}, "its archive.json is damaged (sha256.campaign.json: "),
+        ({"campaign.json": b"[" * 100_000}, {}, "its campaign.json cannot be read"),
+        (
+            {"campaign.json": b'{"schema_version": "campaign-as-used/1", "inputs": 5}'},
+            {},
+            "the stored campaign is damaged",
+        ),
+    ],
+)
+def test_a_hostile_archive_is_refused_in_words(
+    whole: tuple[Path, bytes], tmp_path: Path, members: dict[str, bytes], index: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ArchiveError) as caught:
+        check(rewritten(whole, tmp_path / "x.zip", members, **index))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("crate", "words"),
+    [
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"@graph": "\xe9"}', "is not JSON"),
+        (b"5", "does not read it"),
+        (b'{"@graph": [{"@id": 5}]}', "does not read it"),
+    ],
+)
+def test_a_crate_that_is_none_is_a_problem(whole: tuple[Path, bytes], tmp_path: Path, crate: bytes, words: str) -> None:
+    assert words in check(rewritten(whole, tmp_path / "x.zip", {"ro-crate-metadata.json": crate}))[1][0]
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    5,
+    -1e308,
+    True,
+    "",
+    "x",
+    "\0",
+    "../..",
+    [],
+    [[]],
+    {},
+    {"@id": 5},
+    [{"@id": ["a"]}],
+    2**70,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(document=st.sampled_from(["archive.json", "campaign.json", "ro-crate-metadata.json"]), data=st.data())
+def test_no_value_in_a_document_of_an_archive_ends_in_a_traceback(
+    whole: tuple[Path, bytes], tmp_path_factory: pytest.TempPathFactory, document: str, data: st.DataObject
+) -> None:
+    """A value anywhere in a document is replaced by an odd one, or taken away."""
+    with zipfile.ZipFile(io.BytesIO(whole[1])) as archive:
+        content = json.loads(archive.read(document))
+    place, keys = content, []
+    while True:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        keys.append(str(key))
+        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    if data.draw(st.booleans()):
+        place[key] = data.draw(st.sampled_from(ODD))
+    else:
+        del place[key]
+    path = tmp_path_factory.getbasetemp() / "odd.zip"
+    told = f"{document}: {'.'.join(keys)}"
+    try:
+        if document == "archive.json":
+            rewritten(whole, path, {}, **content)
+        else:
+            rewritten(whole, path, {document: json.dumps(content).encode()})
+        check(path)
+    except ArchiveError:
+        pass
+    except Exception as error:
+        raise AssertionError(told) from error
+
+
 def in_a_child(work: Callable[[], object], told: Path) -> int:
     """Run in a fork; gives its exit code (1 for an ArchiveError, whose words are in `told`), or minus the signal that ended it."""
     child = os.fork()
@@ -169,12 +248,12 @@ def test_killed_while_writing_leaves_the_old_archive_and_the_next_writes_it(
     def killed() -> None:
         added, real = 0, zip_file.add
 
-        def add(*arguments: object) -> None:
+        def add(*arguments: object, **options: object) -> None:
             nonlocal added
             if added == members:
                 os.kill(os.getpid(), signal.SIGKILL)
             added += 1
-            real(*arguments)  # type: ignore[arg-type]
+            real(*arguments, **options)  # type: ignore[arg-type]
 
         zip_file.add = add
         write_archive(campaign, results, there)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.archive import check, merge, merge_archives, opened, write_archive
-from campaign.archive.campaign_union import WHY_LEFT_OUT, united
+from campaign.archive.merge_archives import WHY_LEFT_OUT, united
 from campaign.archive.open_results import tables_from
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.record import Record, Store
@@ -118,7 +118,7 @@ def test_another_repetition_is_a_part(make: Make, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_tables")
 def test_the_merged_archive_may_take_the_place_of_a_part(make: Make, tmp_path: Path) -> None:
     first, second = make("first", change=without(2)), make("second", change=without(1))
-    assert merge(first, [first, second]).records == 31
+    assert merge(first, [first, second]).written.records == 31
     other = make("other")
     with pytest.raises(ArchiveError, match="already exists and is not one of the archives"):
         merge(other, [first, second])
@@ -209,7 +209,7 @@ def test_an_older_archive_does_not_bring_back_what_was_set_aside(make: Make, tmp
     old, new = make("old"), make("new", change=aside)
     for number, order in enumerate(([old, new], [new, old])):
         merged = merge(tmp_path / f"{number}.zip", order)
-        assert merged.records == (31 if again else 30)
+        assert merged.written.records == (31 if again else 30)
         assert records(tmp_path / f"{number}.zip") == records(new)
 
 
@@ -295,7 +295,7 @@ def test_a_part_that_is_damaged_is_named(make: Make, tmp_path: Path) -> None:
 def test_archives_of_an_older_schema_merge(make: Make, tmp_path: Path) -> None:
     old = archive_data.ARCHIVES / "archive-1.zip"
     merged = merge(tmp_path / "m.zip", [old, make("new", {"campaign.axes.batch": [16]})])
-    assert merged.records == 31 + 7
+    assert merged.written.records == 31 + 7
     assert set(records(old)) < set(records(tmp_path / "m.zip"))
 
 

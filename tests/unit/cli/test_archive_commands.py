@@ -50,7 +50,7 @@ def test_writing_again_says_what_it_kept(place: Path) -> None:
 def test_verify_says_that_it_is_whole_or_what_is_not(place: Path) -> None:
     run("--output", "a.zip")
     output = run("verify", "a.zip").output
-    assert output.startswith("a.zip: intact; archive/2, campaign small, ")
+    assert output.startswith("a.zip: intact; archive/3, campaign small, ")
     assert "31 records, by composable-campaign" in output
     Path("a.zip").write_bytes(Path("a.zip").read_bytes()[:-40])
     result = run("verify", "a.zip")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import getpass
 import re
 import threading
 import time
@@ -18,14 +18,13 @@ from click.testing import CliRunner, Result
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
 from campaign.documents.operation_times import from_document, read_times
+from campaign.emulators.catalog import emulated_kinds, open_emulator
+from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve, system_document
 from campaign.fabrics import fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
-from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.hardware import rack
-from campaign.testbed.control_planes.server import Server
-from campaign.testbed.emulators import emulated_kinds, open_dialect
-from campaign.testbed.serve_control_plane import serve, system_document
 from tests.campaign_files import CAMPAIGN, WORKLOADS
 from tests.contract.fabric_fixtures import QUICK
 
@@ -46,7 +45,7 @@ class Place:
     ) -> None:
         self.directory = directory
         self.rack = rack(["host1", "host2"], devices)
-        self.server = Server(open_dialect(kind, self.rack, **variant), directory / "tls", tls=tls)
+        self.server = Server(open_emulator(kind, self.rack, **variant), directory / "tls", tls=tls)
         (directory / "tls").mkdir(exist_ok=True)
         (directory / "tls" / "credentials").write_text(f"campaign\n{SECRET}\n")
         (directory / "tls" / "credentials").chmod(0o600)
@@ -86,7 +85,7 @@ def checked(directory: Path, devices: Sequence[tuple[str, str, int]], **changes:
         found.server.close()
 
 
-@pytest.fixture(params=["redfish", "redfish-zones", "liqid"])
+@pytest.fixture(params=["redfish", "liqid"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     found = Place(tmp_path, request.param)
     yield found
@@ -197,60 +196,25 @@ def test_a_fault_of_the_trial_is_told_and_leaves_nothing(place: Place) -> None:
     place.fabric("check", "--look-only")
     place.rack.devices["gpu1"].quirks.add("degraded_link")
     for method in ("POST", "PATCH"):
-        place.server.faults.add(Fault("drop_after", method, after=1))
+        place.server.faults.add(WireFault("drop_after", method, after=1))
     done = place.fabric("check", "--yes")
     place.server.faults.clear()
-    place.fabric("reconcile", "--grace", "0", "--release", "--unjournaled")
+    place.fabric("reconcile", "--grace", "0", "--release")
     assert len(place.rack.free()) == 4, done.output
 
 
-@pytest.fixture
-def chassis(tmp_path: Path) -> Iterator[Place]:
-    found = Place(tmp_path, "redfish-zones")
-    yield found
-    found.server.close()
-
-
-def test_an_allocation_is_saved_and_restored(chassis: Place, tmp_path: Path) -> None:
-    saved = tmp_path / "allocation.json"
-    assert chassis.fabric("export", "--output", str(saved)).exit_code == 0
-    assert chassis.compose().exit_code == 0
-    done = chassis.fabric("import", str(saved))
-    assert done.exit_code == 1
-    assert "end those leases first" in done.output
-    assert len(chassis.rack.free()) == 2
-    chassis.run("release", "pair", "--campaign", str(chassis.campaign))
-    assert chassis.fabric("import", str(saved)).output == "nothing had to be changed\n"
-    document = json.loads(chassis.fabric("export").output)
-    assert document == json.loads(saved.read_text()) | {"time": document["time"]}
-    saved.write_text("{")
-    assert "not an allocation that was exported" in chassis.fabric("import", str(saved)).output
-
-
-def test_how_links_and_parts_are_doing_is_told(chassis: Place) -> None:
-    readings = json.loads(chassis.fabric("health", "--format", "json").output)
-    assert {"part", "quantity", "value"} == set(readings[0])
-    assert any(each["quantity"].endswith("_c") for each in readings)
-    assert "Readings" in chassis.fabric("health").output
-
-
-def test_the_log_of_a_fabric_is_read_on_from_a_cursor(chassis: Place) -> None:
-    before = json.loads(chassis.fabric("events", "--format", "json").output)
-    assert chassis.compose().exit_code == 0
-    told = json.loads(chassis.fabric("events", "--format", "json").output)
-    assert len(told) > len(before)
-    last = told[-1]["cursor"]
-    assert json.loads(chassis.fabric("events", "--format", "json", "--after", last).output) == []
-
-
-def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
-    place = Place(tmp_path, "liqid")
-    try:
-        done = place.fabric("export")
-    finally:
-        place.server.close()
-    assert done.exit_code == 1
-    assert "cannot save and restore its allocation; those that can: redfish-zones" in done.output
+def test_a_live_lease_of_other_results_is_released_only_by_the_name_of_its_owner(place: Place) -> None:
+    assert place.compose("--name", "theirs").exit_code == 0
+    journals = place.directory / "results" / ".systems"
+    journals.rename(place.directory / "theirs")
+    release = ("reconcile", "--grace", "0", "--release", "--unjournaled")
+    done = place.fabric(*release)
+    assert re.search(r"^\S+ of (\S+): other owner: .* may be using it, .* add --of \1$", done.output, re.MULTILINE)
+    assert len(place.rack.free()) == 2
+    done = place.fabric(*release[:-1], "--of", getpass.getuser())
+    assert (done.exit_code, "add --unjournaled" in done.output) == (1, True)
+    done = place.fabric(*release, "--of", getpass.getuser())
+    assert (done.exit_code, len(place.rack.free())) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +223,10 @@ def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
 def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> None:
     end, said = threading.Event(), []
     directory = tmp_path / "learn"
-    given = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), option.split(), said.append, end)
-    thread = threading.Thread(target=serve, args=(kind, directory, *given))
+    wanted = ControlPlaneEmulation(
+        kind, directory, 0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), option.split()
+    )
+    thread = threading.Thread(target=serve, args=(wanted, said.append, end))
     thread.start()
     try:
         path = directory / "systems" / "learn.yaml"
@@ -293,7 +259,7 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
         (["nec", "--device", "gpu:a100"], "KIND:MODEL:COUNT is needed"),
         (["nec", "--fault", "explode,POST,/"], "KIND is one of drop_before"),
         (["nec", "--option", "looks"], "NAME=VALUE is needed"),
-        (["redfish-zones", "--option", "colour=blue"], "redfish-zones: 1 validation error"),
+        (["redfish", "--option", "colour=blue"], "redfish: 1 validation error"),
         (["nec", "--option", "colour=blue"], "unexpected keyword argument 'colour'"),
     ],
 )

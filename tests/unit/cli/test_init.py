@@ -21,7 +21,7 @@ def test_a_project_has_a_valid_campaign_profiles_and_a_snakefile(
     project = tmp_path / "new project"
     assert load_campaign(project / "config" / "campaign.yaml").system.name == "my-site"
     assert "use rule * from" in (project / "workflow" / "Snakefile").read_text()
-    for profile in ("local", "slurm", "profiles/default"):
+    for profile in ("local", "slurm", "profiles/local", "profiles/slurm", "profiles/default"):
         assert (project / profile / "config.yaml").read_bytes() == (ROOT / profile / "config.yaml").read_bytes()
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cli.terminal import MANY, Table, following, say, show, show_rows, warn
+from campaign.cli.terminal import MANY, TextTable, following, say, show, show_rows, warn
 
 
 def test_a_table_shows_text_as_it_is_and_numbers_short(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Table("Devices", ["name", "rate"], [("[red]a[/red]", 1 / 3), ("b", None)], ["rate"]))
+    show(TextTable("Devices", ["name", "rate"], [("[red]a[/red]", 1 / 3), ("b", None)], ["rate"]))
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "Devices",
         "name              rate",
@@ -20,15 +20,15 @@ def test_a_table_shows_text_as_it_is_and_numbers_short(capsys: pytest.CaptureFix
 
 def test_a_long_table_says_how_many_rows_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [(number,) for number in range(MANY + 5)]
-    show(Table("", ["n"], rows))
+    show(TextTable("", ["n"], rows))
     assert "... and 5 more" in capsys.readouterr().out
-    show(Table("", ["n"], rows), most=None)
+    show(TextTable("", ["n"], rows), most=None)
     assert f"{MANY + 4}" in capsys.readouterr().out
 
 
 def test_what_a_device_calls_itself_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     name = "gpu\x1b[2J\r\x9b\u202e\tµé–GPU"
-    show(Table("", ["device"], [(name,)]))
+    show(TextTable("", ["device"], [(name,)]))
     say(name)
     warn([name])
     said = capsys.readouterr()
@@ -37,7 +37,7 @@ def test_what_a_device_calls_itself_cannot_move_the_cursor(capsys: pytest.Captur
 
 
 def test_an_empty_table_is_left_out_or_named(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Table("Left out", ["rule"], []))
+    show(TextTable("Left out", ["rule"], []))
     assert capsys.readouterr().out == ""
     show_rows("Events", [])
     show_rows("Readings", [{"port": "a", "state": "up"}])

@@ -211,6 +211,21 @@ def test_parse_refuses_the_output_of_another_program_of_the_same_suite(here: Pat
     assert told("parse", "osu", "saved.log")["status"] == "ok"
 
 
+def test_parse_lists_the_tests_of_a_log_and_reads_the_one_that_is_chosen(here: Path) -> None:
+    (here / "saved.log").write_text(OSU + (LOGS / "osu/reduce.log").read_text())
+    reason = told("parse", "osu", "saved.log", code=1)["failure"]["reason"]
+    assert "2 tests in one log (1: osu_bw bandwidth_peak_gb_per_s 24, 2: osu_reduce" in reason
+    found = told("parse", "osu-bw", "saved.log", "--test", "1")
+    assert (found["status"], list(found["curves"])) == ("ok", ["bandwidth"])
+    (here / "saved.log").write_text("hello\n")
+    assert "no test 2 in the log" in told("parse", "osu", "saved.log", "--test", "2", code=1)["failure"]["reason"]
+
+
+def test_parse_of_several_tests_by_the_wrong_parser_says_whose_they_are(here: Path) -> None:
+    (here / "saved.log").write_text(OSU + (LOGS / "osu/reduce.log").read_text())
+    assert "try the parser 'osu'" in told("parse", "hpl", "saved.log", code=1)["hints"][0]
+
+
 def test_parse_tells_what_matched_and_is_no_number(here: Path) -> None:
     (here / "saved.log").write_text("rate: 1,234.5 samples/s\n")
     said = command("parse", "program", "saved.log").output

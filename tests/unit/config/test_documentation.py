@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,10 +13,7 @@ import yaml
 
 from campaign.accelerators import ACCELERATORS
 from campaign.config import load
-from campaign.config.documentation import pages
-from campaign.config.documentation.__main__ import main, outdated
-from campaign.config.documentation.pages import COMMAND, EXAMPLES, configuration
-from campaign.config.documentation.schemas import NOUNS, options_schema, schema_of
+from campaign.config.json_schemas import NOUNS, options_schema, schema_of
 from campaign.config.load import validate
 from campaign.config.resolve import load_campaign
 from campaign.config.yaml_file import parse_yaml, read_yaml
@@ -29,7 +25,9 @@ from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.command_template import RUN_VALUES
 from campaign.workloads.parsers import PARSERS
 from campaign.workloads.trainer.model_catalog import MODELS
+from docs import generate
 from tests.campaign_files import write_files
+from tests.docs.pages import EXAMPLES
 
 SHIPPED = [
     *((path, "campaign") for path in [CONFIG / "campaign.yaml", *sorted((CONFIG / "campaigns").glob("*.yaml"))]),
@@ -39,7 +37,15 @@ SHIPPED = [
 
 
 def test_generated_files_are_up_to_date() -> None:
-    assert outdated() == [], f"these files are not up to date; run: {COMMAND}"
+    assert generate.main(["--check"]) == 0, f"files are out of date; run: {generate.COMMAND}"
+
+
+def page(*names: str) -> str:
+    """Pages of the reference as they would be made now."""
+    return "\n".join(generate.with_parts(generate.REFERENCE / f"{name}.md") for name in names)
+
+
+KEYS = ("configuration", "campaign-file", "system-file", "fabric-options", "workload-file", "import-map")
 
 
 @pytest.mark.parametrize(("path", "noun"), SHIPPED, ids=lambda value: value.stem if isinstance(value, Path) else value)
@@ -132,7 +138,7 @@ def test_the_examples_work_together(tmp_path: Path) -> None:
 
 
 def test_the_reference_names_every_key_model_adapter_and_placeholder() -> None:
-    text = configuration()
+    text = page(*KEYS)
     schemas = [schema_of(noun) for noun in ("campaign", "system", "workload")]
     keys = {key for schema in schemas for model in _models(schema) for key in model["properties"]}
     for name in {*keys, *MODELS, *AXES}:
@@ -144,7 +150,7 @@ def test_the_reference_names_every_key_model_adapter_and_placeholder() -> None:
 
 
 def test_tables_are_whole() -> None:
-    lines = configuration().splitlines()
+    lines = page(*KEYS).splitlines()
     for above, line in itertools.pairwise(lines):
         if above.startswith("|") and line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", above)) == len(re.findall(r"(?<!\\)\|", line)), line
@@ -153,15 +159,32 @@ def test_tables_are_whole() -> None:
 def test_check_fails_and_names_the_command_when_something_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    assert main(["--check"]) == 1
-    assert f"run: {COMMAND}" in capsys.readouterr().err
-    assert main([]) == 0
-    assert outdated() == []
-    assert main(["--check"]) == 0
-    schema = tmp_path / "workflow" / "schemas" / "plan.schema.json"
-    schema.write_text(json.dumps({}))
-    assert outdated() == [schema]
+    schema = tmp_path / "plan.schema.json"
+    monkeypatch.setattr(generate, "pages", lambda: {schema: "new"})
+    for text in (None, "old"):
+        if text is not None:
+            schema.write_text(text)
+        assert generate.main(["--check"]) == 1
+        assert capsys.readouterr().err == f"{schema} is out of date; run: make docs\n"
+        assert generate.main([]) == 0
+        assert (schema.read_text(), generate.main(["--check"])) == ("new", 0)
+
+
+def test_only_what_stands_between_the_marks_of_a_page_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("Before.\n<!-- begin: parsers -->\nold\n<!-- end: parsers -->\nAfter, `old`.\n")
+    made = generate.with_parts(path)
+    assert made.startswith("Before.\n<!-- begin: parsers -->\n\n| `parser` | Meaning |\n")
+    assert made.endswith("|\n\n<!-- end: parsers -->\nAfter, `old`.\n")
+
+
+def test_types_of_keys_are_those_of_their_models() -> None:
+    text = page(*KEYS)
+    assert text.count("one of [the adapters]") == 1  # `fabric` of a system
+    assert "| `hosts` | whole number, 1 to 4096 or keys below; one or a list | `1` |" in text
+    assert "| `url` | empty |" in text
+    assert "name of a variable → text or `{from: environment}`" in text
+    assert not [line for line in text.splitlines() if re.match(r"\| `\w+` \| *`?`? *\|", line)]
 
 
 def test_the_example_of_the_usage_page_is_the_example_of_the_reference() -> None:
@@ -169,14 +192,14 @@ def test_the_example_of_the_usage_page_is_the_example_of_the_reference() -> None
 
 
 def test_the_status_tables_name_every_entry_of_the_registries() -> None:
-    fabrics = pages.fabrics().splitlines()
+    fabrics = page("fabrics").splitlines()
     for name, adapter in fabric_kinds().items():
         row = next(line for line in fabrics if line.startswith(f"| [`{name}`]"))
         assert adapter.unverified[1:] in row
-    accelerators = pages.accelerators()
+    accelerators = page("accelerators")
     for kind, each in ACCELERATORS.items():
         assert f"| `{kind}` | {each.title} |" in accelerators
         assert each.unverified[1:] in accelerators
-    workloads = pages.workloads()
+    workloads = page("workloads")
     for name in (*WORKLOADS, *PARSERS, *(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))):
         assert f"`{name}`" in workloads

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from campaign.config.snakemake_resources import with_resources
+from campaign.config.snakemake_config import with_resources
 from campaign.errors import ConfigError
 
 

@@ -35,6 +35,10 @@ def test_a_document_that_is_no_file_has_places_without_lines() -> None:
     [
         ("a: 1\nb: 2\na: 3", "some.yaml:3: 'a' is given twice; remove one"),
         ("a:\n  b: 1\n  b: 2", "some.yaml:3: 'b' is given twice; remove one"),
+        ("a: 1\n\tb: 2", "some.yaml:2: not valid YAML: a tab indents this line, .*; write spaces instead"),
+        ("a:\n  \tb: 2", "some.yaml:2: not valid YAML: a tab indents this line"),
+        ("a:\n  - b:\n\t- 1", "some.yaml:3: not valid YAML: a tab indents this line"),
+        ("a: 1\nb: @c", "some.yaml:2: not valid YAML: a value cannot begin with @; put it in quotes"),
         ("a: !!python/object/apply:os.system ['true']", "some.yaml:1: .*only plain YAML values are allowed, no tags"),
         ("a: 1\nb: !mine 2", "some.yaml:2: .*only plain YAML values are allowed, no tags"),
         ("a: !!binary aGVsbG8=", "is no plain YAML value"),
@@ -56,7 +60,7 @@ def test_a_document_that_is_no_file_has_places_without_lines() -> None:
         ("a: 2020-13-45", "not a valid document: month must be in 1..12"),
         ("a: " + "1" * 5000, "not a valid document: Exceeds the limit"),
     ],
-    ids=range(22),
+    ids=range(26),
 )
 def test_what_is_not_plain_yaml_is_one_message_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -74,6 +78,12 @@ def test_a_tag_never_runs_anything(tmp_path: Path) -> None:
 
 def test_keys_are_texts_and_dates_are_what_was_written() -> None:
     assert parse_yaml("7: a\ntrue: b\nc: 2024-05-06", FILE).data == {"7": "a", "true": "b", "c": "2024-05-06"}
+
+
+def test_a_long_text_that_is_repeated_by_aliases_is_refused_before_it_takes_memory() -> None:
+    text = "a: &a " + "x" * 95_000 + "\nb: [" + ", ".join(["*a"] * 23_000) + "]\n"
+    with pytest.raises(ConfigError, match=f"more than {yaml_file.MAX_CHARACTERS} characters once aliases are expanded"):
+        parse_yaml(text, FILE)
 
 
 def test_aliases_and_merges_within_reason_are_plain_yaml() -> None:
@@ -120,9 +130,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "absent.yaml", "no such file"),
         (bytes_, "is not UTF-8 text \\(byte 6\\); save it in UTF-8"),
-        (tmp_path, "is not a file"),
-        (pipe, "is not a file"),
-        (huge, f"a configuration file has at most {yaml_file.MAX_BYTES}"),
+        (tmp_path, "no regular file"),
+        (pipe, "no regular file"),
+        (huge, f"{yaml_file.MAX_BYTES} at most are read"),
         (Path("with\0nul"), "cannot be read|no such file"),
     ):
         with pytest.raises(ConfigError, match=message):

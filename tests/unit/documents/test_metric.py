@@ -17,6 +17,9 @@ from campaign.documents.metric import THROUGHPUT, Metric, from_document, metric
         ("step_median_s", "s", "lower"),
         ("ttft_ms_p99", "ms", "lower"),
         ("e2e_ms_mean", "ms", "lower"),
+        ("e2e_ms_min", "ms", "lower"),
+        ("e2e_ms_p99_9", "ms", "lower"),
+        ("idle_latency_min_ns", "ns", "lower"),
     ],
 )
 def test_unit_and_direction_come_from_the_name(name: str, unit: str, better: str) -> None:

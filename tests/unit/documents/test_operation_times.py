@@ -44,7 +44,6 @@ def test_values_by_what_is_known_of_them():
     slow, fast = Timed("attach", "gpu", "0", "false", 15.0), Timed("attach", "gpu", "1", "true", 9.0)
     times = replace(published_times("h3"), sessions=(Session("a", (slow, fast)), Session("b", (fast,))))
     assert times.seconds("attach", box="0") == [15.0]
-    assert times.by_session("attach", answer="true") == {"a": [9.0], "b": [9.0]}
     assert times.quantile(0.25, "attach") == 9.0
     assert times.session("b").sample(Random(1), "attach") == 9.0
     assert {times.sample(Random(n), "attach", answer="false") for n in range(9)} == {15.0}

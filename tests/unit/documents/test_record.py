@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign import files
-from campaign.config.documentation.schemas import schema_of
+from campaign.config.json_schemas import schema_of
 from campaign.documents.record import Failure, Record, RecordedCell, Store, read_record
 from campaign.errors import RecordError
 from campaign.files import write_once

@@ -12,7 +12,6 @@ from campaign.documents.run_numbers import (
     composition_of,
     number_in_composition,
     run_number,
-    run_words,
     runs_of,
 )
 
@@ -46,7 +45,3 @@ def test_more_repetitions_come_after_those_that_are_there(fewer: int, more: int,
 def test_there_is_no_number_out_of_range(composition: int, number: int) -> None:
     with pytest.raises(ValueError, match="between 1 and 999"):
         run_number(composition, number)
-
-
-def test_words() -> None:
-    assert run_words(1002) == "composition 2, run 2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from campaign.emulators.control_planes.hardware import Rack
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
@@ -13,7 +14,6 @@ from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.protocol import Capabilities, Tag
-from campaign.testbed.control_planes.hardware import Rack
 
 
 class Killed(BaseException):
@@ -23,8 +23,7 @@ class Killed(BaseException):
 class MemoryPlane(ControlPlane):
     """faults: what goes wrong next, in order, each once (see `attach` and `detach`)."""
 
-    def __init__(self, rack: Rack, *, tags: bool = True, keeps_attached: bool = False) -> None:
-        self.keeps_attached = keeps_attached
+    def __init__(self, rack: Rack, *, tags: bool = True) -> None:
         self.client = Client(Connection(url="http://127.0.0.1:1"))
         self.rack = rack
         self.marks: dict[str, Tag] = {}

@@ -15,53 +15,37 @@ from campaign.errors import FabricError
 from campaign.fabrics.hardware import Device
 from campaign.fabrics.host_agents import drain
 from campaign.fabrics.host_agents.drain import Done
-from campaign.fabrics.host_agents.pairing import pair
-from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
+from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice, pair
 from campaign.fabrics.host_agents.shell import run_here
 from tests.unit.fabrics.emulated_host import MODULES, Hosts, Stopped, one
 
-
-def test_order_where_other_gpus_remain(emulated: Hosts) -> None:
-    host = emulated()
-    first = host.gpu(1)
-    host.gpu(2)
-    host.agent().detach("c1", [one(host, first)])
-    assert host.changes == [
-        f"nvidia-smi -i {first} -pm 0",
-        "nvidia-smi drain -p 0000:31:00.0 -m 1",
-        "rm -f /dev/nvidia1",
-        "nvidia-smi drain -p 0000:31:00.0 -r",
-    ]
-    assert (host.functions, host.modules, host.wounds) == (["0000:32:00.0"], sorted(MODULES), [])
+OFF = ["nvidia-smi -i {uuid} -pm 0", "nvidia-smi drain -p {bus} -m 1", "rm -f /dev/nvidia{minor}"]
+REMOVED = "campaign-remove /sys/bus/pci/devices/{address}/remove 1"
+LAST = [f"modprobe -r {module}" for module in MODULES]
 
 
-def test_order_for_the_last_gpu(emulated: Hosts) -> None:
-    host = emulated()
-    host.agent().detach("c1", [one(host, host.gpu(0xB))])
-    assert host.changes == [
-        "nvidia-smi -i GPU-00000011-93d4-4f0e-8a61-2b7c9d0e1f23 -pm 0",
-        "nvidia-smi drain -p 0000:3B:00.0 -m 1",
-        "rm -f /dev/nvidia11",
-        "modprobe -r nvidia_drm",
-        "modprobe -r nvidia_modeset",
-        "modprobe -r nvidia_uvm",
-        "campaign-remove /sys/bus/pci/devices/0000:3b:00.0/remove 1",
-    ]
-    assert (host.functions, host.modules, host.wounds) == ([], [], [])
-
-
-def test_order_in_a_virtual_machine(emulated: Hosts) -> None:
-    host = emulated(virtual=True)
-    first = host.gpu(1)
-    host.gpu(2)
-    host.agent().detach("c1", [one(host, first)])
-    assert host.changes == [
-        f"nvidia-smi -i {first} -pm 0",
-        "nvidia-smi drain -p 0000:31:00.0 -m 1",
-        "rm -f /dev/nvidia1",
-        "campaign-remove /sys/bus/pci/devices/0000:31:00.0/remove 1",
-    ]
-    assert (host.functions, host.modules, host.wounds) == (["0000:32:00.0"], sorted(MODULES), [])
+@pytest.mark.parametrize(
+    ("number", "others", "virtual", "then"),
+    [
+        (1, [2], False, ["nvidia-smi drain -p {bus} -r"]),
+        (0xB, [], False, [*LAST, REMOVED]),
+        (1, [2], True, [REMOVED]),
+    ],
+    ids=["others remain", "the last", "virtual machine"],
+)
+def test_the_order_in_which_a_gpu_leaves(
+    number: int, others: list[int], virtual: bool, then: list[str], emulated: Hosts
+) -> None:
+    host = emulated(virtual=virtual)
+    uuid = host.gpu(number)
+    for other in others:
+        host.gpu(other)
+    host.agent().detach("c1", [one(host, uuid)])
+    address = f"0000:3{number:x}:00.0"
+    names = {"uuid": uuid, "bus": address.upper(), "minor": number, "address": address}
+    assert host.changes == [each.format(**names) for each in (*OFF, *then)]
+    assert host.functions == [f"0000:3{other}:00.0" for other in others]
+    assert (host.modules, host.wounds) == (sorted(MODULES) if others else [], [])
 
 
 def test_a_drain_that_is_not_supported_matters_outside_virtual_machines_only(emulated: Hosts) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.server import Asked, Reply, Server, WireFault
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Link
 from campaign.fabrics.host_agents import AgentOptions, open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
-from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.hardware import Rack, rack
-from campaign.testbed.control_planes.server import Asked, Reply, Server
 
 
 class Site:
@@ -43,7 +42,7 @@ def agent(server: Server, path: str = "/_hosts/{host}/devices", **options: Any) 
 
 
 def test_it_tells_what_the_rack_has_attached(server: Server) -> None:
-    hardware = server.dialect.rack
+    hardware = server.emulator.rack
     looks = agent(server)
     assert looks.devices("c1") == ()
     hardware.attach("gpu1", "c1")
@@ -61,7 +60,7 @@ def test_it_tells_what_the_rack_has_attached(server: Server) -> None:
 
 
 def test_a_rescan_is_asked_for_where_there_is_somebody_to_ask(server: Server) -> None:
-    hardware = server.dialect.rack
+    hardware = server.emulator.rack
     hardware.devices["gpu1"].quirks.add("needs_rescan")
     hardware.attach("gpu1", "c1")
     agent(server).rescan("c1")
@@ -103,8 +102,8 @@ NONSENSE: list[Any] = [
 
 @pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
 def test_what_describes_no_devices_is_an_error_that_names_the_address(body: Any, server: Server) -> None:
-    assert isinstance(server.dialect, Site)
-    server.dialect.reply = Reply(200, body)
+    assert isinstance(server.emulator, Site)
+    server.emulator.reply = Reply(200, body)
     with pytest.raises(
         FabricError, match=r"/site/c1: (a JSON list of devices was expected|an entry describes no device)"
     ):
@@ -112,16 +111,16 @@ def test_what_describes_no_devices_is_an_error_that_names_the_address(body: Any,
 
 
 def test_members_that_are_not_known_and_those_that_lack_are_no_error(server: Server) -> None:
-    assert isinstance(server.dialect, Site)
-    server.dialect.reply = Reply(200, [{"identity": "GPU-1", "colour": "blue", "link": None, "users": None}])
+    assert isinstance(server.emulator, Site)
+    server.emulator.reply = Reply(200, [{"identity": "GPU-1", "colour": "blue", "link": None, "users": None}])
     (device,) = agent(server, "/site/{host}").devices("c1")
     assert (device.identity, device.address, device.kind, device.link, device.ready) == ("GPU-1", "", "gpu", None, True)
 
 
 def test_users_that_it_tells_of_keep_a_device(server: Server) -> None:
-    assert isinstance(server.dialect, Site)
+    assert isinstance(server.emulator, Site)
     entries = [{"identity": "GPU-AB", "users": ["pid 4711 python"]}, {"identity": "GPU-CD"}]
-    server.dialect.reply = Reply(200, entries)
+    server.emulator.reply = Reply(200, entries)
     looks = agent(server, "/site/{host}")
     used, free = looks.devices("c1")
     looks.detach("c1", [free])
@@ -130,19 +129,19 @@ def test_users_that_it_tells_of_keep_a_device(server: Server) -> None:
         looks.detach("c1", [free, replace(used, model="x")])
     assert caught.value.holders == ("pid 4711 python",)
     looks.detach("c1", [used], force=True)
-    server.dialect.reply = Reply(200, [entries[1]])
+    server.emulator.reply = Reply(200, [entries[1]])
     looks.devices("c1")
     looks.detach("c1", [used])
-    server.dialect.reply = Reply(200, entries)
+    server.emulator.reply = Reply(200, entries)
     with pytest.raises(HostBusy):  # whoever has not looked yet does
         agent(server, "/site/{host}").detach("c1", [used])
     assert server.changing() == []
 
 
 def test_redirects_and_failures_are_refused(server: Server) -> None:
-    assert isinstance(server.dialect, Site)
+    assert isinstance(server.emulator, Site)
     for status in (302, 401, 500, 503):
-        server.dialect.reply = Reply(status, "[]", {"Location": "/site/c1"})
+        server.emulator.reply = Reply(status, "[]", {"Location": "/site/c1"})
         with pytest.raises(FabricError, match=f"refused: HTTP {status}"):
             agent(server, "/site/{host}").devices("c1")
 
@@ -157,15 +156,15 @@ def test_nobody_there_and_a_foreign_certificate_are_errors(server: Server) -> No
 
 
 def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: Server) -> None:
-    assert isinstance(server.dialect, Site)
-    server.dialect.reply = Reply(200, [{"identity": "GPU-1"}] * 20)
-    server.faults.add(Fault("slow", delay_s=0.02))
+    assert isinstance(server.emulator, Site)
+    server.emulator.reply = Reply(200, [{"identity": "GPU-1"}] * 20)
+    server.faults.add(WireFault("slow", delay_s=0.02))
     with pytest.raises(FabricError, match=r"no complete answer within 0\.3 s"):
         agent(server, "/site/{host}", look_s=0.3).devices("c1")
-    server.faults.add(Fault("delay", delay_s=1))
+    server.faults.add(WireFault("delay", delay_s=1))
     with pytest.raises(FabricError, match=r"no complete answer within"):
         agent(server, "/site/{host}", look_s=0.3).devices("c1")
-    server.faults.add(Fault("garbage", times=-1))
+    server.faults.add(WireFault("garbage", times=-1))
     with pytest.raises(FabricError, match=r"expected|broken|ended"):
         agent(server, "/site/{host}").devices("c1")
     server.faults.clear()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from campaign.fabrics.hardware import Device
-from campaign.fabrics.host_agents.pairing import normal, pair
-from campaign.fabrics.host_agents.protocol import HostDevice
+from campaign.fabrics.host_agents.protocol import HostDevice, normal, pair
 
 
 def device(name: str, host_id: str | None = None, kind: str = "gpu") -> Device:

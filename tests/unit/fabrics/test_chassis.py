@@ -9,7 +9,7 @@ import pytest
 from campaign.errors import ConfigError
 from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, violation
 from campaign.fabrics.hardware import HostSpec, PoolSpec
-from campaign.fabrics.simulated.chassis_topology import ChassisOptions, banks, fill, ports_of
+from campaign.fabrics.simulated import ChassisOptions, banks, fill, ports_of
 
 
 def hosts(count: int) -> list[HostSpec]:

@@ -1,17 +1,17 @@
-"""What `ControlledFabric` promises whatever the dialect: claims first, nothing foreign touched, both ends and the host believed."""
+"""What `ControlledFabric` promises whatever the adapter: claims first, nothing foreign touched, both ends and the host believed."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from campaign.errors import FabricError
+from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.control_plane.options import Controlled
-from campaign.fabrics.control_plane.protocol import View
+from campaign.fabrics.control_plane.protocol import ControlPlaneOptions, View
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -23,12 +23,13 @@ from campaign.fabrics.errors import (
 )
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents.protocol import HostBusy
-from campaign.fabrics.protocol import Event, Reading, Request, Tag
+from campaign.fabrics.protocol import Request, Tag
+from campaign.fabrics.state_file import StateFile
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
-from campaign.testbed.control_planes.hardware import Rack, rack
 from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 
 HOSTS = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
@@ -158,16 +159,14 @@ def test_without_marks_the_claims_are_enough(tmp_path: Path) -> None:
     plane = MemoryPlane(hardware(), tags=False)
     fabric = opened(tmp_path, plane)
     composed(fabric, asked())
-    found = fabric.read_back("one")
-    assert found is not None
+    found = obtained(fabric)
     assert len(found.devices) == 2
     # Somebody takes one of them away and gives it to another host: no longer ours, whatever the claim says.
     taken = found.devices[0]
     other = next(name for name in plane.rack.hosts if name != taken.attached_to)
     plane.rack.detach(taken.fabric_id)
     plane.rack.attach(taken.fabric_id, other)
-    left = fabric.read_back("one")
-    assert left is not None
+    left = obtained(fabric)
     assert len(left.devices) == 1
     assert {d.holder for d in fabric.inventory().devices if d.fabric_id == taken.fabric_id} == {f"somebody, on {other}"}
     assert fabric.release("one") == ()
@@ -209,7 +208,7 @@ def test_where_nobody_looks_on_the_hosts_nothing_is_said_to_be_seen(plane: Memor
 
 def test_models_have_the_names_of_the_system_file_and_what_the_fabric_calls_them_is_kept(tmp_path: Path) -> None:
     plane = MemoryPlane(rack(["host1"], [("gpu", "NVIDIA A100 80GB", 1), ("gpu", "Weird  GPU", 1)]))
-    model = Controlled(url="http://x", models={"NVIDIA A100 80GB": "a100"}).model
+    model = ControlPlaneOptions(url="http://x", models={"NVIDIA A100 80GB": "a100"}).model
     fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", model=model)
     told = [(device.model, device.called) for device in fabric.inventory().devices]
     assert told == [("a100", "NVIDIA A100 80GB"), ("weird-gpu", "Weird  GPU")]
@@ -241,18 +240,15 @@ def test_what_several_have_is_no_lease_unless_the_fabric_shares_it(tmp_path: Pat
     fabric = opened(tmp_path, plane)
     composed(fabric, asked())
     plane.doubled = "gpu1"
-    found = fabric.read_back("one")
-    assert found is not None
+    found = obtained(fabric)
     words = "gpu1: also held by somebody, on host9"
     assert found.shortfall(asked().configuration) == ("host1: 1 devices obtained, 2 requested", words)
     plane.shareable = True
-    found = fabric.read_back("one")
-    assert found is not None
+    found = obtained(fabric)
     assert found.shortfall(asked().configuration) == ()
     assert found.mismatches(asked().configuration) == ("gpu1: shared with somebody, on host9",)
     plane.doubled, plane.hosts = None, {"host1": ("theirs",), "host2": ("others",)}
-    found = fabric.read_back("one")
-    assert found is not None
+    found = obtained(fabric)
     assert found.shortfall(asked().configuration) == ("host1: also held by theirs",)
     assert fabric.release("one") == ()
 
@@ -285,30 +281,6 @@ def test_what_a_host_still_uses_is_not_detached_and_said_to_be_leaked(
     (orphan,) = reconcile(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
     assert orphan.outcome == "released"
     assert len(plane.rack.free()) == 5
-
-
-def test_how_links_are_doing_is_read_before_and_after_a_lease(tmp_path: Path) -> None:
-    class Telling(MemoryPlane):
-        errors = 3.0
-        telemetry = True
-
-        def readings(self) -> tuple[Reading, ...]:
-            self.errors += 1
-            if self.errors > 5:
-                raise FabricError("no answer")
-            return (Reading("port1", "errors", self.errors),)
-
-        def events(self, after: str | None = None) -> tuple[Event, ...]:
-            return ()
-
-    plane = Telling(hardware())
-    plane.observed = plane
-    fabric = opened(tmp_path, plane)
-    document = release(fabric, acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0), poll_s=0)
-    assert [each["readings"][0]["value"] for each in document["readings"]] == [4.0, 5.0]
-    # A fabric that does not tell is no reason to fail a lease.
-    lease = acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
-    assert release(fabric, lease, poll_s=0)["readings"] == []
 
 
 @pytest.mark.parametrize("tags", [True, False])
@@ -360,7 +332,7 @@ def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp
 @pytest.mark.parametrize(
     "error", [TypeError, KeyError, AttributeError, ValueError, IndexError, OverflowError, RecursionError]
 )
-def test_what_no_dialect_foresaw_is_the_fabrics_fault(error: type[Exception], tmp_path: Path) -> None:
+def test_what_no_adapter_foresaw_is_the_fabrics_fault(error: type[Exception], tmp_path: Path) -> None:
     class Odd(MemoryPlane):
         def view(self) -> View:
             raise error("odd")
@@ -396,8 +368,7 @@ def test_a_fabric_that_chooses_may_swap_devices_between_hosts_of_a_lease(
     for name, host in ((first, "host2"), (second, "host1")):
         plane.rack.detach(name)
         plane.rack.attach(name, host)
-    found = fabric.read_back("one")
-    assert found is not None
+    found = obtained(fabric)
     assert found.mismatches(request.configuration) == ()
     assert {d.fabric_id for host in found.hosts if host.name == "host2" for d in host.devices} >= {first}
     assert fabric.release("one") == ()
@@ -430,35 +401,25 @@ def test_a_tag_survives_its_text(words: str) -> None:
     assert all(lease_tag.decode(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more"))
 
 
-def test_what_was_released_and_attached_again_by_others_to_the_same_host_is_theirs(tmp_path: Path) -> None:
-    plane = MemoryPlane(hardware(), tags=False, keeps_attached=True)
-    fabric = opened(tmp_path, plane)
-    composed(fabric, replace(asked(), epoch="demo/1"))
-    fabric.leave("one")
-    composed(fabric, replace(asked("two"), epoch="demo/1"))
-    composition = fabric.read_back("two")
-    assert composition is not None
-    fabric.release("two")
-    device = composition.devices[0].fabric_id
-    plane.rack.attach(device, composition.hosts[0].name)
-    (shown,) = [each for each in fabric.inventory().devices if each.fabric_id == device]
-    assert (shown.holder, shown.stays) == (f"somebody, on {composition.hosts[0].name}", "")
-    assert fabric.clear() == ()
-    assert plane.rack.devices[device].attached_to is not None
-
-
-def test_what_stays_attached_and_is_in_use_by_then_is_not_taken_from_its_host(tmp_path: Path) -> None:
-    plane = MemoryPlane(hardware(), tags=False, keeps_attached=True)
-    agent = RackAgent(plane)
-    fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", agent, POOL)
-    composed(fabric, replace(asked(devices=4), epoch="demo/1", allowed_hosts=("host1",)))
-    fabric.leave("one")
-    agent.busy = {"host1": "python"}
-    elsewhere = replace(asked("two"), epoch="demo/1", allowed_hosts=("host2",))
-    with pytest.raises(Conflict, match="python"):
-        composed(fabric, elsewhere)
-    assert fabric.release("two") == ()
-    assert sum(device.attached_to == "host1" for device in plane.rack.devices.values()) == 4
-    agent.busy = {}
-    composed(fabric, elsewhere)
-    assert sum(device.attached_to == "host1" for device in plane.rack.devices.values()) == 2
+def test_the_state_of_a_version_that_left_devices_attached_is_read(tmp_path: Path) -> None:
+    held = {"lease": "one", "host": "host2", "state": "composing"}
+    devices = {
+        "gpu1": held | {"stays": {"host": "host1", "epoch": "found"}},
+        "gpu2": {"stays": {"host": "host1", "epoch": "demo/composition 1"}},
+        "gpu3": held | {"stays": None},
+    }
+    leases = {
+        "one": {"campaign": "demo", "owner": "me", "since_s": 1.0, "hosts": [{"name": "host2"}], "epoch": "demo/1"}
+    }
+    homes = {"gpu1": "host1"}
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"schema_version": 1, "devices": devices, "leases": leases, "homes": homes}))
+    state = StateFile(path).read()
+    assert {name: (slot.lease, slot.found) for name, slot in state.devices.items()} == {
+        "gpu1": ("one", "host1"),
+        "gpu2": (None, None),
+        "gpu3": ("one", None),
+    }
+    assert state.away() == {}
+    state.drop("one")
+    assert state.away() == {"gpu1": "host1"}

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from campaign.documents.cell import Configuration
+from campaign.emulators.control_planes.hardware import rack
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.protocol import Request
-from campaign.lease.lifecycle import Lease, acquire, release
+from campaign.lease.lifecycle import HeldLease, acquire, release
 from campaign.lease.reconcile import reconcile
-from campaign.testbed.control_planes.hardware import rack
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 
@@ -38,7 +35,7 @@ class Site(RuleBasedStateMachine):
         self.journals = self.directory / "leases"
         self.plane = self.open_plane()
         self.fabric = self.open()
-        self.leases: dict[str, Lease] = {}
+        self.leases: dict[str, HeldLease] = {}
         self.foreign: dict[str, str] = {}
         self.number = 0
 
@@ -53,7 +50,6 @@ class Site(RuleBasedStateMachine):
         for name in list(self.leases):
             release(self.fabric, self.leases.pop(name), poll_s=0)
         self.reconcile_all()
-        self.fabric.clear()
         try:
             held = [d.name for d in self.plane.rack.devices.values() if d.attached_to is not None]
             assert sorted(held) == sorted(self.foreign), (held, self.foreign)
@@ -68,7 +64,7 @@ class Site(RuleBasedStateMachine):
             self.journals,
             is_alive=lambda name: name in self.leases,
             dry_run=False,
-            unjournaled=True,
+            unjournaled=["tester"],
             wait_s=0,
             poll_s=0,
         )
@@ -163,84 +159,3 @@ Site.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestSite = Site.TestCase
-
-
-class KeepingSite(Site):
-    """A fabric without marks, whose devices stay attached: a lease has those alone that were attached within its block."""
-
-    block = 1
-
-    def open_plane(self) -> MemoryPlane:
-        hardware = rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)])
-        return MemoryPlane(hardware, tags=False, keeps_attached=True)
-
-    def request(self, name: str, wanted: Configuration) -> Request:
-        return replace(super().request(name, wanted), epoch=f"demo/{self.block}")
-
-    def end(self, name: str, faults: list[str], *, leave: bool) -> None:
-        self.plane.faults = list(faults)
-        lease = self.leases.pop(name)
-        try:
-            assert release(self.fabric, lease, wait_s=0, poll_s=0, leave=leave)["state"] in ("RELEASED", "LEAKED")
-        except Killed:
-            lease.ownership.close()
-        if leave:
-            assert self.plane.faults == faults  # nothing is asked of the fabric
-
-    def clear(self, faults: list[str]) -> None:
-        self.plane.faults = list(faults)
-        with suppress(FabricError, Killed):
-            self.fabric.clear()
-        self.fabric = self.open()
-
-    def check(self, attached_in: dict[str, str]) -> None:
-        while self.plane.log:
-            what, _, name = self.plane.log.pop(0).partition(" ")
-            if what == "attach":
-                attached_in[name] = f"demo/{self.block}"
-        for lease in self.leases.values():
-            for host in lease.composition.hosts:
-                ours = {device.fabric_id for device in host.devices}
-                there = {device.name for device in self.plane.rack.attached(host.name)}
-                assert there - set(self.foreign) == ours
-                assert {attached_in[name] for name in ours} <= {lease.request.epoch}
-        self.no_device_has_two_holders()
-        self.what_others_attached_stays_where_it_is()
-        self.every_device_is_somewhere()
-
-
-def test_devices_that_stay_are_a_lease_s_or_anybody_s_and_of_its_block_alone() -> None:
-    site, random, attached_in = KeepingSite(), Random(13), dict[str, str]()
-    stayed = moved = 0
-    for _ in range(250):
-        faults = [random.choice(["busy", "partial", "lost_before", "lost_after", "killed_amid", "lie", "stuck"])]
-        faults = faults if random.random() < 0.25 else []
-        held = random.choice(sorted(site.leases)) if site.leases else ""
-        match random.choices(
-            ["compose", "leave", "release", "block", "clear", "reconcile", "others"], [6, 5, 2, 1, 1, 1, 1]
-        )[0]:
-            case "compose":
-                before = {d.fabric_id for d in site.fabric.inventory().devices if d.stays == f"demo/{site.block}"}
-                site.compose(random.randint(1, 3), random.randint(1, 2), faults)
-                there = {d.fabric_id for lease in site.leases.values() for d in lease.composition.devices}
-                attached = {line.partition(" ")[2] for line in site.plane.log if line.startswith("attach")}
-                stayed += len(before & there - attached)
-                moved += len(before & there & attached)
-            case "leave" | "release" as how if held:
-                site.end(held, faults, leave=how == "leave")
-            case "block":
-                site.block += 1
-            case "clear":
-                site.clear(faults)
-            case "reconcile":
-                site.clean_up(faults)
-            case "others" if site.foreign:
-                name = random.choice(sorted(site.foreign))
-                site.plane.rack.detach(name)
-                del site.foreign[name]
-            case "others":
-                site.others_take(random.randint(1, DEVICES), random.choice(HOSTS).name)
-        site.check(attached_in)
-    assert stayed > 10
-    assert moved > 2
-    site.teardown()

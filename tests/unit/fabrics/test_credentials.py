@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.http.login import Login, login, needed_login, withheld
-from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.options import Connection, Login, login, needed_login, withheld
 
 URL = "https://Fabric.example:8443/api"
 
@@ -25,7 +24,7 @@ def private(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
     return path
 
 
-def test_no_source_is_no_login_and_a_dialect_that_needs_one_says_how_to_give_it() -> None:
+def test_no_source_is_no_login_and_an_adapter_that_needs_one_says_how_to_give_it() -> None:
     assert login(connection()) is None
     with pytest.raises(ConfigError, match=r"user_env.*password_env.*file.*netrc"):
         needed_login(connection())

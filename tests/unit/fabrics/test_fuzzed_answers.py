@@ -18,15 +18,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
+from campaign.emulators.control_planes.hardware import Rack
+from campaign.emulators.control_planes.server import Asked, Emulator, Reply, Server
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import Composition
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Fabric, Request, Selection
-from campaign.testbed.control_planes.hardware import Rack
-from campaign.testbed.control_planes.server import Asked, Dialect, Reply, Server
-from campaign.testbed.emulators import emulated_kinds, open_dialect, reached
 from tests.contract.fabric_fixtures import SYSTEMS, System
 
 LEASE = "demo.c.1"
@@ -75,11 +75,11 @@ def mutated(value: Any, chance: random.Random, rate: float) -> Any:
 
 
 class Mad:
-    """A dialect that does what it is asked, and answers something else. rate: of the parts of an answer; 1: all made up."""
+    """An emulator that does what it is asked, and answers something else. rate: of the parts of an answer; 1: all made up."""
 
-    def __init__(self, dialect: Dialect, seed: int, rate: float) -> None:
-        self.dialect = dialect
-        self.rack: Rack = dialect.rack
+    def __init__(self, emulator: Emulator, seed: int, rate: float) -> None:
+        self.emulator = emulator
+        self.rack: Rack = emulator.rack
         self.honest = False
         self.asked = 0
         self._chance = random.Random(seed)
@@ -87,7 +87,7 @@ class Mad:
 
     def answer(self, asked: Asked) -> Reply:
         self.asked += 1
-        told = self.dialect.answer(asked)
+        told = self.emulator.answer(asked)
         if self.honest:
             return told
         chance = self._chance
@@ -104,7 +104,7 @@ class Mad:
         return replace(told, body=mutated(told.body, chance, self._rate))
 
 
-@pytest.fixture(params=[*emulated_kinds(), "h3 memory"])
+@pytest.fixture(params=emulated_kinds())
 def kind(request: pytest.FixtureRequest) -> str:
     """What there is of adapters with an emulated control plane to them."""
     return str(request.param)
@@ -112,7 +112,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serves whatever dialect is put into it; its clients do not really wait, though the time of their operations goes by."""
+    """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
 
     def sleep(client: Client, seconds: float) -> None:
         if client.left_s() <= seconds or client._shared.until is None:
@@ -128,12 +128,12 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def _site(kind: str) -> System:
     """The example of a kind, with more devices than a lease asks for."""
     system = SYSTEMS[kind]
-    return replace(system, pool=tuple(replace(s, count=4) if s.kind in ("gpu", "memory") else s for s in system.pool))
+    return replace(system, pool=tuple(replace(s, count=4) if s.kind == "gpu" else s for s in system.pool))
 
 
-def _honest(kind: str) -> Dialect:
+def _honest(kind: str) -> Emulator:
     site = _site(kind)
-    return open_dialect(site.fabric, site.rack(), **site.variant)
+    return open_emulator(site.fabric, site.rack(), **site.variant)
 
 
 def _open(kind: str, server: Server, state_dir: Path) -> Fabric:
@@ -205,7 +205,7 @@ def _give_back(fabric: Fabric, mad: Mad, *, lied_to: bool) -> None:
 def run(kind: str, server: Server, state_dir: Path, seed: int, rate: float) -> None:
     """A lease with a control plane that is mad, and then, in another process, with one that is not."""
     mad = Mad(_honest(kind), seed, rate)
-    server.dialect = mad
+    server.emulator = mad
     server.log.clear()
     with closing(_open(kind, server, state_dir)) as sane:
         mad.honest = True

@@ -14,21 +14,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from campaign.emulators.catalog import reached
+from campaign.emulators.control_planes.h3 import Boxes, open_emulator
+from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
+from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.server import Server, WireFault
 from campaign.errors import FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request
-from campaign.lease.lifecycle import Lease, acquire, release
+from campaign.lease.lifecycle import HeldLease, acquire, release
 from campaign.lease.reconcile import reconcile
-from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.h3 import Boxes, open_dialect
-from campaign.testbed.control_planes.h3.box import ALLOCATION, RESOURCES
-from campaign.testbed.control_planes.hardware import rack
-from campaign.testbed.control_planes.server import Server
-from campaign.testbed.emulators import reached
 from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed
 
 HOSTS = tuple(HostSpec(f"host{number}", 8, 32.0) for number in range(1, 4))
@@ -40,14 +40,14 @@ class Falcon:
     """Two emulated boxes of three devices each, and an adapter for them."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        dialect = open_dialect(rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]), **options)
-        assert isinstance(dialect, Boxes)
-        self.dialect, self.directory = dialect, directory
-        self.server = Server(dialect)
+        emulator = open_emulator(rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]), **options)
+        assert isinstance(emulator, Boxes)
+        self.emulator, self.directory = emulator, directory
+        self.server = Server(emulator)
         self.fabric = self.open()
 
     def open(self, **options: Any) -> Any:
-        pool = tuple(PoolSpec("gpu", "a100", DEVICES // 2, drawer) for drawer in self.dialect.boxes)
+        pool = tuple(PoolSpec("gpu", "a100", DEVICES // 2, drawer) for drawer in self.emulator.boxes)
         quick = {"poll_s": 0, "request_s": 10.0, "operation_s": 30.0}
         return open_fabric(
             "h3", {**reached("h3", self.server), **quick, **options}, HOSTS, pool, self.directory / "state"
@@ -59,7 +59,7 @@ class Falcon:
 
     def attached(self) -> dict[str, str]:
         """Host by UUID, as it is."""
-        devices = self.dialect.rack.devices.values()
+        devices = self.emulator.rack.devices.values()
         return {f"GPU-{device.uuid}": device.attached_to for device in devices if device.attached_to}
 
     def has(self, composition: Composition) -> bool:
@@ -92,24 +92,24 @@ def request(name: str = "one", devices: int = 2, hosts: int = 1) -> Request:
 # -- faults on the wire --------------------------------------------------------------------------------------------------
 
 FAULTS = [
-    Fault("drop_before"),
-    Fault("drop_after"),
-    Fault("status", status=500),
-    Fault("status", status=503),
-    Fault("status_after", status=500, body="500"),
-    Fault("lie", body='{"action": "assign", "result": [ true ], "remark": "done"}'),
-    Fault("lie", body='{"action": "assign", "result": [ false ], "remark": "done"}'),
-    Fault("lie", status=204),
-    Fault("garbage"),
-    Fault("html"),
-    Fault("stale"),
+    WireFault("drop_before"),
+    WireFault("drop_after"),
+    WireFault("status", status=500),
+    WireFault("status", status=503),
+    WireFault("status_after", status=500, body="500"),
+    WireFault("lie", body='{"action": "assign", "result": [ true ], "remark": "done"}'),
+    WireFault("lie", body='{"action": "assign", "result": [ false ], "remark": "done"}'),
+    WireFault("lie", status=204),
+    WireFault("garbage"),
+    WireFault("html"),
+    WireFault("stale"),
 ]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.status}")
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
-    falcon: Callable[..., Falcon], fault: Fault, method: str
+    falcon: Callable[..., Falcon], fault: WireFault, method: str
 ) -> None:
     site = falcon()
     fabric = site.fabric
@@ -117,7 +117,7 @@ def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
     if method == "DELETE":
         fabric.compose(selection)
     where = ("GET", RESOURCES) if fault.kind == "stale" else (method, ALLOCATION)
-    site.server.faults.add(Fault(fault.kind, *where, 1, 0, fault.status, fault.body))
+    site.server.faults.add(WireFault(fault.kind, *where, 1, 0, fault.status, fault.body))
     try:
         fabric.compose(selection) if method == "POST" else fabric.release("one")
     except FabricError:
@@ -128,7 +128,7 @@ def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
     assert fabric.release("one") == ()
     assert site.attached() == {}
     assert not fabric.held()
-    assert site.dialect.violations == []
+    assert site.emulator.violations == []
 
 
 # -- what nobody has published -------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_lease_is_composed_and_released_whatever_a_box_does(
         assert len(lease.composition.devices) == 4
         assert release(site.fabric, lease, poll_s=0)["state"] == "RELEASED"
     assert set(site.attached()) <= set(before)
-    assert site.dialect.violations == []
+    assert site.emulator.violations == []
 
 
 @pytest.mark.parametrize("refusal", ["false", "true", "empty", "status", "text"])
@@ -170,16 +170,15 @@ def test_what_a_box_does_not_do_is_no_lease_whatever_it_answers(falcon: Callable
     selection = site.fabric.select(request("one", 3), site.fabric.inventory())
     with pytest.raises(FabricError):
         site.fabric.compose(selection)
-    composition = site.fabric.read_back("one")
-    assert composition is not None
+    composition = obtained(site.fabric)
     assert len(composition.devices) == len(site.attached()) < 3
     assert site.fabric.release("one") == ()
-    assert (site.attached(), site.dialect.violations) == ({}, [])
+    assert (site.attached(), site.emulator.violations) == ({}, [])
 
 
 def test_what_a_box_lists_and_the_host_does_not_see_is_no_lease(falcon: Callable[..., Falcon]) -> None:
     site = falcon()
-    for device in site.dialect.rack.devices.values():
+    for device in site.emulator.rack.devices.values():
         device.quirks.add("never_visible")
     with pytest.raises(FabricError, match="not see"):
         acquire(site.fabric, request(), site.directory / "leases", wait_s=0, poll_s=0, visible_s=0, attempts=1)
@@ -196,21 +195,21 @@ def test_a_device_that_is_not_listed_is_not_looked_for_under_a_number_that_may_b
     moved = {uuid for uuid, host in site.attached().items() if before[uuid] != host}
     composition = site.fabric.read_back("one")
     assert moved <= {str(d.host_id) for d in composition.devices} if composition else not moved
-    assert site.dialect.violations == []
+    assert site.emulator.violations == []
 
 
 def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Falcon]) -> None:
     site = falcon(login=True)
     with pytest.raises(FabricError, match="demands a login"):
         site.fabric.inventory()
-    assert site.dialect.violations == []
+    assert site.emulator.violations == []
 
 
 def test_a_power_cycle_that_frees_all_devices_is_noticed(falcon: Callable[..., Falcon]) -> None:
     site = falcon(persistent=False)
     site.fabric.compose(site.fabric.select(request(), site.fabric.inventory()))
     assert site.fabric.read_back("one") is not None  # may be what composing has just read
-    for box in site.dialect.boxes.values():
+    for box in site.emulator.boxes.values():
         box.power_cycle()
     composition = site.fabric.read_back("one")
     assert composition is None or not composition.devices
@@ -242,9 +241,9 @@ class Operations(RuleBasedStateMachine):
         if attached == "all":  # what is found may be moved, and what is detached is not listed
             options |= {"free_port": "no_record", "renumber_after": 0}
         self.site = Falcon(self.directory, refusal="true", attached=attached, **options)
-        self.found = {name: one.attached_to for name, one in self.site.dialect.rack.devices.items() if one.attached_to}
+        self.found = {name: one.attached_to for name, one in self.site.emulator.rack.devices.items() if one.attached_to}
         self.journals = self.directory / "leases"
-        self.leases: dict[str, Lease] = {}
+        self.leases: dict[str, HeldLease] = {}
         self.foreign: dict[str, str] = {}
         self.number = 0
         self.deadly: list[int] = []
@@ -257,7 +256,7 @@ class Operations(RuleBasedStateMachine):
                 self.deadly = [place + 1]
             else:
                 method = WRITES[(place + self.number) % 2]
-                self.site.server.faults.add(Fault(kind, method, ALLOCATION, 1, place, 500, ""))  # type: ignore[arg-type]
+                self.site.server.faults.add(WireFault(kind, method, ALLOCATION, 1, place, 500, ""))  # type: ignore[arg-type]
 
     def honest(self) -> None:
         self.site.server.faults.clear()
@@ -333,29 +332,30 @@ class Operations(RuleBasedStateMachine):
     def clean_up(self) -> None:
         with suppress(FabricError):
             reconcile(
-                self.site.fabric, self.journals, is_alive=lambda name: name in self.leases, dry_run=False, unjournaled=True,
+                self.site.fabric, self.journals, is_alive=lambda name: name in self.leases, dry_run=False,
+                unjournaled=["tester", "unknown"],
                 wait_s=0, poll_s=0,
             )  # fmt: skip
 
     @rule(device=st.integers(1, DEVICES), host=st.sampled_from([host.name for host in HOSTS]))
     def others_take(self, device: int, host: str) -> None:
         """Somebody else attaches what nobody has, and nobody has claimed."""
-        found = self.site.dialect.rack.devices[f"gpu{device}"]
+        found = self.site.emulator.rack.devices[f"gpu{device}"]
         claimed = {name.rpartition("/")[2] for tag in self.site.fabric.held().values() for name in tag.devices}
         if not self.found and found.attached_to is None and f"GPU-{found.uuid}" not in claimed:
-            self.site.dialect.rack.attach(found.name, host)
+            self.site.emulator.rack.attach(found.name, host)
             self.foreign[found.name] = host
 
     @precondition(lambda self: self.foreign)
     @rule(data=st.data())
     def others_give_back(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.foreign)))
-        self.site.dialect.rack.detach(name)
+        self.site.emulator.rack.detach(name)
         del self.foreign[name]
 
     @invariant()
     def nothing_was_sent_that_no_client_ever_sent(self) -> None:
-        assert self.site.dialect.violations == []
+        assert self.site.emulator.violations == []
 
     @invariant()
     def no_device_has_two_holders(self) -> None:
@@ -366,7 +366,7 @@ class Operations(RuleBasedStateMachine):
     @invariant()
     def what_others_attached_stays_where_it_is(self) -> None:
         for name, host in self.foreign.items():
-            assert self.site.dialect.rack.devices[name].attached_to == host
+            assert self.site.emulator.rack.devices[name].attached_to == host
 
     def teardown(self) -> None:
         if not hasattr(self, "site"):
@@ -380,13 +380,13 @@ class Operations(RuleBasedStateMachine):
             for _ in range(3):
                 self.clean_up()
                 with suppress(FabricError):
-                    self.site.fabric.clear()  # what was found on a host goes back to it
+                    self.site.fabric.bring_home()  # what was found on a host goes back to it
             held = {
-                n: one.attached_to for n, one in self.site.dialect.rack.devices.items() if one.attached_to is not None
+                n: one.attached_to for n, one in self.site.emulator.rack.devices.items() if one.attached_to is not None
             }
             assert held == (self.found or self.foreign)
             assert not self.site.fabric.held()
-            assert self.site.dialect.violations == []
+            assert self.site.emulator.violations == []
         finally:
             self.site.close()
             shutil.rmtree(self.directory)

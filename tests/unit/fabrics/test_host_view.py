@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from campaign.emulators.control_planes.hardware import rack
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
@@ -14,8 +15,8 @@ from campaign.fabrics.control_plane.protocol import View
 from campaign.fabrics.hardware import Composition, DeviceSpec, HostSpec
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.protocol import Request
-from campaign.testbed.control_planes.hardware import rack
 from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import MemoryPlane, RackAgent
 
 BUILT_IN = ("GPU-aaaa", "GPU-bbbb")
@@ -50,8 +51,7 @@ def fabric(plane: Silent, tmp_path: Path) -> ControlledFabric:
 def composed(fabric: ControlledFabric, *, local: int = 1) -> Composition:
     hybrid = configuration(devices_per_host=2 + local, local_devices_per_host=local, attach="hybrid")
     fabric.compose(fabric.select(Request("one", "demo", "tester", hybrid), fabric.inventory()))
-    found = fabric.read_back("one")
-    assert found is not None
+    found = obtained(fabric)
     return found
 
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.cell import Configuration
+from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.liqid import LiqidEmulator, open_emulator
+from campaign.emulators.control_planes.server import Asked, Server, WireFault
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
+from campaign.fabrics.adapters.liqid.snapshot import machine_name
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.dialects.liqid.parse import machine_name
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.protocol import Request, Selection, Tag
-from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.hardware import rack
-from campaign.testbed.control_planes.liqid import LiqidDialect, open_dialect
-from campaign.testbed.control_planes.server import Asked, Server
+from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 from tests.unit.fabrics import liqid_sdk
+from tests.unit.fabrics.bench import obtained
 
 BASE = "/liqid/api/v2/"
 LEASE = "demo.c.1"
@@ -32,37 +32,23 @@ NAME = machine_name(LEASE, "host1")
 TAG = Tag(LEASE, "demo", "tester", 1700000000.0, ())
 
 
-def configuration(**changes: Any) -> Configuration:
-    fields: dict[str, Any] = {
-        "name": "c",
-        "hosts": 1,
-        "devices_per_host": 2,
-        "local_devices_per_host": 0,
-        "devices_used": 2,
-        "device": "a100",
-        "attach": "fabric",
-        "storage": "local",
-    }
-    return Configuration(**(fields | changes))
-
-
 @dataclass
 class Site:
     """An emulated Matrix, and what it takes to open a fabric on it as often as needed."""
 
     server: Server
-    dialect: LiqidDialect
+    emulator: LiqidEmulator
     state_dir: Path
 
     def open(self, *, agent: bool = False, state: str = "state", **options: Any) -> ControlledFabric:
         given: dict[str, Any] = {
             "url": self.server.url,
-            "credentials": {"user_env": "LIQID_USER", "password_env": "LIQID_PASSWORD"},
+            "credentials": CREDENTIALS,
             "poll_s": 0.01,
         }
         if agent:
             given["agent"] = {"kind": "http", "url": self.server.url + "/_hosts/{host}/devices"}
-        hosts = tuple(HostSpec(name, 8, 32.0) for name in self.dialect.rack.hosts)
+        hosts = tuple(HostSpec(name, 8, 32.0) for name in self.emulator.rack.hosts)
         fabric = open_fabric("liqid", given | options, hosts, (), self.state_dir / state)
         assert isinstance(fabric, ControlledFabric)
         return fabric
@@ -73,41 +59,48 @@ class Site:
 
     def clean(self) -> bool:
         """Nothing of anybody's is anywhere."""
-        matrix = self.dialect.matrix
+        matrix = self.emulator.matrix
         devices = matrix.devices.values()
         return (
             matrix.quiet
             and not matrix.machines
-            and not self.dialect.violations
-            and len(self.dialect.rack.free()) == len(self.dialect.rack.devices)
+            and not self.emulator.violations
+            and len(self.emulator.rack.free()) == len(self.emulator.rack.devices)
             and all((device.group, device.machine, device.text) == (None, None, "") for device in devices)
         )
 
+    def composed(self, **options: Any) -> ControlledFabric:
+        """A fabric with a lease of one host and two devices."""
+        fabric = self.open(**options)
+        fabric.compose(selected(fabric))
+        return fabric
 
-@pytest.fixture
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIQID_USER", "campaign")
-    monkeypatch.setenv("LIQID_PASSWORD", "learn-2-compose")
+    def selecting(self, **changes: Any) -> tuple[ControlledFabric, Selection]:
+        fabric = self.open()
+        return fabric, selected(fabric, **changes)
+
+    def given_back(self, fabric: ControlledFabric) -> bool:
+        return fabric.release(LEASE) == () and self.clean()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """One for all tests: to end one takes longer than most of them."""
-    with Server(open_dialect(rack(["host1"], [])), tls=False) as server:
+    with Server(open_emulator(rack(["host1"], [])), tls=False) as server:
         yield server
 
 
 @pytest.fixture
-def serve(credentials: None, server: Server, tmp_path: Path) -> Callable[..., Site]:
+def serve(server: Server, tmp_path: Path) -> Callable[..., Site]:
     """Put a new Matrix behind the server, instead of the last one."""
 
     def served(gpus: int = 4, drives: int = 0, hosts: int = 2, **behaviour: Any) -> Site:
         devices = [("gpu", "a100", gpus)] + ([("nvme", "ssd", drives)] if drives else [])
-        dialect = open_dialect(rack([f"host{n}" for n in range(1, hosts + 1)], devices), **behaviour)
-        server.dialect = dialect
+        emulator = open_emulator(rack([f"host{n}" for n in range(1, hosts + 1)], devices), **behaviour)
+        server.emulator = emulator
         server.faults.clear()
         server.log.clear()
-        return Site(server, dialect, tmp_path)
+        return Site(server, emulator, tmp_path)
 
     return served
 
@@ -118,7 +111,7 @@ def site(serve: Callable[..., Site]) -> Site:
 
 
 def selected(fabric: ControlledFabric, lease_id: str = LEASE, **changes: Any) -> Selection:
-    request = Request(lease_id, "demo", "tester", configuration(**changes))
+    request = Request(lease_id, "demo", "tester", configuration(**{"devices_per_host": 2} | changes))
     return fabric.select(request, fabric.inventory())
 
 
@@ -190,8 +183,7 @@ RELEASE = [
 
 
 def test_composing_and_releasing_send_exactly_the_requests_of_the_sdk(site: Site) -> None:
-    fabric = site.open()
-    selection = selected(fabric)
+    fabric, selection = site.selecting()
     site.server.log.clear()
     fabric.compose(selection)
     assert [told(asked) for asked in site.server.log] == COMPOSE
@@ -219,8 +211,7 @@ def test_every_request_is_one_of_the_vendors_client(serve: Callable[..., Site]) 
 def test_peer_to_peer_is_set_once_and_read_back(serve: Callable[..., Site]) -> None:
     """After the devices are connected, since a machine needs two of them; a retry finds it set."""
     site = serve()
-    fabric = site.open()
-    selection = selected(fabric, attach="fabric-p2p")
+    fabric, selection = site.selecting(attach="fabric-p2p")
     composing, _ = fabric.rehearse(selection)
     site.server.log.clear()
     fabric.compose(selection)
@@ -230,29 +221,25 @@ def test_peer_to_peer_is_set_once_and_read_back(serve: Callable[..., Site]) -> N
     told = site.changes()[-1]
     liqid_sdk.read(told.body, liqid_sdk.shapes_of("POST", "machine/p2p")[0], "machine/p2p")
     assert told.body["p2p"] == "on"
-    composition = fabric.read_back(LEASE)
-    assert composition is not None
+    composition = obtained(fabric, LEASE)
     assert composition.mismatches(selection.request.configuration) == ()
     assert composition.document()["hosts"][0]["p2p"] is True
     fabric.compose(selection)
     assert site.changes()[-1] is told
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site]) -> None:
     """A Matrix that says yes and does nothing gives no lease; where somebody else has set it, runs are flagged."""
     site = serve()
     fabric = site.open()
-    asked, plain = configuration(attach="fabric-p2p"), configuration()
+    asked, plain = configuration(devices_per_host=2, attach="fabric-p2p"), configuration(devices_per_host=2)
     fabric.compose(selected(fabric, attach="fabric-p2p"))
-    site.dialect.matrix.machine(1).p2p = "off"
-    composition = fabric.read_back(LEASE)
-    assert composition is not None
+    site.emulator.matrix.machine(1).p2p = "off"
+    composition = obtained(fabric, LEASE)
     assert composition.shortfall(asked) == ("host1: peer-to-peer through the fabric is not on",)
-    site.dialect.matrix.machine(1).p2p = "on"
-    composition = fabric.read_back(LEASE)
-    assert composition is not None
+    site.emulator.matrix.machine(1).p2p = "on"
+    composition = obtained(fabric, LEASE)
     assert composition.shortfall(plain) == ()
     assert composition.mismatches(plain) == ("host1: peer-to-peer is on, not requested",)
     assert fabric.release(LEASE) == ()
@@ -260,13 +247,11 @@ def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site
 
 def test_a_refusal_of_peer_to_peer_is_no_lease(serve: Callable[..., Site]) -> None:
     site = serve()
-    fabric = site.open()
-    selection = selected(fabric, attach="fabric-p2p")
-    site.server.faults.add(Fault("status", "POST", "*/machine/p2p", status=422))
+    fabric, selection = site.selecting(attach="fabric-p2p")
+    site.server.faults.add(WireFault("status", "POST", "*/machine/p2p", status=422))
     with pytest.raises(PartialFailure, match="machine/p2p"):
         fabric.compose(selection)
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 def test_objects_are_echoed_whole_and_a_new_machine_is_as_the_sdk_makes_it(site: Site) -> None:
@@ -304,8 +289,7 @@ def test_logging_in_is_delete_then_post_with_basic_and_the_key_alone_afterwards(
 
 def test_a_dry_run_prints_the_requests_that_are_then_sent(serve: Callable[..., Site]) -> None:
     site = serve(gpus=8)
-    fabric = site.open()
-    selection = selected(fabric, hosts=2)
+    fabric, selection = site.selecting(hosts=2)
     composing, releasing = fabric.rehearse(selection)
     assert site.changes() == []
     fabric.compose(selection)
@@ -344,14 +328,13 @@ def test_what_is_composed_is_there_at_both_ends_and_gone_after_release(
     site = serve(gpus=4, drives=2, **behaviour)
     fabric = site.open(agent=True)
     before = fabric.inventory()
-    wanted = configuration(storage="fabric-nvme")
+    wanted = configuration(devices_per_host=2, storage="fabric-nvme")
     selection = selected(fabric, storage="fabric-nvme")
     fabric.compose(selection)
-    composition = fabric.read_back(LEASE)
-    assert composition is not None
+    composition = obtained(fabric, LEASE)
     assert composition.mismatches(wanted) == ()
     assert fabric.host_sees(composition) == set(selection.ids)
-    assert {device.name for device in site.dialect.rack.attached("host1")} == set(selection.ids)
+    assert {device.name for device in site.emulator.rack.attached("host1")} == set(selection.ids)
     assert fabric.held()[LEASE].campaign == "demo"
     assert fabric.release(LEASE) == ()
     assert fabric.inventory() == before
@@ -361,19 +344,18 @@ def test_what_is_composed_is_there_at_both_ends_and_gone_after_release(
 def test_a_lease_of_two_hosts_has_a_machine_each(site: Site) -> None:
     fabric = site.open()
     fabric.compose(selected(fabric, hosts=2))
-    names = {machine.name for machine in site.dialect.matrix.machines.values()}
+    names = {machine.name for machine in site.emulator.matrix.machines.values()}
     assert names == {machine_name(LEASE, "host1"), machine_name(LEASE, "host2")}
-    assert {host: len(site.dialect.rack.attached(host)) for host in ("host1", "host2")} == {"host1": 2, "host2": 2}
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert {host: len(site.emulator.rack.attached(host)) for host in ("host1", "host2")} == {"host1": 2, "host2": 2}
+    assert site.given_back(fabric)
 
 
 def test_a_host_is_its_compute_device_and_models_are_renamed(serve: Callable[..., Site]) -> None:
     site = serve(computes={"host1": "pcpu0", "host2": "pcpu1"})
     fabric = site.open(hosts={"host1": "pcpu0", "host2": "pcpu1"}, models={"a100": "a100-40gb"})
     fabric.compose(selected(fabric, device="a100-40gb"))
-    assert site.dialect.matrix.devices["pcpu0"].machine == 1
-    assert site.dialect.rack.attached("host1")
+    assert site.emulator.matrix.devices["pcpu0"].machine == 1
+    assert site.emulator.rack.attached("host1")
 
 
 def test_a_host_whose_compute_device_is_not_there_says_so(site: Site) -> None:
@@ -392,9 +374,9 @@ def test_hosts_are_powered_as_the_mode_of_attachment_says(
     fabric = site.open(attach_mode=mode)
     assert fabric.capabilities().attach_mode == mode
     fabric.compose(selected(fabric))
-    assert [what for what, _, _ in site.dialect.power] == after
+    assert [what for what, _, _ in site.emulator.power] == after
     fabric.release(LEASE)
-    assert site.dialect.power == [(what, 1, 1) for what in after + before]
+    assert site.emulator.power == [(what, 1, 1) for what in after + before]
     assert site.clean()
 
 
@@ -403,8 +385,7 @@ def test_a_matrix_that_renames_machines_is_refused_and_keeps_nothing(serve: Call
     fabric = site.open()
     with pytest.raises(Incompatible, match=rf"calls machine {NAME}, which it made, '{NAME[:8]}'"):
         fabric.compose(selected(fabric))
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 # -- options ------------------------------------------------------------------------------------------------------------------
@@ -426,15 +407,14 @@ def test_a_missing_group_is_named_before_anything_is_changed_or_made_where_that_
     assert site.changes() == []
     willing = site.open(create_group=True, state="other")
     willing.compose(selected(willing))
-    assert site.dialect.matrix.group(2).name == "campaign"
-    assert willing.release(LEASE) == ()
-    assert site.clean()
+    assert site.emulator.matrix.group(2).name == "campaign"
+    assert site.given_back(willing)
 
 
 def test_wrong_credentials_are_told_with_the_user_and_never_the_password(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LIQID_PASSWORD", "not-it-at-all")
+    monkeypatch.setenv("FABRIC_PASSWORD", "not-it-at-all")
     with pytest.raises(FabricError, match=r"login as 'campaign'.*Bad credentials") as caught:
         site.open().inventory()
     assert "not-it-at-all" not in str(caught.value)
@@ -446,13 +426,11 @@ def test_without_credentials_the_ways_to_give_them_are_told(site: Site) -> None:
 
 
 def test_a_session_that_ended_is_begun_again_and_nothing_is_sent_twice(site: Site) -> None:
-    fabric = site.open()
-    selection = selected(fabric)
-    site.dialect.expire()
+    fabric, selection = site.selecting()
+    site.emulator.expire()
     fabric.compose(selection)
-    site.dialect.expire()
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    site.emulator.expire()
+    assert site.given_back(fabric)
 
 
 def test_processes_that_end_each_others_sessions_all_get_on(serve: Callable[..., Site]) -> None:
@@ -480,7 +458,7 @@ def test_processes_that_end_each_others_sessions_all_get_on(serve: Callable[...,
 
 def foreign_machine(site: Site, *devices: str, name: str = "production") -> int:
     """A machine that somebody else made in a group of his, with devices connected."""
-    matrix = site.dialect.matrix
+    matrix = site.emulator.matrix
     group = matrix.add_group(len(matrix.groups) + 1, f"group of {name}")
     number = max(matrix.machines, default=40) + 1
     matrix.add_machine(number, group.number, name, name)
@@ -497,7 +475,7 @@ def foreign_machine(site: Site, *devices: str, name: str = "production") -> int:
 
 def test_machines_and_groups_of_others_hold_what_is_in_them(site: Site) -> None:
     foreign_machine(site, "host1", "gpu1")
-    matrix = site.dialect.matrix
+    matrix = site.emulator.matrix
     matrix.edit_pool(1)
     matrix.pool(1, "gpu2", add=True)
     matrix.finish_pool(1, keep=True)
@@ -508,24 +486,22 @@ def test_machines_and_groups_of_others_hold_what_is_in_them(site: Site) -> None:
     assert shown["gpu3"] == (None, None, "free")
     assert {host.name: host.holder for host in inventory.hosts} == {"host1": "machine production", "host2": None}
     with pytest.raises(Conflict, match="machine production"):
-        selected(site.open(), hosts=2, devices_per_host=1, devices_used=1)
+        selected(site.open(), hosts=2, devices_per_host=1)
 
 
 def test_what_somebody_took_between_choosing_and_composing_is_not_touched(site: Site) -> None:
-    fabric = site.open()
-    selection = selected(fabric)
+    fabric, selection = site.selecting()
     number = foreign_machine(site, "host1", "gpu1")
     with pytest.raises(Conflict, match="machine production"):
         fabric.compose(selection)
     assert site.changes() == []
-    assert site.dialect.matrix.machines[number].name == "production"
+    assert site.emulator.matrix.machines[number].name == "production"
     assert fabric.held() == {}
 
 
 def test_only_ours_leaves_our_group_and_our_machine(site: Site) -> None:
-    fabric = site.open()
-    fabric.compose(selected(fabric))
-    matrix = site.dialect.matrix
+    fabric = site.composed()
+    matrix = site.emulator.matrix
     matrix.edit_pool(1)
     for name in ("gpu3", "gpu4"):
         matrix.pool(1, name, add=True)
@@ -549,10 +525,9 @@ def test_only_ours_leaves_our_group_and_our_machine(site: Site) -> None:
 
 
 def test_text_that_somebody_wrote_on_a_device_is_kept_and_comes_back(site: Site) -> None:
-    matrix = site.dialect.matrix
+    matrix = site.emulator.matrix
     matrix.devices["gpu1"].text = "reseat me | often"
-    fabric = site.open()
-    fabric.compose(selected(fabric))
+    fabric = site.composed()
     assert matrix.devices["gpu1"].text.startswith("reseat me | often | composable-campaign lease=")
     assert set(fabric.held()[LEASE].devices) == {"gpu1", "gpu2"}
     assert fabric.release(LEASE) == ()
@@ -560,20 +535,17 @@ def test_text_that_somebody_wrote_on_a_device_is_kept_and_comes_back(site: Site)
 
 
 def test_a_lease_whose_state_file_is_lost_is_found_and_released_by_its_marks(site: Site) -> None:
-    fabric = site.open()
-    fabric.compose(selected(fabric))
+    site.composed()
     stranger = site.open(state="elsewhere")
     assert set(stranger.held()[LEASE].devices) == {"gpu1", "gpu2"}
     with pytest.raises(Conflict, match=LEASE):
-        selected(stranger, "other", hosts=2, devices_per_host=1, devices_used=1)
-    assert stranger.release(LEASE) == ()
-    assert site.clean()
+        selected(stranger, "other", hosts=2, devices_per_host=1)
+    assert site.given_back(stranger)
 
 
 def test_a_device_that_was_moved_away_loses_our_mark_and_nothing_else(site: Site) -> None:
-    fabric = site.open()
-    fabric.compose(selected(fabric))
-    matrix = site.dialect.matrix
+    fabric = site.composed()
+    matrix = site.emulator.matrix
     matrix.remove_machine(1)
     matrix.edit_pool(1)
     for name in ("gpu1", "host1"):
@@ -588,21 +560,18 @@ def test_a_device_that_was_moved_away_loses_our_mark_and_nothing_else(site: Site
     gpu1 = matrix.devices["gpu1"]
     assert (matrix.machines[gpu1.machine or 0].name, gpu1.text) == ("production", "")
     assert matrix.devices["gpu2"].group is None
-    assert [device.name for device in site.dialect.rack.attached("host1")] == ["gpu1"]
+    assert [device.name for device in site.emulator.rack.attached("host1")] == ["gpu1"]
 
 
 def test_ends_that_disagree_are_unknown_and_never_a_verified_lease(site: Site) -> None:
-    fabric = site.open()
-    selection = selected(fabric)
+    fabric, selection = site.selecting()
     fabric.compose(selection)
     details = '{"response": {"code": 0, "errors": null, "data": [{"mach_id": 1, "gpu-count": 1}]}}'
-    site.server.faults.add(Fault("lie", "GET", "*/machine/details/1", times=-1, body=details))
+    site.server.faults.add(WireFault("lie", "GET", "*/machine/details/1", times=-1, body=details))
     assert {device.state for device in fabric.inventory().devices[:2]} == {"unknown"}
-    composition = fabric.read_back(LEASE)
-    assert composition is not None
-    assert composition.shortfall(configuration()) == ("host1: 0 devices obtained, 2 requested",)
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    composition = obtained(fabric, LEASE)
+    assert composition.shortfall(configuration(devices_per_host=2)) == ("host1: 0 devices obtained, 2 requested",)
+    assert site.given_back(fabric)
 
 
 # -- one at a time ------------------------------------------------------------------------------------------------------------
@@ -610,9 +579,8 @@ def test_ends_that_disagree_are_unknown_and_never_a_verified_lease(site: Site) -
 
 @pytest.mark.parametrize("edited", ["the group", "another machine"])
 def test_an_edit_of_somebody_else_is_busy_names_him_and_everything_is_taken_back(edited: str, site: Site) -> None:
-    matrix = site.dialect.matrix
-    fabric = site.open()
-    selection = selected(fabric, devices_per_host=1, devices_used=1)
+    matrix = site.emulator.matrix
+    fabric, selection = site.selecting(devices_per_host=1)
     if edited == "the group":
         matrix.edit_pool(1)
     else:
@@ -633,63 +601,54 @@ def test_an_edit_of_somebody_else_is_busy_names_him_and_everything_is_taken_back
 
 
 def test_a_group_that_is_edited_makes_a_release_busy_and_the_next_one_goes_on(site: Site) -> None:
-    fabric = site.open()
-    fabric.compose(selected(fabric))
-    stranger, matrix = site.open(state="elsewhere"), site.dialect.matrix
+    site.composed()
+    stranger, matrix = site.open(state="elsewhere"), site.emulator.matrix
     matrix.edit_pool(1)
     with pytest.raises(Busy):
         stranger.release(LEASE)
     assert matrix.group(1).editing
     matrix.finish_pool(1, keep=False)
-    assert stranger.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(stranger)
 
 
 def test_a_refusal_within_an_edit_cancels_it_and_says_which_devices(site: Site) -> None:
-    fabric = site.open()
-    selection = selected(fabric)
+    fabric, selection = site.selecting()
     error = '{"response": {"code": 17, "errors": [{"code": 17, "message": "lane is down", "type": "E"}], "data": null}}'
-    site.server.faults.add(Fault("lie", "POST", "*/relate/gpu", after=1, body=error))
+    site.server.faults.add(WireFault("lie", "POST", "*/relate/gpu", after=1, body=error))
     with pytest.raises(PartialFailure, match="lane is down") as caught:
         fabric.compose(selection)
     assert (caught.value.done, set(caught.value.failed)) == ((), set(selection.ids))
-    assert site.dialect.matrix.quiet
+    assert site.emulator.matrix.quiet
     assert told(site.changes()[-1]).startswith("POST fabric/edit/cancel")
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 def test_the_second_machine_failing_leaves_the_first_one_done(site: Site) -> None:
-    fabric = site.open()
-    selection = selected(fabric, hosts=2)
-    site.server.faults.add(Fault("status", "POST", "*/relate/compute", after=1, status=422))
+    fabric, selection = site.selecting(hosts=2)
+    site.server.faults.add(WireFault("status", "POST", "*/relate/compute", after=1, status=422))
     with pytest.raises(PartialFailure) as caught:
         fabric.compose(selection)
     first = next(host for host in selection.hosts if host.host == "host1")
     assert set(caught.value.done) == set(first.ids)
     assert set(caught.value.failed) == set(selection.ids) - set(first.ids)
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 def test_an_error_while_reprogramming_is_an_unknown_outcome(serve: Callable[..., Site]) -> None:
     site = serve()
-    fabric = site.open()
-    selection = selected(fabric)
-    site.server.faults.add(Fault("status", "POST", "*/fabric/reprogram", status=400))
+    fabric, selection = site.selecting()
+    site.server.faults.add(WireFault("status", "POST", "*/fabric/reprogram", status=400))
     with pytest.raises(OutcomeUnknown, match="reprogram"):
         fabric.compose(selection)
-    assert site.dialect.matrix.quiet
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.emulator.matrix.quiet
+    assert site.given_back(fabric)
 
 
 @pytest.mark.parametrize("end", ["404", "SUCCESS"])
 def test_what_is_done_by_and_by_is_waited_for(end: str, serve: Callable[..., Site]) -> None:
     site = serve(async_polls=3, async_end=end)
-    fabric = site.open()
-    fabric.compose(selected(fabric))
-    assert len(site.dialect.rack.attached("host1")) == 2
+    site.composed()
+    assert len(site.emulator.rack.attached("host1")) == 2
     polls = [asked for asked in site.server.log if asked.path.startswith(BASE + "async/")]
     assert len(polls) == 2 * 4
 
@@ -699,7 +658,7 @@ def test_what_fails_by_and_by_is_refused(serve: Callable[..., Site]) -> None:
     fabric = site.open()
     with pytest.raises(PartialFailure, match="pool/done: failed: the switch did not answer"):
         fabric.compose(selected(fabric))
-    assert site.dialect.rack.changes == 0
+    assert site.emulator.rack.changes == 0
 
 
 def test_what_never_ends_is_unknown_when_the_time_of_the_operation_is_over(
@@ -762,13 +721,11 @@ def test_a_composition_that_was_killed_is_gone_on_with_or_released(
         heir = site.open(state=f"state{goes_on}")
         if goes_on:
             heir.compose(selection)
-            composition = heir.read_back(LEASE)
-            assert composition is not None
-            assert composition.mismatches(configuration()) == ()
-            assert len(site.dialect.rack.attached("host1")) == 2
-            assert site.dialect.matrix.quiet
-        assert heir.release(LEASE) == ()
-        assert site.clean()
+            composition = obtained(heir, LEASE)
+            assert composition.mismatches(configuration(devices_per_host=2)) == ()
+            assert len(site.emulator.rack.attached("host1")) == 2
+            assert site.emulator.matrix.quiet
+        assert site.given_back(heir)
 
 
 @pytest.mark.parametrize("number", range(1, len(RELEASING)))
@@ -782,21 +739,20 @@ def test_a_release_that_was_killed_is_found_and_gone_on_with(
         first.release(LEASE)
     heir = site.open()
     assert LEASE in heir.held()
-    assert heir.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(heir)
 
 
-def fault(kind: str, request: str) -> Fault:
+def fault(kind: str, request: str) -> WireFault:
     method, path = request.split()
     target: dict[str, Any] = {"method": method, "path": f"*/{path}"}
     body = '{"response": {"code": 9, "errors": [{"code": 9, "message": "%s", "type": "E"}], "data": []}}'
     match kind:
         case "refused":
-            return Fault("lie", **target, body=body % "not now")
+            return WireFault("lie", **target, body=body % "not now")
         case "busy":
-            return Fault("lie", **target, body=body % "Machine 0x0077 is already being edited")
+            return WireFault("lie", **target, body=body % "Machine 0x0077 is already being edited")
         case _:
-            return Fault(kind, **target)  # type: ignore[arg-type]
+            return WireFault(kind, **target)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -804,8 +760,7 @@ def fault(kind: str, request: str) -> Fault:
 def test_a_fault_while_composing_never_makes_a_false_lease_and_leaks_nothing(
     request_: str, kind: str, site: Site
 ) -> None:
-    fabric = site.open()
-    selection = selected(fabric)
+    fabric, selection = site.selecting()
     site.server.faults.add(fault(kind, request_))
     outcome: FabricError | None = None
     try:
@@ -813,8 +768,8 @@ def test_a_fault_while_composing_never_makes_a_false_lease_and_leaks_nothing(
     except FabricError as error:
         outcome = error
     composition = fabric.read_back(LEASE)
-    attached = {device.name for device in site.dialect.rack.attached("host1")}
-    if composition is not None and composition.mismatches(configuration()) == ():
+    attached = {device.name for device in site.emulator.rack.attached("host1")}
+    if composition is not None and composition.mismatches(configuration(devices_per_host=2)) == ():
         assert attached == set(selection.ids)
     if isinstance(outcome, Busy | Conflict):
         assert fabric.held() == {}
@@ -823,8 +778,7 @@ def test_a_fault_while_composing_never_makes_a_false_lease_and_leaks_nothing(
         assert isinstance(outcome, OutcomeUnknown)
     elif kind != "lie":
         assert isinstance(outcome, Busy if kind == "busy" else PartialFailure)
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -832,15 +786,13 @@ def test_a_fault_while_composing_never_makes_a_false_lease_and_leaks_nothing(
 def test_a_fault_while_releasing_is_told_and_the_next_release_leaves_nothing(
     request_: str, kind: str, site: Site
 ) -> None:
-    fabric = site.open()
-    fabric.compose(selected(fabric))
+    fabric = site.composed()
     site.server.faults.add(fault(kind, request_))
     stuck: tuple[str, ...] = ("it raised",)
     with suppress(FabricError):
         stuck = fabric.release(LEASE)
     assert site.clean() or (stuck and LEASE in fabric.held())
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -855,20 +807,18 @@ def test_a_fault_while_logging_in_changes_nothing_and_the_next_one_does(method: 
 
 
 def test_an_old_answer_about_devices_never_takes_a_mark_from_what_is_still_in_the_group(site: Site) -> None:
-    fabric = site.open()
-    fabric.compose(selected(fabric))
-    site.server.faults.add(Fault("stale", "GET", "*/predevice", after=1))
+    fabric = site.composed()
+    site.server.faults.add(WireFault("stale", "GET", "*/predevice", after=1))
     stuck = fabric.release(LEASE)
     assert set(stuck) == {"gpu1", "gpu2", "host1"}
     assert LEASE in fabric.held()
-    assert fabric.release(LEASE) == ()
-    assert site.clean()
+    assert site.given_back(fabric)
 
 
 @pytest.mark.parametrize("kind", ["html", "garbage"])
 def test_a_list_that_is_none_is_no_empty_pool(kind: str, site: Site) -> None:
     fabric = site.open(operation_s=0.2)
-    site.server.faults.add(Fault(kind, "GET", "*/predevice", times=-1))  # type: ignore[arg-type]
+    site.server.faults.add(WireFault(kind, "GET", "*/predevice", times=-1))  # type: ignore[arg-type]
     with pytest.raises(FabricError):
         fabric.inventory()
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from campaign.fabrics.adapters.liqid import snapshot as parse
+from campaign.fabrics.adapters.liqid.attach import plan
+from campaign.fabrics.adapters.liqid.control_plane import shown
+from campaign.fabrics.adapters.liqid.snapshot import Snapshot, assemble
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.ownership import distinct
 from campaign.fabrics.control_plane.protocol import Change
-from campaign.fabrics.dialects.liqid import parse
-from campaign.fabrics.dialects.liqid.attach import plan
-from campaign.fabrics.dialects.liqid.control_plane import shown
-from campaign.fabrics.dialects.liqid.snapshot import Snapshot, assemble
 from campaign.fabrics.errors import Conflict, NoMatch, ProtocolViolation
 from campaign.fabrics.protocol import Tag
 from campaign.fabrics.state_file import State

@@ -16,8 +16,9 @@ from campaign.fabrics.banks import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.hardware import Device, DeviceSpec, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.protocol import Request, Selection
-from campaign.fabrics.simulated import Options, SimulatedFabric
+from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.bench import obtained
 
 
 def system(
@@ -26,7 +27,7 @@ def system(
     devices = (DeviceSpec("gpu", "a100", own), DeviceSpec("nvme", "ssd", 1)) if own else ()
     specs = [HostSpec(f"host{number}", 4, 16.0, devices) for number in range(1, hosts + 1)]
     options = {"chassis": [{"name": "f", "drawers": drawers}]} if drawers else {}
-    return SimulatedFabric(Options.model_validate(options), specs, pool, tmp_path)
+    return SimulatedFabric(SimulatedOptions.model_validate(options), specs, pool, tmp_path)
 
 
 def select(
@@ -151,7 +152,7 @@ def test_what_could_ever_fit_is_told_by_the_freed_inventory(tmp_path: Path) -> N
 
 def test_a_large_system_is_refused_quickly(tmp_path: Path) -> None:
     hosts = [HostSpec(f"host{number}", 4, 16.0) for number in range(32)]
-    options = Options.model_validate({"chassis": [{"name": f"f{number}"} for number in range(8)]})
+    options = SimulatedOptions.model_validate({"chassis": [{"name": f"f{number}"} for number in range(8)]})
     fabric = SimulatedFabric(options, hosts, [PoolSpec("gpu", "a100", 64)], tmp_path)
     # 64 devices in 4 of 8 chassis: 16 hosts reach them, which an exhaustive search over 32 hosts would not find out.
     assert len(select(fabric, configuration(hosts=16, devices_per_host=4)).ids) == 64
@@ -182,7 +183,7 @@ def solvable(wanted: Configuration, first: int, second: int) -> bool:
 def test_a_placement_is_found_exactly_when_there_is_one(hosts: int, per_host: int, first: int, second: int) -> None:
     pool = [PoolSpec("gpu", "a100", count, f"drawer{n}") for n, count in ((1, first), (2, second)) if count]
     specs = [HostSpec(f"host{number}", 4, 16.0) for number in range(1, 5)]
-    fabric = SimulatedFabric(Options(), specs, pool, Path("/nowhere"))
+    fabric = SimulatedFabric(SimulatedOptions(), specs, pool, Path("/nowhere"))
     wanted = configuration(hosts=hosts, devices_per_host=per_host)
     try:
         selection = select(fabric, wanted)
@@ -228,8 +229,7 @@ def test_each_host_gets_what_it_is_to_have(tmp_path: Path) -> None:
         (len(host.local), sorted(models[name] for name in host.fabric), len(host.storage)) for host in selection.hosts
     ] == [(0, ["a100"], 1), (2, ["a100"] * 3, 1), (1, ["a100", "t4", "t4"], 1)]
     fabric.compose(selection)
-    composition = fabric.read_back("lease")
-    assert composition is not None
+    composition = obtained(fabric, "lease")
     assert composition.mismatches(wanted) == ()
     other = unequal((2, 3), (0, 1), HostShape((Devices("a100", 1, 2), Devices("t4", 0, 1)), 4), storage="nvme")
     assert composition.mismatches(other) == (

@@ -22,10 +22,11 @@ from campaign.fabrics.launch_prefix import Given, Launch, decimal, exact, given
 from campaign.fabrics.prefix import RULE
 from campaign.fabrics.protocol import Fabric, Request
 from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.bench import obtained
 
-BITFUSION = {"prefix": ["bitfusion", "run", "-n", "{devices}", "-p", "{fraction}", "--"]}
-VIRTUAL = {"device": "virtual", "of": "native", **BITFUSION}
-LENT = {"device": "virtual", "where": "pool", **BITFUSION}
+LEND = {"prefix": ["lend", "{devices}", "{fraction}", "--"]}
+VIRTUAL = {"device": "virtual", "of": "native", **LEND}
+LENT = {"device": "virtual", "where": "pool", **LEND}
 VISIBLE = {"environment": {"CUDA_VISIBLE_DEVICES": "{ids}"}}
 
 
@@ -68,8 +69,7 @@ def shape(name: str, local: int, remote: int, model: str = "virtual", hosts: int
 
 def composed(fabric: Fabric, lease: str, wanted: Configuration, **more: Any) -> Composition:
     fabric.compose(fabric.select(Request(lease, "demo", "me", wanted, **more), fabric.inventory()))
-    composition = fabric.read_back(lease)
-    assert composition is not None
+    composition = obtained(fabric, lease)
     assert composition.mismatches(wanted) == ()
     return composition
 
@@ -153,8 +153,8 @@ def test_no_device_is_used_twice_by_one_lease_and_no_host_borrows_from_itself(tm
 def test_parts_of_a_remote_device_keep_it_from_other_leases_in_every_form(tmp_path: Path) -> None:
     fabric = opened(
         tmp_path,
-        {"device": "whole", **BITFUSION},
-        {"device": "quarter", "of": "whole", "fraction": "5/20", **BITFUSION},
+        {"device": "whole", **LEND},
+        {"device": "quarter", "of": "whole", "fraction": "5/20", **LEND},
         pool=(PoolSpec("gpu", "whole", 2, "server1"), PoolSpec("gpu", "quarter", 2, "server1")),
     )
     assert sum(device.model == "quarter" for device in fabric.inventory().devices) == 8
@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused_in_words(tmp_path: Path, said: str, opening: 
 
 def launch(number: int = 0, **changes: Any) -> Launch:
     fields: dict[str, Any] = {
-        "prefix": ("bitfusion", "run", "-n", "{devices}", "-p", "{fraction}", "-l", "{servers}", "--"),
+        "prefix": ("lend", "-n", "{devices}", "-p", "{fraction}", "-l", "{servers}", "--"),
         "environment": {"VISIBLE": "{host}:{ids}", "PERCENT": "{percent}%{{}}"},
         "fraction": "1/4",
         "device": f"server1/gpu{number}",
@@ -233,10 +233,10 @@ def launch(number: int = 0, **changes: Any) -> Launch:
 
 def test_a_process_is_given_what_its_devices_need() -> None:
     assert given([launch()], "host1") == Given(
-        ("bitfusion", "run", "-n", "1", "-p", "0.25", "-l", "server1", "--"), {"VISIBLE": "host1:0", "PERCENT": "25%{}"}
+        ("lend", "-n", "1", "-p", "0.25", "-l", "server1", "--"), {"VISIBLE": "host1:0", "PERCENT": "25%{}"}
     )
     several = given([launch(0), launch(0), launch(1, server="server2")], "host1")
-    assert several.prefix[3::2] == ("3", "0.25", "server1,server2")
+    assert several.prefix[2::2] == ("3", "0.25", "server1,server2")
     assert several.environment["VISIBLE"] == "host1:0,1"
     assert given([None, None], "host1") == given([], "host1") == Given()
 
@@ -268,6 +268,6 @@ def test_a_composition_survives_its_document_and_one_without_launches_is_as_befo
 def test_what_was_never_tried_on_the_real_thing_says_so(tmp_path: Path) -> None:
     able = lenders(tmp_path, hosts=3, each=2).capabilities()
     assert not able.verified
-    assert "Bitfusion" in able.note
+    assert "nothing is attached" in able.note
     # Its own, and what the others lend.
     assert able.max_devices_per_host == 2 + 4

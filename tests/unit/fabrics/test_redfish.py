@@ -8,27 +8,18 @@ from typing import Any
 
 import pytest
 
+from campaign.emulators.control_planes.hardware import RackHost, rack
+from campaign.emulators.control_planes.server import FaultKind, WireFault
 from campaign.errors import FabricError
+from campaign.fabrics.adapters.redfish.answers import Missing
+from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
 from campaign.fabrics.control_plane.protocol import Change
-from campaign.fabrics.dialects.redfish.answers import Missing
-from campaign.fabrics.dialects.redfish.options import Options
-from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, PartialFailure
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request, Tag
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
-from campaign.testbed.control_planes.faults import Fault, FaultKind
-from campaign.testbed.control_planes.hardware import RackHost, rack
-from campaign.testbed.control_planes.redfish import Variant
-from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, PEERS, SYSTEMS, USER, bench, foreign, meanwhile, wanted
-
-
-@pytest.fixture(autouse=True)
-def login(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(USER, "campaign")
-    monkeypatch.setenv(PASSWORD, Variant().password)
-
+from tests.unit.fabrics.redfish_bench import BLOCKS, PEERS, SYSTEMS, bench, foreign, meanwhile, wanted
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -61,10 +52,9 @@ def test_a_lease_is_composed_read_back_and_given_back(name: str, tmp_path: Path)
     with bench(tmp_path, **VARIANTS[name]) as b:
         before = b.fabric.inventory()
         hosts = 1 if name == "constrained" else 2
-        selection = b.compose("one", wanted(2, hosts=hosts, storage="fabric-nvme"))
+        selection = b.compose("one", 2, hosts=hosts, storage="fabric-nvme")
         assert b.verified("one", selection)
-        composition = b.fabric.read_back("one")
-        assert composition is not None
+        composition = b.obtained()
         assert b.attached() == {
             device.fabric_id: host.name for host in composition.hosts for device in (*host.devices, *host.storage)
         }
@@ -72,9 +62,8 @@ def test_a_lease_is_composed_read_back_and_given_back(name: str, tmp_path: Path)
         if name != "constrained":
             assert {device.fabric_id for device in composition.devices} == set(selection.ids)
         assert b.fabric.host_sees(composition) == {device.fabric_id for device in composition.devices}
-        assert b.fabric.release("one") == ()
-        assert b.attached() == {}
-        assert b.dialect.machine.reserved == set()
+        assert b.gave_back()
+        assert b.emulator.machine.reserved == set()
         assert b.fabric.inventory() == before
         assert b.fabric.held() == {}
 
@@ -91,7 +80,7 @@ def test_another_process_goes_on_with_it(name: str, tmp_path: Path) -> None:
         assert again.release("one") == ()
         again.close()
         assert b.attached() == {}
-        assert b.dialect.machine.reserved == set()
+        assert b.emulator.machine.reserved == set()
 
 
 def test_what_is_sent_is_what_the_specification_has(tmp_path: Path) -> None:
@@ -134,8 +123,7 @@ def test_requests_are_few(tmp_path: Path) -> None:
         b.fabric.inventory()
         first = len(b.server.log)
         assert first == 7  # root, session, service, zones, capabilities, blocks, systems
-        selection = b.selection("one", wanted(8))
-        b.fabric.compose(selection)
+        selection = b.compose("one", 8)
         assert b.verified("one", selection)
         assert b.fabric.release("one") == ()
         asked = [asked for asked in b.server.log[first:] if not asked.path.startswith("/_hosts")]
@@ -157,12 +145,12 @@ def test_a_session_is_ended_and_one_that_was_lost_is_opened_again(tmp_path: Path
         other = b.again(tmp_path / "other")
         with pytest.raises(Busy, match="SessionLimitExceeded"):
             other.inventory()
-        b.dialect.access.sessions.clear()
+        b.emulator.access.sessions.clear()
         selection = b.compose()
         assert b.verified("one", selection)
         b.fabric.release("one")
         b.fabric.close()
-        assert b.dialect.access.sessions == {}
+        assert b.emulator.access.sessions == {}
         other.inventory()
         other.close()
 
@@ -170,14 +158,14 @@ def test_a_session_is_ended_and_one_that_was_lost_is_opened_again(tmp_path: Path
 def test_a_session_that_ends_before_a_change_does_the_change_once(tmp_path: Path) -> None:
     with bench(tmp_path, adapter={"reserve": False}) as b:
         selection = b.selection()
-        b.server.faults.add(Fault("status", "POST", SYSTEMS, status=401, body="{}"))
+        b.server.faults.add(WireFault("status", "POST", SYSTEMS, status=401, body="{}"))
         b.fabric.compose(selection)
         assert [path for path, _ in b.asked("POST")] == [SYSTEMS, SYSTEMS]
-        assert list(b.dialect.machine.systems) == ["1"]
+        assert list(b.emulator.machine.systems) == ["1"]
 
 
 def test_a_wrong_password_is_said_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSWORD, "hunter22")
+    monkeypatch.setenv("FABRIC_PASSWORD", "hunter22")
     for auth in ("session", "basic"):
         with bench(tmp_path, adapter={"auth": auth}) as b, pytest.raises(FabricError, match="credentials") as caught:
             b.fabric.inventory()
@@ -190,61 +178,61 @@ def test_a_wrong_password_is_said_and_not_shown(tmp_path: Path, monkeypatch: pyt
 def test_what_others_hold_is_named_and_left_alone(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         made = foreign(b)
-        b.dialect.machine.reserved.add("gpu1")
+        b.emulator.machine.reserved.add("gpu1")
         inventory = b.fabric.inventory()
         assert {host.name: host.holder for host in inventory.hosts} == {"host1": None, "host2": "system theirs"}
         held = {d.fabric_id: (d.state, d.holder) for d in inventory.devices if d.state != "free"}
         assert held.pop("gpu3") == ("in_use", "system theirs")
         assert held.pop("gpu1")[0] == "reserved"
         assert held == {}
-        selection = b.compose("one", wanted(6))
+        selection = b.compose("one", 6)
         assert not {"gpu1", "gpu3"} & set(selection.ids)
         with pytest.raises(Conflict, match="theirs"):
-            b.selection("two", wanted(1))
+            b.selection("two", 1)
         b.fabric.release("one")
         assert b.fabric.release("theirs") == ()
-        assert b.dialect.machine.systems == {made.id: made}
-        assert b.dialect.machine.reserved == {"gpu1"}
+        assert b.emulator.machine.systems == {made.id: made}
+        assert b.emulator.machine.reserved == {"gpu1"}
         assert b.attached() == {"gpu3": "host2"}
 
 
 def test_a_host_that_somebody_reserved_is_held(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
-        b.dialect.machine.reserved.add("host1")
+        b.emulator.machine.reserved.add("host1")
         assert [host.host for host in b.selection().hosts] == ["host2"]
 
 
 def test_a_block_that_is_taken_between_reading_and_composing(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
-        selection = b.selection("one", wanted(3))
+        selection = b.selection("one", 3)
         meanwhile(b, "PATCH", f"{BLOCKS}/gpu2", lambda: foreign(b, blocks=("host2", "gpu3")))
         with pytest.raises(Conflict):
             b.fabric.compose(selection)
         assert b.attached() == {"gpu3": "host2"}
-        assert b.dialect.machine.reserved == set()
+        assert b.emulator.machine.reserved == set()
         assert b.fabric.held() == {}
 
 
 def test_a_block_that_is_reserved_between_reading_and_reserving(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         selection = b.selection()
-        meanwhile(b, "PATCH", f"{BLOCKS}/gpu1", lambda: b.dialect.machine.reserved.add("gpu2"))
+        meanwhile(b, "PATCH", f"{BLOCKS}/gpu1", lambda: b.emulator.machine.reserved.add("gpu2"))
         with pytest.raises(Conflict, match="gpu2 was taken"):
             b.fabric.compose(selection)
-        assert b.dialect.machine.reserved == {"gpu2"}
+        assert b.emulator.machine.reserved == {"gpu2"}
         assert b.attached() == {}
 
 
 def test_the_second_host_refused_is_a_partial_failure(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
-        selection = b.selection("one", wanted(2, hosts=2))
+        selection = b.selection("one", 2, hosts=2)
         meanwhile(b, "PATCH", f"{BLOCKS}/gpu3", lambda: b.rack.attach("gpu4", "host2"))
         with pytest.raises(PartialFailure) as caught:
             b.fabric.compose(selection)
         assert (caught.value.done, caught.value.failed) == (("gpu1", "gpu2"), ("gpu3", "gpu4"))
         b.fabric.release("one")
         assert b.attached() == {"gpu4": "host2"}
-        assert b.dialect.machine.reserved == set()
+        assert b.emulator.machine.reserved == set()
 
 
 def test_physical_systems_keep_what_they_have_and_are_never_deleted(tmp_path: Path) -> None:
@@ -280,9 +268,8 @@ def test_success_that_is_none_is_never_verified(quirk: str, names: str, tmp_path
         selection = b.compose()
         assert not b.verified("one", selection)
         assert {b.fabric.inventory().device(name).state for name in selection.ids} == {"unknown"}  # type: ignore[union-attr]
-        assert b.fabric.release("one") == ()
-        assert b.attached() == {}
-        assert b.dialect.machine.systems == {}
+        assert b.gave_back()
+        assert b.emulator.machine.systems == {}
 
 
 def test_a_device_that_only_the_hardware_knows_to_be_attached_is_unknown(tmp_path: Path) -> None:
@@ -291,7 +278,7 @@ def test_a_device_that_only_the_hardware_knows_to_be_attached_is_unknown(tmp_pat
         device = b.fabric.inventory().device("gpu1")
         assert device is not None
         assert device.state == "unknown"
-        assert "gpu1" not in b.selection("one", wanted(7)).ids
+        assert "gpu1" not in b.selection("one", 7).ids
 
 
 def test_a_system_that_is_not_deleted_is_no_release(tmp_path: Path) -> None:
@@ -307,18 +294,18 @@ def test_a_system_that_is_not_deleted_is_no_release(tmp_path: Path) -> None:
 def test_zones_are_who_reaches_what(tmp_path: Path) -> None:
     hardware = rack({"host1": ["drawer1"], "host2": ["drawer2"]}, [("gpu", "a100", 8)])
     with bench(tmp_path, built=hardware) as b:
-        assert set(b.selection("one", wanted(4)).ids) == {"gpu1", "gpu2", "gpu3", "gpu4"}
+        assert set(b.selection("one", 4).ids) == {"gpu1", "gpu2", "gpu3", "gpu4"}
         with pytest.raises(Incompatible, match="cabling"):
-            b.selection("one", wanted(5))
+            b.selection("one", 5)
 
 
 def test_limits_are_kept(tmp_path: Path) -> None:
     with bench(tmp_path, limits={"MaxProcessor": 3}) as b:
-        b.compose("one", wanted(3))
+        b.compose("one", 3)
         assert b.fabric.capabilities().max_devices_per_host == 3
         b.fabric.release("one")
         with pytest.raises(Incompatible, match="allows 3 blocks of type Processor"):
-            b.selection("two", wanted(4))
+            b.selection("two", 4)
 
 
 def test_a_host_that_the_service_does_not_know_gets_nothing(tmp_path: Path) -> None:
@@ -326,7 +313,7 @@ def test_a_host_that_the_service_does_not_know_gets_nothing(tmp_path: Path) -> N
     with bench(tmp_path, built=hardware, adapter={"hosts": {"host2": "ComputeBlock7"}}) as b:
         assert {host.host for host in b.selection().hosts} == {"host1"}
         with pytest.raises((NoMatch, Incompatible)):
-            b.selection("two", wanted(1, hosts=2))
+            b.selection("two", 1, hosts=2)
 
 
 def test_names_of_the_fabric_are_mapped(tmp_path: Path) -> None:
@@ -343,13 +330,13 @@ def test_health_and_links_are_told(tmp_path: Path) -> None:
     hardware.devices["gpu1"].quirks.add("broken")
     hardware.devices["gpu2"].quirks.add("degraded_link")
     with bench(tmp_path, built=hardware) as b:
-        b.dialect.machine.states["gpu3"] = "Failed"
+        b.emulator.machine.states["gpu3"] = "Failed"
         devices = {device.fabric_id: device for device in b.fabric.inventory().devices}
         assert devices["gpu1"].health == "critical"
         assert devices["gpu2"].link is not None
         assert (devices["gpu2"].link.width, devices["gpu2"].link.width_max) == (8, 16)
         assert devices["gpu3"].state == "failed"
-        assert b.selection("one", wanted(1)).ids == ("gpu2",)
+        assert b.selection("one", 1).ids == ("gpu2",)
 
 
 def test_what_the_service_chooses_is_what_is_read_back(tmp_path: Path) -> None:
@@ -371,8 +358,7 @@ def test_what_the_service_chooses_is_what_is_read_back(tmp_path: Path) -> None:
         ]
         with pytest.raises(Conflict, match="one"):
             b.fabric.select(Request("two", "demo", "tester", wanted(8)), b.fabric.inventory())
-        assert b.fabric.release("one") == ()
-        assert b.attached() == {}
+        assert b.gave_back()
 
 
 def test_a_chassis_that_only_shows_its_blocks(tmp_path: Path) -> None:
@@ -393,15 +379,15 @@ def test_a_lease_without_its_state_is_found_by_its_name_and_unmarked(tmp_path: P
         assert elsewhere.release("one") == ()
         elsewhere.close()
         assert b.attached() == {}
-        assert b.dialect.machine.reserved == set()
+        assert b.emulator.machine.reserved == set()
 
 
 def test_a_lease_without_devices_holds_its_host(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
-        b.compose("one", wanted(0))
+        b.compose("one", 0)
         assert b.fabric.plane.view().holders == {"host1": "one"}
         assert b.fabric.release("one") == ()
-        assert b.dialect.machine.systems == {}
+        assert b.emulator.machine.systems == {}
 
 
 def test_power_is_only_touched_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -409,29 +395,29 @@ def test_power_is_only_touched_where_it_is_asked_for(tmp_path: Path) -> None:
         selection = b.selection()
         with pytest.raises(Incompatible, match="is on"):
             b.fabric.compose(selection)
-        assert b.dialect.machine.systems["host1"].power == "On"
+        assert b.emulator.machine.systems["host1"].power == "On"
     with bench(tmp_path / "2", hosts="physical", powered_off=True, adapter={"attach_mode": "powered_off"}) as b:
         b.compose()
         resets = [body["ResetType"] for path, body in b.asked("POST") if path.endswith("Reset")]
         assert resets == ["ForceOff", "On"]
-        assert {made.power for made in b.dialect.machine.systems.values()} == {"On"}
+        assert {made.power for made in b.emulator.machine.systems.values()} == {"On"}
 
 
 def test_expansion_that_is_advertised_and_refused_is_done_without(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
-        b.server.faults.add(Fault("status", "GET", BLOCKS, status=501, body="{}"))
+        b.server.faults.add(WireFault("status", "GET", BLOCKS, status=501, body="{}"))
         shallow = b.fabric.inventory()
         asked = [asked.query.get("$expand") for asked in b.server.log if asked.path == BLOCKS]
         assert asked == [".($levels=2)", "."]
         assert [device.link for device in shallow.devices] == [None] * 10
     with bench(tmp_path / "2") as b:
-        b.server.faults.add(Fault("status", "GET", BLOCKS, times=2, status=400, body="{}"))
+        b.server.faults.add(WireFault("status", "GET", BLOCKS, times=2, status=400, body="{}"))
         assert [d.fabric_id for d in b.fabric.inventory().devices] == [d.fabric_id for d in shallow.devices]
 
 
 def test_a_service_that_hides_its_root_is_logged_in_to_first(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
-        b.server.faults.add(Fault("status", "GET", "/redfish/v1/", status=403, body="Missing Header"))
+        b.server.faults.add(WireFault("status", "GET", "/redfish/v1/", status=403, body="Missing Header"))
         assert len(b.fabric.inventory().devices) == 10
 
 
@@ -439,19 +425,18 @@ def test_a_mark_that_cannot_be_taken_back_keeps_the_lease(tmp_path: Path) -> Non
     with bench(tmp_path) as b:
         selection = b.selection()
         meanwhile(b, "POST", SYSTEMS, lambda: foreign(b, blocks=("host2", "gpu1")))
-        b.server.faults.add(Fault("status", "PATCH", f"{BLOCKS}/*", after=2, times=1, status=409, body="{}"))
+        b.server.faults.add(WireFault("status", "PATCH", f"{BLOCKS}/*", after=2, times=1, status=409, body="{}"))
         with pytest.raises(PartialFailure, match="cannot be taken back"):
             b.fabric.compose(selection)
-        assert b.dialect.machine.reserved
+        assert b.emulator.machine.reserved
         assert list(b.fabric.held()) == ["one"]
-        assert b.fabric.release("one") == ()
-        assert b.attached() == {"gpu1": "host2"}
+        assert b.gave_back(left={"gpu1": "host2"})
 
 
 def test_a_system_that_is_gone_already_is_given_back(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         b.compose()
-        machine = b.dialect.machine
+        machine = b.emulator.machine
         meanwhile(b, "DELETE", f"{SYSTEMS}/1", lambda: machine.decompose(machine.systems["1"]))
         assert b.fabric.release("one") == ()
         assert (b.attached(), machine.reserved) == ({}, set())
@@ -470,18 +455,18 @@ def test_what_cannot_change_is_read_once(tmp_path: Path) -> None:
 
 def test_what_a_second_host_would_not_give_back_stays_held(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
-        b.compose("one", wanted(2, hosts=2))
-        b.server.faults.add(Fault("status", "DELETE", f"{SYSTEMS}/2", status=409, body="{}"))
+        b.compose("one", 2, hosts=2)
+        b.server.faults.add(WireFault("status", "DELETE", f"{SYSTEMS}/2", status=409, body="{}"))
         assert set(b.fabric.release("one")) == {"gpu3", "gpu4"}
         assert b.attached() == {"gpu3": "host2", "gpu4": "host2"}
         assert b.fabric.release("one") == ()
-        assert (b.attached(), b.dialect.machine.reserved) == ({}, set())
+        assert (b.attached(), b.emulator.machine.reserved) == ({}, set())
 
 
 def test_a_busy_service_is_left_as_it_is(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         selection = b.compose()
-        b.server.faults.add(Fault("status", "DELETE", f"{SYSTEMS}/1", status=409, body="{}"))
+        b.server.faults.add(WireFault("status", "DELETE", f"{SYSTEMS}/1", status=409, body="{}"))
         with pytest.raises(Busy):
             b.fabric.release("one")
         assert b.verified("one", selection)
@@ -492,7 +477,7 @@ def test_every_system_of_a_lease_is_deleted_whatever_hosts_are_named(tmp_path: P
         b.compose()
         b.fabric.plane.view()
         assert b.fabric.plane.detach(Change(Tag("one", "demo", "tester", 0.0, ()), {})) == ()
-        assert b.dialect.machine.systems == {}
+        assert b.emulator.machine.systems == {}
 
 
 # -- exclusive use ---------------------------------------------------------------------------------------------------------
@@ -505,7 +490,7 @@ def test_a_block_that_somebody_takes_while_composing_is_no_lease_and_the_next_is
         assert {device.fabric_id for device in lease.composition.devices} == {"gpu2", "gpu3"}
         (reason,) = (entry["reason"] for entry in lease.journal.last_use() if entry.get("state") == "ABORTING")
         assert "gpu1: also held by system theirs" in reason
-        theirs = [made for made in b.dialect.machine.systems.values() if made.name == "theirs"]
+        theirs = [made for made in b.emulator.machine.systems.values() if made.name == "theirs"]
         assert [made.devices for made in theirs] == [["gpu1"]]
 
 
@@ -516,12 +501,11 @@ def test_what_somebody_takes_later_ends_the_lease(blocks: tuple[str, ...], tmp_p
         assert check(b.fabric, lease) == ()
         foreign(b, blocks=blocks)
         assert any("also held by system theirs" in problem for problem in check(b.fabric, lease))
-        composition = b.fabric.read_back("one")
-        assert composition is not None
+        composition = b.obtained()
         shared = "gpu1" if "gpu1" in blocks else "host1"
         assert f"{shared}: also held by system theirs" in composition.mismatches(wanted())
         assert release(b.fabric, lease, poll_s=0)["state"] == "RELEASED"
-        assert [made.name for made in b.dialect.machine.systems.values()] == ["theirs"]
+        assert [made.name for made in b.emulator.machine.systems.values()] == ["theirs"]
 
 
 # -- names that are not kept -----------------------------------------------------------------------------------------------
@@ -533,19 +517,19 @@ def test_a_lost_answer_leaves_nothing_behind(name: str, kind: FaultKind, tmp_pat
     with bench(tmp_path, **PEERS[name]) as b:
         request = Request("one", "demo", "tester", wanted())
         b.fabric.inventory()
-        b.server.faults.add(Fault(kind, "POST", SYSTEMS))
+        b.server.faults.add(WireFault(kind, "POST", SYSTEMS))
         lease = acquire(b.fabric, request, tmp_path / "j", wait_s=0, poll_s=0)
-        assert len(b.dialect.machine.systems) == 1
+        assert len(b.emulator.machine.systems) == 1
         assert lease.mismatches == ()
         assert release(b.fabric, lease, poll_s=0)["state"] == "RELEASED"
-        assert (b.attached(), b.dialect.machine.systems, b.dialect.machine.reserved) == ({}, {}, set())
+        assert (b.attached(), b.emulator.machine.systems, b.emulator.machine.reserved) == ({}, {}, set())
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_system_that_cannot_be_deleted_is_leaked_and_reconciled_later(name: str, tmp_path: Path) -> None:
     with bench(tmp_path, **PEERS[name]) as b:
         lease = acquire(b.fabric, Request("one", "demo", "tester", wanted()), tmp_path / "j", wait_s=0, poll_s=0)
-        b.server.faults.add(Fault("status", "DELETE", f"{SYSTEMS}/*", times=-1, status=409, body="{}"))
+        b.server.faults.add(WireFault("status", "DELETE", f"{SYSTEMS}/*", times=-1, status=409, body="{}"))
         assert release(b.fabric, lease, wait_s=0, poll_s=0)["state"] == "LEAKED"
         assert len(b.attached()) == 2
         b.server.faults.clear()
@@ -553,13 +537,13 @@ def test_a_system_that_cannot_be_deleted_is_leaked_and_reconciled_later(name: st
         (orphan,) = reconcile(again, tmp_path / "j", is_alive=lambda _: False, dry_run=False, poll_s=0)
         again.close()
         assert (orphan.lease_id, orphan.outcome) == ("one", "released")
-        assert (b.attached(), b.dialect.machine.systems) == ({}, {})
+        assert (b.attached(), b.emulator.machine.systems) == ({}, {})
 
 
 def test_an_address_that_was_given_anew_is_not_ours(tmp_path: Path) -> None:
     with bench(tmp_path, names="own") as b:
         b.compose()
-        machine = b.dialect.machine
+        machine = b.emulator.machine
         machine.decompose(machine.systems["1"])
         machine._number = 0
         made = machine.compose("theirs", "", ("host2", "gpu7"))
@@ -572,9 +556,9 @@ def test_an_address_that_was_given_anew_is_not_ours(tmp_path: Path) -> None:
 def test_a_system_that_the_service_does_not_list_yet_is_deleted_by_its_address(tmp_path: Path) -> None:
     with bench(tmp_path, names="own") as b:
         b.compose()
-        b.server.faults.add(Fault("stale", "GET", SYSTEMS))
+        b.server.faults.add(WireFault("stale", "GET", SYSTEMS))
         assert b.fabric.release("one") == ()
-        assert (b.attached(), b.dialect.machine.systems) == ({}, {})
+        assert (b.attached(), b.emulator.machine.systems) == ({}, {})
 
 
 def test_a_block_of_two_physical_systems_is_no_lease_and_ours_is_given_back(tmp_path: Path) -> None:
@@ -582,16 +566,14 @@ def test_a_block_of_two_physical_systems_is_no_lease_and_ours_is_given_back(tmp_
         b.fabric.compose(b.selection())
         assert b.attached() == {"gpu1": "host1", "gpu2": "host1"}
         b.rack.devices["gpu1"].also = "host2"
-        composition = b.fabric.read_back("one")
-        assert composition is not None
+        composition = b.obtained()
         assert "gpu1: also held by somebody, on host2" in composition.shortfall(wanted())
-        assert b.fabric.release("one") == ()
-        assert b.attached() == {}
+        assert b.gave_back()
 
 
 def test_a_body_that_is_an_error_is_no_resource_whatever_its_status(tmp_path: Path) -> None:
     with bench(tmp_path, **PEERS["interface emulator 1.0.5"]) as b:
-        service, absent = Service(Client(Options(url=b.server.url))), f"{SYSTEMS}/none"
+        service, absent = Service(Client(RedfishOptions(url=b.server.url))), f"{SYSTEMS}/none"
         assert service.find(absent) is None
         assert service.collection({"ResourceZones": {"@odata.id": absent}}, "ResourceZones") == []
         with pytest.raises(Missing):
@@ -599,7 +581,7 @@ def test_a_body_that_is_an_error_is_no_resource_whatever_its_status(tmp_path: Pa
         with pytest.raises(OutcomeUnknown, match="HTTP 500"):
             service.change("POST", SYSTEMS, {"Name": "x"})
         for body in ('{"error": "no such thing"}', '[{"Id": "none"}, 409]', '[{"Id": "none"}, 404]'):
-            b.server.faults.add(Fault("lie", "GET", absent, body=body))
+            b.server.faults.add(WireFault("lie", "GET", absent, body=body))
         assert service.find(absent) is None
         with pytest.raises(Busy):
             service.find(absent)

@@ -8,18 +8,10 @@ from typing import Any
 
 import pytest
 
+from campaign.emulators.control_planes.server import WireFault
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Conflict, OutcomeUnknown
-from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.redfish import Variant
-from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, SYSTEMS, USER, bench, foreign, meanwhile
-
-
-@pytest.fixture(autouse=True)
-def login(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(USER, "campaign")
-    monkeypatch.setenv(PASSWORD, Variant().password)
-
+from tests.unit.fabrics.redfish_bench import BLOCKS, SYSTEMS, bench, foreign, meanwhile
 
 CHANGES = [("PATCH", f"{BLOCKS}/*"), ("POST", SYSTEMS)]
 LOSSES = ["drop_before", "drop_after", "lie", "garbage", "html", "status"]
@@ -30,15 +22,14 @@ LOSSES = ["drop_before", "drop_after", "lie", "garbage", "html", "status"]
 def test_no_fault_makes_a_lease_that_the_rack_has_not(method: str, path: str, kind: Any, tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         selection = b.selection()
-        b.server.faults.add(Fault(kind, method, path))
+        b.server.faults.add(WireFault(kind, method, path))
         with suppress(FabricError):
             b.fabric.compose(selection)
         if b.verified("one", selection):
             assert set(b.attached()) == set(selection.ids)
-        assert b.fabric.release("one") == ()
-        assert b.attached() == {}
-        assert b.dialect.machine.reserved == set()
-        assert b.dialect.machine.systems == {}
+        assert b.gave_back()
+        assert b.emulator.machine.reserved == set()
+        assert b.emulator.machine.systems == {}
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -46,7 +37,7 @@ def test_no_fault_makes_a_lease_that_the_rack_has_not(method: str, path: str, ki
 def test_no_fault_makes_a_leak(method: str, path: str, kind: Any, tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         b.compose()
-        b.server.faults.add(Fault(kind, method, path))
+        b.server.faults.add(WireFault(kind, method, path))
         for _ in range(3):
             try:
                 if b.fabric.release("one") == () and not b.fabric.held():
@@ -55,18 +46,18 @@ def test_no_fault_makes_a_leak(method: str, path: str, kind: Any, tmp_path: Path
                 assert b.fabric.held(), "given up with the outcome unknown"
         assert b.fabric.held() == {}
         assert b.attached() == {}
-        assert b.dialect.machine.systems == {}
+        assert b.emulator.machine.systems == {}
         if not (
             kind == "lie" and method == "PATCH"
         ):  # a mark said to be gone is looked at by nobody; it protects nothing
-            assert b.dialect.machine.reserved == set()
+            assert b.emulator.machine.reserved == set()
 
 
 @pytest.mark.parametrize("status", [404, 410])
 def test_a_task_that_is_forgotten_is_read_back(status: int, tmp_path: Path) -> None:
     with bench(tmp_path, task_polls=2) as b:
         selection = b.selection()
-        fault = Fault("status_after", "GET", "*/TaskMonitors/*", after=1, status=status, body="gone")
+        fault = WireFault("status_after", "GET", "*/TaskMonitors/*", after=1, status=status, body="gone")
         b.server.faults.add(fault)
         with pytest.raises(OutcomeUnknown, match="is gone"):
             b.fabric.compose(selection)

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
+from campaign.fabrics.adapters.redfish.ownership import ServiceView, banks, name_of, objection, service_view
+from campaign.fabrics.adapters.redfish.resources import Block, Part, ServiceReading, System, Zone
+from campaign.fabrics.adapters.redfish.service import RedfishOptions
 from campaign.fabrics.control_plane.ownership import distinct
 from campaign.fabrics.control_plane.protocol import Change
-from campaign.fabrics.dialects.redfish.leased_systems import name_of
-from campaign.fabrics.dialects.redfish.options import Options
-from campaign.fabrics.dialects.redfish.ownership import ServiceView, banks, objection, service_view
-from campaign.fabrics.dialects.redfish.read_service import Reading
-from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
 from campaign.fabrics.protocol import Tag
 from campaign.fabrics.state_file import HeldHost, Holding, Slot, State
 
@@ -40,8 +38,8 @@ def seen(
 ) -> ServiceView:
     hosts = [block("host1", kind="Compute"), block("host2", kind="Compute")]
     here = {one.uri: one for one in (*hosts, *blocks)}
-    reading = Reading(here, {s.uri: s for s in systems}, zones, {one.uri: (GPU,) * parts for one in blocks})
-    return service_view(reading, ["host1", "host2"], Options(url="http://x", **options), state or State())
+    reading = ServiceReading(here, {s.uri: s for s in systems}, zones, {one.uri: (GPU,) * parts for one in blocks})
+    return service_view(reading, ["host1", "host2"], RedfishOptions(url="http://x", **options), state or State())
 
 
 def change(**hosts: tuple[str, ...]) -> Change:

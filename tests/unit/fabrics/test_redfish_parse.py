@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.lease_tag import encode
-from campaign.fabrics.dialects.redfish import resources
-from campaign.fabrics.dialects.redfish.answers import (
+from campaign.fabrics.adapters.redfish import resources
+from campaign.fabrics.adapters.redfish.answers import (
     listed,
     local,
     needs_login,
@@ -25,8 +24,9 @@ from campaign.fabrics.dialects.redfish.answers import (
     uri,
     uris,
 )
-from campaign.fabrics.dialects.redfish.leased_systems import Leased, name_of, named, read_name
-from campaign.fabrics.dialects.redfish.resources import System
+from campaign.fabrics.adapters.redfish.ownership import Leased, name_of, named, read_name
+from campaign.fabrics.adapters.redfish.resources import System
+from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.errors import Conflict, ProtocolViolation
 from campaign.fabrics.hardware import Link
 from campaign.fabrics.http.client import Answer

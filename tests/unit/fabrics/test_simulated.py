@@ -14,10 +14,10 @@ from campaign.fabrics.banks import RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
 from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
 from campaign.fabrics.protocol import HostSelection, Request, Selection
-from campaign.fabrics.simulated import Options, SimulatedFabric
-from campaign.fabrics.simulated.chassis_topology import host_id
+from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions, host_id
 from campaign.fabrics.state_file import StateFile
 from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.bench import obtained
 
 TWO = configuration(devices_per_host=2)
 SLOT1, SLOT2, SLOT3 = (f"falcon1/drawer1/slot{number}" for number in (1, 2, 3))
@@ -27,7 +27,7 @@ def simulated(tmp_path: Path, *faults: str | dict[str, Any], hosts: int = 2, **o
     listed = [{"kind": fault} if isinstance(fault, str) else fault for fault in faults]
     specs = [HostSpec(f"host{number}", 4, 16.0) for number in range(1, hosts + 1)]
     pool = [PoolSpec("gpu", "a100", 4), PoolSpec("gpu", "h100", 1)]
-    return SimulatedFabric(Options.model_validate({"faults": listed} | options), specs, pool, tmp_path)
+    return SimulatedFabric(SimulatedOptions.model_validate({"faults": listed} | options), specs, pool, tmp_path)
 
 
 def request(lease_id: str = "one", wanted: Any = TWO) -> Request:
@@ -36,8 +36,7 @@ def request(lease_id: str = "one", wanted: Any = TWO) -> Request:
 
 def compose(fabric: SimulatedFabric, lease_id: str = "one", wanted: Any = TWO) -> Composition:
     fabric.compose(fabric.select(request(lease_id, wanted), fabric.inventory()))
-    composition = fabric.read_back(lease_id)
-    assert composition is not None
+    composition = obtained(fabric, lease_id)
     return composition
 
 

@@ -484,3 +484,19 @@ def test_leases_of_logs_are_compositions(tmp_path: Path) -> None:
     (cell,) = found.cells.to_dict("records")
     assert (cell["n_planned"], cell["n_missing"]) == (7, 0)
     assert found.context["campaign"]["protocol"].keys().isdisjoint({"seed", "lease_order"})
+
+
+LEASES = [{**MAP["logs"][0], "path": "{configuration}/{lease}/{workload}-b{batch}-{precision}-r{repetition}.log"}]
+
+
+def test_more_leases_of_a_configuration_than_there_are_numbers_for_are_listed() -> None:
+    shutil.rmtree("logs")
+    write_map(Path("map.yaml"), logs=LEASES)
+    for lease in range(1, 1003):
+        put(Path("logs"), f"1x4/j{lease}/resnet50-b64-amp-r1.log", timed(OOM, lease % 60) + f"{lease}")
+    document = told()
+    assert document["logs"] == {"new": 999, "present": 0, "unread": 3}
+    assert "'1x4' has 999 leases already; import the logs of others" in why(
+        document, "1x4/j1002/resnet50-b64-amp-r1.log"
+    )
+    assert told()["logs"] == {"new": 0, "present": 999, "unread": 3}

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from campaign.config.import_file import LogPattern
-from campaign.importing.log_facts import Found, look, span
+from campaign.importing.log_facts import LogFacts, look, span
 from campaign.workloads.log_reader import Log
 
 TEN = datetime.datetime(2022, 5, 3, 10, tzinfo=datetime.UTC).timestamp()
 
 
-def found(text: str, **times: Any) -> Found:
+def found(text: str, **times: Any) -> LogFacts:
     return look(LogPattern.model_validate({"path": "x", "times": times}), Log.of(text))
 
 
@@ -44,17 +44,17 @@ def test_the_first_start_and_the_last_end_count() -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (Found(start_s=10, end_s=30), (10, 30, True)),
-        (Found(start_s=10, duration_s=5), (10, 15, True)),
-        (Found(end_s=30, duration_s=5), (25, 30, True)),
-        (Found(duration_s=5), (95, 100, True)),
-        (Found(start_s=10), (100, 100, False)),
-        (Found(end_s=30), (30, 30, False)),
-        (Found(), (100, 100, False)),
-        (Found(start_s=40, end_s=30), (30, 30, False)),
+        (LogFacts(start_s=10, end_s=30), (10, 30, True)),
+        (LogFacts(start_s=10, duration_s=5), (10, 15, True)),
+        (LogFacts(end_s=30, duration_s=5), (25, 30, True)),
+        (LogFacts(duration_s=5), (95, 100, True)),
+        (LogFacts(start_s=10), (100, 100, False)),
+        (LogFacts(end_s=30), (30, 30, False)),
+        (LogFacts(), (100, 100, False)),
+        (LogFacts(start_s=40, end_s=30), (30, 30, False)),
     ],
 )
-def test_a_span_is_known_where_both_ends_are(said: Found, expected: tuple[float, float, bool]) -> None:
+def test_a_span_is_known_where_both_ends_are(said: LogFacts, expected: tuple[float, float, bool]) -> None:
     """A file may have been copied since: when it was written says when the run ended at best, never how long it took."""
     assert span(said, 100.0) == expected
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from campaign import statistics
 from campaign.archive import write_archive
 from campaign.archive.open_results import tables_from
 from campaign.config.resolve import load_campaign
-from campaign.statistics import comparisons, verdict
+from campaign.statistics import comparisons, intervals, verdict
 from campaign.tables.collect import collect, gather
 from campaign.tables.io import Tables
 from tests import imported_under_truth
@@ -44,10 +43,20 @@ def test_a_campaign_composed_once_borrows_from_an_earlier_one_and_its_archive_sa
     assert rows["tested"].all()
     assert set(rows["lent_by"]) == {"pilot"}
     assert "borrowed from earlier campaigns on this system (pilot) (8.0 degrees of freedom)" in verdict.rests_on(rows)
-    assert set(found.cells["interval_method"]) == {statistics.BORROWED_EARLIER}
+    assert set(found.cells["interval_method"]) == {intervals.BORROWED_EARLIER}
     # What the archive says follows from the archive alone.
     probe = load_campaign(file)
     packed = write_archive(probe, results / "probe", tmp_path / "away" / "probe.zip").path
     again = tables_from(packed, tmp_path / "nowhere")
     assert again.context == found.context
     assert again.cells.equals(found.cells)
+
+
+def test_what_imported_compositions_say_is_marked_where_their_order_is_not_known(tmp_path: Path) -> None:
+    """Logs in the order of their files: drift of the system is an overhead of the last configuration."""
+    random = np.random.default_rng(1)
+    found = tables_from(imported_under_truth.imported(Truth(), random, "some", tmp_path), tmp_path / "results")
+    rows = against_the_first(found)
+    assert rows["in_order"].all()
+    said = verdict.basis({**rows.iloc[0], "p": 0.01})
+    assert said == "3 compositions each; order not random or not known, so that drift can pose as an effect"

@@ -14,7 +14,7 @@ import yaml
 
 from campaign.documents.cell import Configuration
 from campaign.insight.recommend.observations import way_of
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data
@@ -72,7 +72,7 @@ def tables(
     random = np.random.default_rng(seed)
     told = metrics or (lambda at, workload, rate: {"allreduce_bytes_per_step": BYTES[workload]} if at.ranks > 1 else {})
     plan = [
-        PlannedCell(report_data.cell(at, workload, batch, precision), repetitions, at.name)
+        CellPlan(report_data.cell(at, workload, batch, precision), repetitions, at.name)
         for at in shapes
         for workload in workloads
         for batch in batches

@@ -279,7 +279,7 @@ def test_what_differs_around_the_numbers_is_listed(before: Tables) -> None:
 
 
 def test_gpus_differ_by_what_they_are_not_by_which() -> None:
-    from campaign.insight.compare.differences import differences
+    from campaign.insight.compare.comparison import differences
 
     def with_gpu(line: str) -> dict[str, Any]:
         return {"environments": {"a": {"gpus": [line]}}}

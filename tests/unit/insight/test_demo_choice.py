@@ -23,7 +23,6 @@ ANYWHERE = ((), ("attach != 'local' or hosts > 1",), ("devices <= 3",))
 def demo() -> Simulated:
     campaign = load_campaign(ROOT / "config" / "campaign.yaml")
     system = campaign.system
-    assert system.emulation is not None
     stated = {name: link for name in ("local", "fabric", "network") if (link := getattr(system.links, name))}
     links = {name: (ALPHA_S, link.gb_per_s * 1e9 * system.emulation.scale) for name, link in stated.items()}
     compute = {

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from campaign.insight.recommend import advise, asked
+from campaign.insight.recommend.advise import advise
+from campaign.insight.recommend.objectives import asked
 from campaign.report.figure import data_of
 from campaign.report.sections import recommendation_figure
 from campaign.tables.io import Tables
@@ -103,5 +104,4 @@ def test_links_of_replayed_workloads_are_the_real_ones_and_others_the_emulated(p
     assert (link.value, link.start) == (f"{gb_per_s}\u202fGB/s", "the system file")
     assert model.trusted
     (answer,) = document.answers
-    assert answer.choice is not None
     assert answer.choice.replayed == predicted

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from campaign.documents.cell import Configuration
 from campaign.insight.recommend.fit import Checked, Fitted, check, fit, predict
-from campaign.insight.recommend.model import LIMITS, Model, Rows, Structure
+from campaign.insight.recommend.model import LIMITS, Rows, StepTimeModel, Structure
 from campaign.insight.recommend.observations import (
     LinkStart,
-    Observed,
+    ObservedWorkload,
     link_starts,
     observed,
     way_of,
@@ -28,7 +28,7 @@ from tests.unit.report import report_data
 NOTHING_KNOWN = link_starts([], {})
 
 
-def modelled(tables: Tables, links: dict[str, LinkStart] | None = None) -> tuple[Observed, Fitted, Checked]:
+def modelled(tables: Tables, links: dict[str, LinkStart] | None = None) -> tuple[ObservedWorkload, Fitted, Checked]:
     (seen,) = observed(tables.runs, tables.cells, ["precision"])
     fitted = fit(seen, links or NOTHING_KNOWN)
     assert fitted is not None
@@ -199,7 +199,7 @@ def test_derivatives_are_those_of_the_equations(seed: int, limits: set[str]) -> 
     size |= {"traffic": 0.5, "messages": 1.0, "growth": 0.4}
     names = structure.names()
     theta = np.array([size.get(name.partition("[")[0], -8.0) + random.uniform(-0.2, 0.2) for name in names])
-    model = Model(structure, rows)
+    model = StepTimeModel(structure, rows)
     said: Any = model.at(theta)
     for place in range(len(names)):
         step = np.zeros(len(theta))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from campaign.config.claims_as_inputs import claims_as_inputs
 from campaign.config.published_file import Claim, load
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Cell
@@ -19,8 +18,9 @@ from campaign.insight.published import INPUT, NOT_HERE
 from campaign.insight.published.claims import held_against
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
+from campaign.tables.report_context import claims_used
 from campaign.tables.runs import runs_table
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,8 +46,8 @@ def held(name: str) -> Mapping[str, Mapping[str, Any]]:
     of = campaign(name)
     cells = expand(of).cells
     runs = runs_table([_record(of, cell, n) for cell in cells for n in (1, 2)])
-    planned = [PlannedCell(cell, 2, lease_name(of.protocol, cell)) for cell in cells]
-    inputs = claims_as_inputs({key: of.document()[key] for key in ("system", "workloads")})
+    planned = [CellPlan(cell, 2, lease_name(of.protocol, cell)) for cell in cells]
+    inputs = claims_used({key: of.document()[key] for key in ("system", "workloads")})
     context = {"campaign": {"name": of.name, "protocol": {"repetitions": 2, "seed": 1}}, "inputs": inputs}
     tables = Tables(runs, cells_table(planned, runs), [], [], context)
     return {claim["id"]: claim for claim in held_against([load(name)], tables)["claims"]}
@@ -94,9 +94,7 @@ def test_every_claim_that_can_be_predicted_has_cells_or_is_an_input(name: str) -
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_inputs_are_claims_and_have_no_verdict(name: str) -> None:
-    used = claims_as_inputs(campaign(name).document()["workloads"]) | claims_as_inputs(
-        campaign(name).document()["system"]
-    )
+    used = claims_used(campaign(name).document()["workloads"]) | claims_used(campaign(name).document()["system"])
     assert set(used) <= {of for study in STUDIES for of in claims(study)}
     assert {of for of, claim in held(name).items() if claim["verdict"] == INPUT} == set(used) & set(claims(name))
 
@@ -141,7 +139,7 @@ def quantities(document: Mapping[str, Any], name: str) -> Iterator[float]:
 
 def judged_inputs(name: str, document: Mapping[str, Any]) -> set[str]:
     """Claims that are judged although their printed value is among the inputs."""
-    used = claims_as_inputs({key: document[key] for key in ("system", "workloads")})
+    used = claims_used({key: document[key] for key in ("system", "workloads")})
     known = list(quantities(document, name))
     found = set()
     for of, claim in claims(name).items():

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from campaign.config.claims_as_inputs import claims_as_inputs
 from campaign.config.published_file import load
 from campaign.insight.published.claims import held_against
-from campaign.insight.published.score import nearness, score
+from campaign.insight.published.judgement import nearness, score
 from campaign.tables.io import Tables
+from campaign.tables.report_context import claims_used
 from tests import reference_campaign as reference
 
 DURING, AFTER = "with overlap", "without overlap"
@@ -100,7 +100,7 @@ def test_inputs_are_what_files_say_that_they_use() -> None:
         "system": {"links": {"fabric": {"uses": ["a.one"]}, "local": None}},
         "workloads": {"m": {"compute": rows}},
     }
-    assert claims_as_inputs(document) == {
+    assert claims_used(document) == {
         "a.one": ["system.links.fabric", "workloads.m.compute"],
         "b.two": ["workloads.m.compute"],
     }

@@ -46,7 +46,6 @@ def context() -> dict[str, Any]:
 
 def test_a_figure_says_what_was_published_and_what_is_here(context: dict[str, Any]) -> None:
     section = re.search(r'<section id="node-spread".*?</section>', page(context), re.DOTALL)
-    assert section is not None
     text = " ".join(re.sub(r"<[^>]+>", "", section[0]).split(" "))
     said = "Published: four GPUs on two hosts instead of one lose 8.1 % of throughput (TF-ResNet50, A100, 4 devices, 2 hosts, "
     assert f"{said}2 devices a host, against 1 host); here: loss of throughput 8.1\u202f% [" in text
@@ -58,7 +57,6 @@ def test_all_claims_stand_in_one_table_or_say_why_not(context: dict[str, Any]) -
     whole = page(context)
     assert '<a href="#published">' in whole
     section = re.search(r'<section id="published".*?</section>', whole, re.DOTALL)
-    assert section is not None
     assert section[0].count('<th scope="row">') == len(context["published"]["claims"])
     assert re.search(r"29 claims: \d+ agrees?, \d+ agree with another program, ", section[0])
     assert "<td>near linear up to 20 devices, taken as at least 90\u202f%</td><td>efficiency " in section[0]
@@ -79,7 +77,6 @@ def test_other_conditions_than_the_program_are_other_conditions(context: dict[st
 
 def test_a_figure_that_is_not_in_the_page_is_not_linked(context: dict[str, Any]) -> None:
     section = re.search(r'<section id="published".*?</section>', page(context), re.DOTALL)
-    assert section is not None
     assert set(re.findall(r'href="(#[^"]*)"', section[0])) == {"#node-spread"}
 
 

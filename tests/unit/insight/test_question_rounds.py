@@ -20,20 +20,21 @@ from campaign.documents.record import Store
 from campaign.documents.rounds import RoundDocument, Rounds, all_rounds, keep_rounds, kept_rounds
 from campaign.errors import ConfigError, RecordError
 from campaign.insight import question_rounds
-from campaign.insight.question_rounds import next_rounds, open_rounds
+from campaign.insight.question_rounds import next_rounds
 from campaign.paths import Results
 from campaign.plan.cost.assumption import NOTHING_ASSUMED
 from campaign.plan.cost.budget import parse_budget
-from campaign.plan.dag import Dag, Request, open_dag, request
+from campaign.plan.dag import Dag, read_plan
 from campaign.plan.lease_plans import plan_digest
+from campaign.plan.request import PlanRequest, request_of
 from campaign.plan.write import write_plan
 from campaign.report import figure
 from campaign.report.campaign_summary import summary
-from campaign.report.write import draw_figures, render_report
+from campaign.report.write import draw_figures, render_report, write_recommendation
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
 from campaign.workloads.synthetic import SyntheticWorkload
 from tests.campaign_files import write_files
-from tests.measured_rounds import ASSUMED, BEST, CHANGES, asked, measure, two_configurations
+from tests.measured_rounds import ASSUMED, BEST, CHANGES, asked, measure, open_rounds, two_configurations
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def chooser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(question_rounds, "decide", two_configurations)
 
 
-def measured_to_the_end(request: Request) -> tuple[Dag, list[list[tuple[str, int]]]]:
+def measured_to_the_end(request: PlanRequest) -> tuple[Dag, list[list[tuple[str, int]]]]:
     """The last DAG of a question, and the runs that each round measured."""
     measured = []
     while True:
@@ -63,7 +64,7 @@ def test_each_round_measures_what_it_chose_and_the_last_one_says_what_is_known(t
     assert (last.number, last.end, last.leases, last.seed) == (3, "answered", (), 77)
     assert last.statement == "1x1-fabric is the best, by 8 runs."
     assert {lease.name for lease in dag.plan.leases} == {
-        f"1x1-{a}{c}" for a in ("fabric", "local") for c in ("", "--c2")
+        f"1x1-{a}{c}" for a in ("fabric", "local") for c in (".c1", ".c2")
     }
     assert dag.plan.missing == 0
     # What was answered stays so, and is not written again.
@@ -82,10 +83,10 @@ def test_nothing_is_written_by_who_only_looks_and_everybody_chooses_the_same(tmp
     write_plan(dag.plan, dag.results)
     # In the middle of a round, whatever was measured of it, the round is the one that was begun.
     half = [path for run in measure(dag)[:2] for path in [Store(dag.results.directory).path(*run)]]
-    assert open_dag(request).plan.is_mid_round is False
+    assert read_plan(request).is_mid_round is False
     for path in half:
         path.unlink()
-    assert open_dag(request).plan.is_mid_round
+    assert read_plan(request).is_mid_round
     assert next_rounds(request) == dag.plan.rounds
     assert {str(path) for path in half} == {
         str(Store(dag.results.directory).path(*run)) for run in measure(open_rounds(request))
@@ -96,7 +97,7 @@ def test_a_question_is_the_same_however_it_is_spaced(tmp_path: Path) -> None:
     request = asked(tmp_path)
     keep_rounds(Results(request.results, "small"), next_rounds(request))
     for words in ("the best   configuration is known within 5%", " the best configuration is known within 5 % "):
-        assert open_dag(replace(request, until=words)).plan.is_mid_round
+        assert read_plan(replace(request, until=words)).is_mid_round
 
 
 def test_tables_name_the_question_as_the_reason_of_what_is_not_measured(tmp_path: Path) -> None:
@@ -111,7 +112,6 @@ def test_tables_name_the_question_as_the_reason_of_what_is_not_measured(tmp_path
     pd.testing.assert_frame_equal(planned.cells, tables.cells)
     assert planned.context == tables.context
     document = parse_plan(dag.results.plan_document, plan_json(dag.results.plan_document))
-    assert document.question is not None
     assert len(document.question.left_out) == 6
 
 
@@ -122,7 +122,7 @@ def test_another_question_starts_from_what_is_measured_and_the_whole_matrix_keep
     second, measured = measured_to_the_end(other)
     assert measured == [], "runs of the first question were measured again"
     assert second.plan.rounds[-1].statement == "1x1-fabric is the best, by 8 runs."
-    whole = open_dag(replace(request, until=None))
+    whole = open_rounds(replace(request, until=None))
     write_plan(whole.plan, whole.results)
     assert whole.plan.missing == 48 - 8
     measure(whole)
@@ -208,15 +208,16 @@ def test_the_archive_holds_the_rounds_and_its_page_is_the_same(tmp_path: Path, m
     dag, _ = measured_to_the_end(asked(tmp_path))
     results = dag.results
     collect(gather_planned(results.plan_document), results.tables)
-    draw_figures(results.tables, results.figures, recommendation=results.recommendation)
+    draw_figures(results.tables, results.figures)
+    write_recommendation(results.tables, results.recommendation)
     render_report(results.tables, results.figures, results.report)
     page = results.report.read_text()
     assert "1x1-fabric is the best, by 8 runs." in page
     assert "composition 2 of the two candidates" in page
     said = summary(results.directory)
     assert (
-        f"Until {BEST}: answered\n  1x1-fabric is the best, by 8 runs.\n  Two compositions of each.\n  4 of 12 leases"
-        in said
+        f"Until {BEST}: answered\n  1x1-fabric is the best, by 8 runs.\n  Either may be.\n  Two compositions of each.\n"
+        "  4 of 12 leases" in said
     )
     written = write_archive(dag.campaign, results.directory, tmp_path / "a.zip")
     assert check(written.path)[1] == []
@@ -232,10 +233,10 @@ def test_the_archive_holds_the_rounds_and_its_page_is_the_same(tmp_path: Path, m
 
 
 def test_snakemake_is_asked_a_question() -> None:
-    found = request({"until": BEST})
+    found = request_of({"question": BEST})
     assert found.until == BEST
     assert f"--until={BEST}" in found.arguments()
-    assert request({}).until is None
+    assert request_of({}).until is None
 
 
 def test_the_plan_and_the_status_show_what_is_known_and_chosen(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_the_plan_and_the_status_show_what_is_known_and_chosen(tmp_path: Path) -
     dag, _ = measured_to_the_end(asked_for)
     words = said("status")
     assert "answered; 4 of 12 leases measured" in words
-    assert "1x1-fabric is the best, by 8 runs. Two compositions of each." in words
+    assert "1x1-fabric is the best, by 8 runs. Either may be. Two compositions of each." in words
     assert json.loads(dag.results.plan_document.read_text())["question"]["end"] == "answered"
     # A campaign that was changed since has other cells: its status is that of all of them.
     write_files(tmp_path, {**CHANGES, "campaign.axes.batch": [1, 2, 4]})

@@ -16,8 +16,9 @@ from campaign.cli.main import main
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, RecordError
-from campaign.insight.recommend import advise, asked
-from campaign.insight.recommend.document import Answer, RecommendationDocument
+from campaign.insight.recommend.advise import advise
+from campaign.insight.recommend.document import RecommendationAnswer, RecommendationDocument
+from campaign.insight.recommend.objectives import asked
 from campaign.insight.recommend.shape_enumeration import Pool, pool_of, possible
 from campaign.report import page as report
 from campaign.report.sections.recommendation import read_recommendation, recommended
@@ -35,7 +36,7 @@ def recommend(
     return advise(tables, asked(objectives, where, workloads, known, [])).document
 
 
-def answer(tables: Tables, objective: str, *where: str) -> Answer:
+def answer(tables: Tables, objective: str, *where: str) -> RecommendationAnswer:
     (only,) = recommend(tables, objective, where=where).answers
     return only
 
@@ -48,7 +49,6 @@ def planted() -> Tables:
 def test_the_planted_optimum_is_found_though_it_was_not_measured(planted: Tables) -> None:
     # Eight local devices were not measured; eight behind the fabric, and fewer local ones, were.
     best = answer(planted, "throughput")
-    assert best.choice is not None
     assert best.choice.configuration == "1x8-local"
     assert not best.choice.measured
     assert best.choice.extrapolated == ""
@@ -64,7 +64,6 @@ def test_the_planted_optimum_is_found_though_it_was_not_measured(planted: Tables
 
 def test_a_measured_optimum_names_its_cell_and_what_the_model_would_have_said(planted: Tables) -> None:
     best = answer(planted, "throughput", "measured and hosts == 1 and attach == 'local'")
-    assert best.choice is not None
     assert best.choice.configuration == "local-4"
     (cell,) = best.choice.evidence
     row = planted.cells.set_index("cell_id").loc[cell.cell_id]
@@ -75,8 +74,6 @@ def test_a_measured_optimum_names_its_cell_and_what_the_model_would_have_said(pl
 
 def test_the_time_of_a_million_samples_is_the_inverse_of_the_throughput(planted: Tables) -> None:
     rate, time = recommend(planted, "throughput", "time").answers
-    assert rate.choice is not None
-    assert time.choice is not None
     assert time.choice.shape == rate.choice.shape
     assert time.choice.value == pytest.approx(1e6 / rate.choice.value)
     assert time.choice.low == pytest.approx(1e6 / rate.choice.high)
@@ -84,7 +81,6 @@ def test_the_time_of_a_million_samples_is_the_inverse_of_the_throughput(planted:
 
 def test_what_is_outside_of_the_measurements_is_called_that_and_never_chosen(planted: Tables) -> None:
     best = answer(planted, "throughput")
-    assert best.beyond is not None
     assert "devices, at most 8 measured" in best.beyond.extrapolated
     assert "extrapolation" in best.sentences[-1]
     only = answer(planted, "throughput", "devices > 8")
@@ -97,10 +93,12 @@ def test_what_is_outside_of_the_measurements_is_called_that_and_never_chosen(pla
 def test_a_planted_tie_is_called_a_tie_and_the_fewest_devices_are_named_first() -> None:
     shapes = [*model_data.SHAPES[:7], report_data.configuration(each=8, used=4, attach="local")]
     tied = answer(model_data.tables(shapes), "throughput", "measured and attach == 'local'")
-    assert tied.choice is not None
     assert tied.choice.configuration == "local-4"
     assert [each.configuration for each in tied.tied] == ["local-8-use4"]
-    assert "tie" in tied.sentences[1]
+    assert tied.sentences[1].startswith(
+        f"Tied within 5\u202f%: local-8-use4 {tied.tied[0].value:,.0f}\u202fsamples/s ("
+    )
+    assert tied.sentences[1].endswith("Of those that tie, it takes the fewest devices.")
 
 
 def test_of_a_tie_with_as_many_devices_the_fewest_hosts_are_named_first() -> None:
@@ -111,7 +109,6 @@ def test_of_a_tie_with_as_many_devices_the_fewest_hosts_are_named_first() -> Non
     for seed in range(4):
         found = model_data.tables(shapes, truth=alike, seed=seed, noise=0.01)
         tied = answer(found, "throughput", "measured and devices <= 4")
-        assert tied.choice is not None
         assert (tied.choice.shape["hosts"], tied.choice.shape["devices_per_host"]) == (1, 4)
 
 
@@ -122,21 +119,19 @@ def test_a_prediction_that_is_only_a_little_better_does_not_take_the_place_of_a_
     shapes = model_data.SHAPES[:7]
     for seed in range(4):
         best = answer(model_data.tables(shapes, truth=alike, seed=seed, noise=0.01), "throughput")
-        assert best.choice is not None
         assert best.choice.configuration == "fabric-8"
-        assert "1x8-local" in {each.configuration for each in best.tied}
+        assert "1x8-local" in {each.configuration for each in best.not_told_apart}
 
 
 def test_a_difference_beyond_the_noise_is_no_tie(planted: Tables) -> None:
     best = answer(planted, "throughput", "measured")
     assert best.choice is not None
-    assert best.tied_total == 0
+    assert not best.alternatives
 
 
 def test_one_run_a_cell_tells_no_tie(planted: Tables) -> None:
     best = answer(model_data.tables(repetitions=1), "throughput", "measured")
     assert not best.comparable
-    assert best.choice is not None
     assert best.choice.low is None
     assert "ties are unknown" in best.sentences[1]
 
@@ -152,10 +147,9 @@ def test_a_model_that_is_wrong_chooses_nothing_and_says_so() -> None:
     assert not model.trusted
     assert "chooses nothing" in model.sentence
     (best,) = document.answers
-    assert best.choice is not None
     assert best.choice.measured
     assert best.beyond is None
-    assert all(each.measured for each in best.tied)
+    assert all(each.measured for each in best.alternatives)
 
 
 def test_of_models_divided_over_devices_only_measurements_are_recommended() -> None:
@@ -178,8 +172,6 @@ def test_of_models_divided_over_devices_only_measurements_are_recommended() -> N
 def test_cheapest_within_counts_device_hours_of_those_that_are_fast_enough(planted: Tables) -> None:
     where = ["measured and attach == 'local'"]
     near, far = recommend(planted, "cheapest-within:5%", "cheapest-within:90%", where=where).answers
-    assert near.choice is not None
-    assert far.choice is not None
     assert near.choice.configuration == "local-4"
     assert far.choice.configuration == "local-1"
     rate = planted.cells.query("configuration == 'local-1' and batch == 32")["mean"].item()
@@ -189,9 +181,8 @@ def test_cheapest_within_counts_device_hours_of_those_that_are_fast_enough(plant
 def test_idle_devices_count_for_device_hours() -> None:
     shapes = [*model_data.SHAPES[:7], report_data.configuration(each=8, used=4, attach="local")]
     per_hour = answer(model_data.tables(shapes), "throughput-per-device-hour", "devices_used == 4", "measured")
-    assert per_hour.choice is not None
     assert per_hour.choice.configuration == "local-4"
-    assert per_hour.tied_total == 0
+    assert not per_hour.alternatives
 
 
 def test_energy_is_weighed_where_power_was_sampled(planted: Tables) -> None:
@@ -200,7 +191,6 @@ def test_energy_is_weighed_where_power_was_sampled(planted: Tables) -> None:
         return {"allreduce_bytes_per_step": model_data.BYTES[workload], "energy_per_sample_j": watts / rate}
 
     best = answer(model_data.tables(metrics=metrics), "throughput-per-joule", "measured")
-    assert best.choice is not None
     assert best.choice.configuration == "local-1"
     none = answer(planted, "throughput-per-joule")
     assert none.choice is None
@@ -217,8 +207,6 @@ def priced(tables: Tables, price_per_h: float) -> Tables:
 def test_a_million_samples_have_a_price_where_devices_have_one(planted: Tables) -> None:
     best = answer(priced(planted, 3.0), "throughput-per-price", "measured")
     by_hours = answer(planted, "throughput-per-device-hour", "measured")
-    assert best.choice is not None
-    assert by_hours.choice is not None
     assert best.choice.configuration == by_hours.choice.configuration
     assert best.choice.value == pytest.approx(3.0 * 1e6 / by_hours.choice.value)
     assert best.choice.low < best.choice.value < best.choice.high
@@ -229,7 +217,6 @@ def test_a_million_samples_have_a_price_where_devices_have_one(planted: Tables) 
     assert "no prices" in none.sentences[0]
     limit = best.choice.value * 1.001
     (only,) = recommend(priced(planted, 3.0), "throughput", where=[f"cost_per_million < {limit}", "measured"]).answers
-    assert only.choice is not None
     assert only.choice.configuration == best.choice.configuration
 
 
@@ -237,10 +224,8 @@ def test_of_two_kinds_of_devices_the_cheaper_sample_wins_though_it_is_slower(pla
     dear = planted.cells["attach"] == "local"
     prices = np.where(dear, 100.0, 1.0) * planted.cells["devices"]
     best = answer(replace(planted, cells=planted.cells.assign(price_per_h=prices)), "throughput-per-price", "measured")
-    assert best.choice is not None
     assert best.choice.configuration.startswith("fabric")
     fastest = answer(planted, "throughput", "measured")
-    assert fastest.choice is not None
     assert best.choice.configuration != fastest.choice.configuration
 
 
@@ -260,11 +245,52 @@ def test_a_mix_goes_to_the_shape_that_its_shares_ask_for() -> None:
     for share, best in ((0.95, "local-4"), (0.05, "fabric-8")):
         document = recommend(tables, f"mix:big={share},small={1 - share}", where=["measured"])
         (mix,) = document.answers
-        assert mix.choice is not None
         assert mix.choice.configuration == best
         assert mix.choice.evidence_total == 2
         slow = 4.0 if best == "local-4" else 3.0
         assert mix.choice.value == pytest.approx(1 + (1 - max(share, 1 - share)) * (slow - 1), rel=0.01)
+
+
+def test_a_mix_compares_all_shapes_with_the_precision_that_each_workload_is_fastest_with() -> None:
+    whole = model_data.tables(model_data.SHAPES[:7], ("big", "small"), precisions=("fp32", "fp16"))
+    # The best one was measured in fp32 only; the others, which lose in both, in both.
+    gone = (whole.cells["configuration"] == "local-4") & (whole.cells["precision"] == "fp16")
+    ids = whole.cells.loc[gone, "cell_id"]
+    tables = replace(whole, runs=whole.runs[~whole.runs["cell_id"].isin(ids)], cells=whole.cells[~gone])
+    document = recommend(tables, "throughput", "mix:big=0.7,small=0.3", where=["devices <= 4"])
+    *fastest, mix = document.answers
+    assert [each.choice.configuration for each in fastest if each.choice] == ["local-4"] * 4
+    assert mix.about == "a mix of 70\u202f% big, fp16 and 30\u202f% small, fp16"
+    assert mix.choice.configuration == "local-4"
+    assert not mix.choice.measured
+    assert mix.choice.evidence_total == len(tables.cells[tables.cells["precision"] == "fp16"])
+
+
+def test_a_mix_without_a_shape_for_all_its_workloads_names_what_to_do() -> None:
+    whole = model_data.tables(model_data.SHAPES[:7], ("big", "small"), system=None)
+    one = (whole.cells["workload"] == "big") == (whole.cells["configuration"] == "local-4")
+    tables = replace(whole, cells=whole.cells[one])
+    (mix,) = recommend(tables, "mix:big=0.5,small=0.5").answers
+    assert mix.choice is None
+    assert "choose a precision or options with --constraint" in mix.sentences[0]
+
+
+def test_a_configuration_that_crashed_is_no_candidate(planted: Tables) -> None:
+    best = answer(planted, "throughput", "devices == 8 and hosts == 1 and measured").choice
+    at = planted.runs["configuration"] == best.configuration
+    runs = planted.runs.assign(
+        status=planted.runs["status"].mask(at, "crashed"),
+        value=planted.runs["value"].mask(at),
+        throughput_per_s=planted.runs["throughput_per_s"].mask(at),
+    )
+    gone = planted.cells["configuration"] == best.configuration
+    numbers = {"n_ok": 0, "n_failed": 4, "state": "failed", "failures": "crashed x4", "mean": np.nan}
+    cells = planted.cells.assign(**{name: planted.cells[name].mask(gone, value) for name, value in numbers.items()})
+    crashed = replace(planted, runs=runs, cells=cells)
+    assert answer(crashed, "throughput", "devices == 8 and hosts == 1 and attach == 'fabric'").choice is None
+    beside = answer(crashed, "throughput", "not extrapolated")
+    assert beside.choice is not None
+    assert best.configuration not in {each.configuration for each in (beside.choice, *beside.alternatives)}
 
 
 def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> None:
@@ -272,10 +298,9 @@ def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> No
     runs = whole.runs[whole.runs["repetition"] == 1]
     once = replace(whole, runs=runs, cells=whole.cells.assign(n_ok=1, sd=np.nan, ci_low=np.nan, ci_high=np.nan))
     (mix,) = recommend(once, "mix:big=0.5,small=0.5", where=["measured"]).answers
-    assert mix.choice is not None
-    assert (mix.choice.low, mix.comparable, mix.tied_words()) == (None, False, "not known: one composition each")
-    said = recommended({"document": recommend(once, "throughput", where=["measured"]).model_dump()})
-    assert said is not None
+    assert (mix.choice.low, mix.comparable, mix.beside()) == (None, False, "not known: one composition each")
+    single = recommend(once, "throughput", where=["measured"])
+    said = recommended({"document": single.model_dump()})
     assert all(each.endswith("; ties not known: one composition each.") for each in said["objectives"][0]["summary"])
     assert all(each.startswith(("big, ", "small, ")) for each in said["objectives"][0]["summary"])
 
@@ -283,7 +308,6 @@ def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> No
 def test_what_is_better_by_extrapolation_is_said_in_the_row(planted: Tables) -> None:
     for where, further in ([], True), (["not extrapolated"], False):
         said = recommended({"document": recommend(planted, "throughput", where=where).model_dump()})
-        assert said is not None
         (objective,) = said["objectives"]
         assert bool(objective["beyond"]) == further
         assert ["extrapolated: see below" in row[2] for row in objective["rows"]] == [further]
@@ -296,12 +320,10 @@ def test_a_batch_that_ran_out_of_memory_is_not_recommended() -> None:
 
     tables = model_data.tables(ran_out=ran_out)
     best = answer(tables, "throughput")
-    assert best.choice is not None
     assert best.choice.batches == "batch 16"
     # It fitted on one device, which keeps no buffers for others; that says nothing of several.
     assert answer(tables, "throughput", "batch == 32 and ranks > 1").choice is None
     alone = answer(tables, "throughput", "batch == 32").choice
-    assert alone is not None
     assert alone.shape["devices_used"] == 1
 
 
@@ -311,15 +333,25 @@ def test_a_prediction_whose_memory_nobody_tried_says_so() -> None:
 
     tables = model_data.tables(ran_out=ran_out)
     (best,) = recommend(tables, "throughput", where=["batch == 32 and ranks == 4 and hosts == 1"]).answers
-    assert best.choice is not None
     assert best.choice.memory == "fits"
     none = answer(tables, "throughput", "batch == 32 and ranks == 2")
     assert none.choice is None
     unknown = answer(tables, "throughput", "batch == 32 and ranks == 3 and not extrapolated")
-    assert unknown.choice is not None
     assert unknown.choice.memory == "unknown"
     assert "unknown" in unknown.sentences[0]
     assert answer(tables, "throughput", "batch == 32 and ranks == 3 and memory fits").choice is None
+
+
+@pytest.mark.parametrize(("compositions", "memory"), [(1, "out"), (2, "unknown")])
+def test_running_out_of_memory_once_says_nothing_of_other_shapes_while_another_composition_may_show_it(
+    compositions: int, memory: str
+) -> None:
+    tables = model_data.tables(ran_out=lambda at, batch: batch == 32 and at.ranks in (2, 4))
+    campaign = tables.context["campaign"]
+    protocol = {**campaign.get("protocol", {}), "compositions": compositions}
+    tables = replace(tables, context={**tables.context, "campaign": {**campaign, "protocol": protocol}})
+    given = answer(tables, "throughput", "batch == 32 and ranks == 3 and not extrapolated").choice
+    assert (given.memory if given else "out") == memory
 
 
 def test_without_the_system_only_measured_configurations_are_weighed() -> None:
@@ -405,7 +437,6 @@ def test_the_last_section_of_the_report_says_what_to_build(written: Path, plante
     assert all("; ties not known" not in each and each.endswith(".") for each in summary)
     assert 'aria-labelledby="predictions-title' in section
     assert "when a configuration is left out" in section or "left out is" in section
-    assert given is not None
     for answer in given["document"]["answers"]:
         for evidence in answer["choice"]["evidence"]:
             assert evidence["cell_id"] in section
@@ -413,7 +444,6 @@ def test_the_last_section_of_the_report_says_what_to_build(written: Path, plante
 
 def test_names_cannot_break_the_section(written: Path, planted: Tables) -> None:
     given = read_recommendation(written / "recommendation")
-    assert given is not None
     text = json.dumps(given["document"]).replace("1x8-local", report_data.HOSTILE.replace('"', "'"))
     page = report.assemble(
         planted.runs, planted.cells, [], planted.context, {}, {**given, "document": json.loads(text)}
@@ -429,7 +459,6 @@ def test_a_report_without_a_recommendation_has_no_such_section(planted: Tables, 
 
 def test_a_document_of_another_form_is_an_error_that_names_the_key(written: Path) -> None:
     given = read_recommendation(written / "recommendation")
-    assert given is not None
     with pytest.raises(RecordError, match="surprise"):
         recommended({**given, "document": {**given["document"], "surprise": 1}})
 

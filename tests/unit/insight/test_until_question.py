@@ -8,7 +8,7 @@ import pytest
 
 from campaign.config.resolve import Campaign
 from campaign.errors import ConfigError
-from campaign.insight.until import decide, offer_of, parse_question
+from campaign.insight.until import decide, parse_question, priced_matrix
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.matrix import expand
@@ -52,32 +52,32 @@ def test_what_cannot_be_asked_is_answered_with_what_can(campaign: Campaign, text
     assert message.replace("FIRST", first) in str(refused.value)
 
 
-def test_an_offer_is_the_whole_matrix_with_its_device_hours(campaign: Campaign) -> None:
+def test_a_priced_matrix_is_whole_and_has_its_device_hours(campaign: Campaign) -> None:
     forecaster = Forecaster(assumed=parse_assumption("36 s a run, 72 s to compose"))
     matrix = expand(campaign)
-    offer = offer_of(build_plan(campaign, matrix, (), forecaster), forecaster)
-    assert {(cell.id, lease.composition) for lease in offer.leases for cell in lease.cells} == {
+    priced = priced_matrix(build_plan(campaign, matrix, None, forecaster), forecaster)
+    assert {(cell.id, lease.composition) for lease in priced.leases for cell in lease.cells} == {
         (cell.id, composition) for cell in matrix.cells for composition in (1, 2, 3)
     }
     assert all(
-        each == pytest.approx(0.01 * lease.configuration.devices) for lease in offer.leases for each in lease.cells_h
+        each == pytest.approx(0.01 * lease.configuration.devices) for lease in priced.leases for each in lease.cells_h
     )
     runs_h = sum(0.03 * cell.configuration.devices for cell in matrix.cells)
-    assert offer.device_hours is not None
-    assert offer.device_hours > runs_h
-    unknown = offer_of(build_plan(campaign, matrix, ()), Forecaster())
+    assert priced.device_hours is not None
+    assert priced.device_hours > runs_h
+    unknown = priced_matrix(build_plan(campaign, matrix), Forecaster())
     assert unknown.device_hours is None
 
 
 def test_nothing_measured_is_followed_by_a_first_round(campaign: Campaign) -> None:
     question = parse_question("the best configuration is known within 5 % for batch == 2", campaign)
     forecaster = Forecaster(assumed=parse_assumption("36 s a run, 72 s to compose"))
-    offer = offer_of(build_plan(campaign, expand(campaign), (), forecaster), forecaster)
-    first = decide(question, offer, None, seed=1, round=1)
+    matrix = priced_matrix(build_plan(campaign, expand(campaign), None, forecaster), forecaster)
+    first = decide(question, matrix, None, seed=1, round=1)
     assert not first.stop
     assert first.next
     assert first.reasons
     assert first.device_hours == 0
-    batches = {cell.id: cell.batch for lease in offer.leases for cell in lease.cells}
+    batches = {cell.id: cell.batch for lease in matrix.leases for cell in lease.cells}
     assert {batches[cell] for lease in first.next for cell in lease.cells} == {2}
-    assert first == decide(question, offer, None, seed=1, round=1)
+    assert first == decide(question, matrix, None, seed=1, round=1)

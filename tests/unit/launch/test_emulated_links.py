@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from campaign.config.system_file import Emulation, Link, Links
+from campaign.config.system_file import Emulation, Links, SiteLink
 from campaign.launch.emulation_plan import FLAGS, emulation_of, hosts_of, links_document, rates_of, sentence
 from tests.unit.launch.compositions import composition
 
-LINKS = Links(fabric=Link(gb_per_s=10), network=Link(gb_per_s=20))
+LINKS = Links(fabric=SiteLink(gb_per_s=10), network=SiteLink(gb_per_s=20))
 
 
 def test_a_composition_becomes_hosts_with_their_own_and_their_fabric_devices() -> None:
@@ -27,7 +27,7 @@ def test_rates_are_the_links_of_the_system_file_by_the_scale() -> None:
 
 
 def test_a_link_that_is_not_given_is_not_shaped() -> None:
-    rates = rates_of(Emulation(), Links(network=Link(gb_per_s=20)))
+    rates = rates_of(Emulation(), Links(network=SiteLink(gb_per_s=20)))
     document = links_document(rates, "root")
     assert (document["fabric_gbit_per_s"], document["network_gbit_per_s"]) == (None, 1.6)
     assert "a fabric device and its host not shaped" in sentence(document, 1, 1)
@@ -38,7 +38,7 @@ def test_local_links_are_emulated_only_where_the_system_file_gives_their_rate() 
     assert not [key for key in without if key.startswith("local")]
     assert "between devices of a host not shaped." in sentence(without, 1, 1)
     local = links_document(
-        rates_of(Emulation(scale=0.01), LINKS.model_copy(update={"local": Link(gb_per_s=36)})), "root"
+        rates_of(Emulation(scale=0.01), LINKS.model_copy(update={"local": SiteLink(gb_per_s=36)})), "root"
     )
     assert {key: local[key] for key in local.keys() - without.keys()} == {
         "local_gb_per_s": 36,

@@ -30,14 +30,13 @@ from campaign.launch.rank_placement import SlurmPlacement, UsedDevices
 from campaign.launch.srun_step import objection, rank_script, read_ends, step_argv
 from campaign.plan.matrix import expand
 from campaign.processes.marked import marked
-from campaign.slurm.options import sbatch_parameters
+from campaign.slurm.sbatch_options import sbatch_parameters
 from campaign.slurm.verify_devices import checked, devices_script
 from campaign.workloads.protocol import Ended, Step
 from tests.campaign_files import load, one_cell, one_run
-from tests.fake_bitfusion import asked, install
+from tests.launch_client import LEND, asked, install
 from tests.unit.launch.compositions import system
 
-BITFUSION = ("bitfusion", "run", "-n", "{devices}", "-p", "{fraction}", "--")
 GOLDEN = Path(__file__).parents[2] / "golden" / "step-remote.sh"
 SHOW = "import json, os; print(json.dumps(dict(os.environ), sort_keys=True), flush=True)"
 
@@ -57,8 +56,8 @@ def mixed(*hosts: str) -> Composition:
                 4,
                 8.0,
                 (
-                    device(host, 0, False, prefix=BITFUSION, fraction="1/4"),
-                    device(host, 1, False, prefix=BITFUSION, fraction="1/4"),
+                    device(host, 0, False, prefix=LEND, fraction="1/4"),
+                    device(host, 1, False, prefix=LEND, fraction="1/4"),
                     device(host, 7, True, environment={"CUDA_VISIBLE_DEVICES": "{ids}", "GIVEN": "it's"}),
                 ),
             )
@@ -100,14 +99,14 @@ def show(ranks: int = 3, per_rank: bool = True, **environment: str) -> Step:
 def test_each_rank_is_started_as_its_device_needs_it_local_ones_first(bench: Bench) -> None:
     assert bench.run(show(CUDA_VISIBLE_DEVICES="the workload's", GIVEN="too")).codes == (0, 0, 0)
     ranks = sorted(bench.environments(), key=lambda environment: environment["RANK"])
-    assert [rank.get("BITFUSION_DEVICES") for rank in ranks] == [None, "1", "1"]
-    assert [rank.get("BITFUSION_PART") for rank in ranks] == [None, "0.25", "0.25"]
+    assert [rank.get("LENT_DEVICES") for rank in ranks] == [None, "1", "1"]
+    assert [rank.get("LENT_PART") for rank in ranks] == [None, "0.25", "0.25"]
     # What the record says of a device counts over what a workload says.
     assert [rank["CUDA_VISIBLE_DEVICES"] for rank in ranks] == ["7", "the workload's", "the workload's"]
     assert (ranks[0]["GIVEN"], {rank["CAMPAIGN_RUN"] for rank in ranks}) == ("it's", {bench.mark})
     assert sorted((line["rank"], line["asked"]) for line in asked(bench.asked)) == [
-        ("1", "run -n 1 -p 0.25"),
-        ("2", "run -n 1 -p 0.25"),
+        ("1", "1 0.25"),
+        ("2", "1 0.25"),
     ]
 
 
@@ -117,7 +116,7 @@ def test_one_program_has_one_prefix_for_all_its_devices(tmp_path: Path, bench: B
     alone = Bench(tmp_path, remote)
     assert alone.run(show(2, per_rank=False)).codes == (0,)
     (environment,) = alone.environments()
-    assert (environment["BITFUSION_DEVICES"], environment["CAMPAIGN_RANKS"]) == ("2", "2")
+    assert (environment["LENT_DEVICES"], environment["CAMPAIGN_RANKS"]) == ("2", "2")
     alone.launcher.close()
     with pytest.raises(LaunchError, match=r"different ways.*once per rank"):
         bench.run(show(3, per_rank=False))
@@ -131,7 +130,7 @@ def test_one_program_has_one_prefix_for_all_its_devices(tmp_path: Path, bench: B
 def test_a_program_that_only_stands_for_devices_is_given_nothing(bench: Bench) -> None:
     step = replace(show(3, per_rank=False), takes_devices=False)
     assert bench.run(step).codes == (0,)
-    assert "BITFUSION_DEVICES" not in bench.environments()[0]
+    assert "LENT_DEVICES" not in bench.environments()[0]
     assert not open_workload_of(bench.directory, "steps").takes_devices
 
 
@@ -151,10 +150,10 @@ def test_a_prefix_that_is_not_there_is_the_apparatus_failure_and_is_named(tmp_pa
 
 
 def test_a_layer_that_refuses_is_the_runs_failure_with_its_words(tmp_path: Path, bench: Bench) -> None:
-    wrong = device("host1", 0, False, prefix=("bitfusion", "run", "-n", "1", "-p", "{percent}", "--"), fraction="1/4")
+    wrong = device("host1", 0, False, prefix=("lend", "1", "{percent}", "--"), fraction="1/4")
     launcher = LocalLauncher(system(), Composition((ComposedHost("host1", 4, 8.0, (wrong,)),)))
     assert launcher.run(show(1), bench.mark, bench.log, tmp_path, Limits(5.0)).codes == (64,)
-    assert "-p takes a part" in bench.log.read_text()
+    assert "lend: 25 is no part" in bench.log.read_text()
     launcher.close()
 
 
@@ -211,14 +210,12 @@ def test_golden() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_the_script_of_a_rank_starts_it_through_its_prefix(tmp_path: Path, bench: Bench, there: bool) -> None:
-    step = Step(
-        ("sh", "-c", 'echo "$GIVEN ${BITFUSION_PART-none} $CUDA_VISIBLE_DEVICES"'), {"GIVEN": "no"}, {"host1": 3}
-    )
+    step = Step(("sh", "-c", 'echo "$GIVEN ${LENT_PART-none} $CUDA_VISIBLE_DEVICES"'), {"GIVEN": "no"}, {"host1": 3})
     placement = SlurmPlacement(system(), mixed("host1"), None).of(step, 1)
-    assert placement.programs(step) == ("sh", "bitfusion")
+    assert placement.programs(step) == ("sh", "lend")
     (tmp_path / "rank.sh").write_text(rank_script(step, placement, "m", tmp_path))
     if not there:
-        (tmp_path / "bin" / "bitfusion").unlink()
+        (tmp_path / "bin" / "lend").unlink()
     said = []
     for local in range(3):
         slurm = {"SLURMD_NODENAME": "host1", "SLURM_LOCALID": str(local), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}
@@ -235,7 +232,7 @@ def test_the_script_of_a_rank_starts_it_through_its_prefix(tmp_path: Path, bench
         assert [end.code for end in ends] == [0, 0, 0]
     else:
         error = objection(1, "", "", ends, ended_by_us=False, program=", ".join(placement.programs(step)))
-        assert str(error) == "sh, bitfusion: no such program on host1"
+        assert str(error) == "sh, lend: no such program on host1"
 
 
 def test_devices_with_launches_are_not_named_by_the_host_as_well() -> None:
@@ -253,8 +250,8 @@ def test_devices_with_launches_are_not_named_by_the_host_as_well() -> None:
 
 def prefix_system(**keys: Any) -> SystemFile:
     rules = [
-        {"device": "virtual", "of": "a100", "where": "local", "prefix": list(BITFUSION)},
-        {"device": "virtual", "where": "pool", "prefix": list(BITFUSION)},
+        {"device": "virtual", "of": "a100", "where": "local", "prefix": list(LEND)},
+        {"device": "virtual", "where": "pool", "prefix": list(LEND)},
         {"device": "mig", "fraction": "1/7", "environment": {"CUDA_VISIBLE_DEVICES": "{ids}"},
          "ids": {"host1": [f"MIG-{number}" for number in range(14)]}},
         {"device": "half", "fraction": "1/2", "environment": {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "{percent}"}},
@@ -308,7 +305,7 @@ def test_remote_devices_are_not_looked_for_on_the_host_and_parts_of_one_are_one(
 
 # ---- identity, and what a plan refuses ----
 
-LAUNCH = {"device": "virtual", "prefix": list(BITFUSION), "fraction": "1/4", "of": "cpu-rank", "where": "local"}
+LAUNCH = {"device": "virtual", "prefix": list(LEND), "fraction": "1/4", "of": "cpu-rank", "where": "local"}
 VIRTUAL: dict[str, Any] = {
     "system.fabric": {"kind": "prefix", "launch": [LAUNCH, {**LAUNCH, "where": "pool", "of": None}]},
     "system.hosts": [{"name": "host[1-2]", "devices": [{"model": "cpu-rank", "count": 2}, {"model": "virtual", "count": 2}]}],
@@ -328,7 +325,7 @@ def cells(directory: Path, changes: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("change", "measured_again"),
     [
-        ({"prefix": ["env", *BITFUSION]}, True),
+        ({"prefix": ["env", *LEND]}, True),
         ({"environment": {"A": "b"}}, True),
         ({"fraction": "1/2"}, True),
         ({"fraction": 0.25}, False),

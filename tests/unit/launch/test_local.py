@@ -93,19 +93,6 @@ def test_times_are_those_of_the_step(bench: Bench) -> None:
     assert ended.ended - ended.started >= 0.2
 
 
-def test_the_time_limit_ends_everything_that_was_started(bench: Bench) -> None:
-    code = f"""
-import signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)
-time.sleep(60)
-"""
-    ended = bench.run(code, {"host1": 2}, limits=Limits(0.5))
-    assert ended.timed_out
-    assert ended.codes == (-9, -9)
-    assert list(marked(bench.mark)) == []
-
-
 def test_the_memory_limit_ends_the_step(bench: Bench) -> None:
     ended = bench.run(f"x = bytearray(150_000_000); {SLEEP}", limits=Limits(30.0, memory_limit_mib=100))
     assert (ended.memory_limit_hit, ended.timed_out, ended.codes) == (True, False, (-9,))
@@ -133,16 +120,11 @@ import os, sys, time
 open(os.environ['CAMPAIGN_OUT'] + '/rank' + os.environ['RANK'] + '.json', 'w').close()
 if os.environ['RANK'] == '1': {SLEEP.removeprefix("import time; ")}
 """
-    places = [local.RankPlace({"RANK": str(rank), "CAMPAIGN_OUT": str(bench.directory)}) for rank in range(2)]
+    places = [local.ProcessPlace({"RANK": str(rank), "CAMPAIGN_OUT": str(bench.directory)}) for rank in range(2)]
     step = Step((sys.executable, "-S", "-c", code), {"CAMPAIGN_OUT": str(bench.directory)}, {"host1": 2}, preload="x")
     bench.log.parent.mkdir()
     ended = local._run(step, bench.mark, places, bench.log, bench.directory, Limits(30.0), None)
     assert (ended.codes, ended.exit_hang, ended.timed_out) == ((0, 0), (1,), False)
-
-
-def test_exit_codes_and_signals_are_told_apart(bench: Bench) -> None:
-    code = "import os, signal, sys; os.kill(os.getpid(), signal.SIGSEGV) if os.environ['RANK'] == '0' else sys.exit(7)"
-    assert bench.run(code, {"host1": 2}).codes == (-11, 7)
 
 
 def test_what_a_program_leaves_in_the_background_is_ended_too(bench: Bench) -> None:
@@ -150,14 +132,6 @@ def test_what_a_program_leaves_in_the_background_is_ended_too(bench: Bench) -> N
     assert ended.codes == (0,)
     assert bench.log.read_text() == "started\n"
     assert list(marked(bench.mark)) == []
-
-
-@pytest.mark.parametrize(
-    "argv", [("no-such-program-anywhere",), ("/etc/passwd",), ("echo", "a\0b"), ("echo", "x" * 10_000_000), (os.sep,)]
-)
-def test_a_program_that_cannot_be_started_is_the_apparatus_failure(bench: Bench, argv: tuple[str, ...]) -> None:
-    with pytest.raises(LaunchError, match=f"{argv[0]}: could not be started"):
-        bench.run(argv, {"host1": 2})
 
 
 def test_a_preload_that_cannot_be_loaded_is_the_apparatus_failure(bench: Bench) -> None:

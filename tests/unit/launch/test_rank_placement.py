@@ -10,10 +10,10 @@ import pytest
 
 from campaign.errors import LaunchError
 from campaign.launch import rank_placement
-from campaign.launch.emulation.network import Emulation, EmulationUnavailable, Held
+from campaign.launch.emulation.network import EmulatedHosts, EmulationUnavailable, HeldNamespaces
 from campaign.launch.emulation.topology import EmulationSpec, layout
 from campaign.launch.emulation_plan import NOT_CROSSED
-from campaign.launch.rank_placement import LocalPlacement, RankPlace, open_placement
+from campaign.launch.rank_placement import LocalPlacement, ProcessPlace, open_placement
 from campaign.workloads.protocol import Step
 from tests.unit.launch.compositions import LINKS, composition, emulated_system, system
 
@@ -24,10 +24,10 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     ended: list[bool] = []
 
     @contextmanager
-    def emulated(spec: EmulationSpec) -> Iterator[Emulation]:
+    def emulated(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
         addresses: dict[str, IPv4Address] = layout(spec).addresses
         descriptors = {name: {"net": 100 + number} for number, name in enumerate(addresses)}
-        yield Emulation(spec, Held(pid=7, user=True, isolated=False, descriptors=descriptors), addresses)
+        yield EmulatedHosts(spec, HeldNamespaces(pid=7, user=True, isolated=False, descriptors=descriptors), addresses)
         ended.append(True)
 
     monkeypatch.setattr(rank_placement, "emulated", emulated)
@@ -38,12 +38,12 @@ def step(per_rank: bool = True, **ranks_by_host: int) -> Step:
     return Step(("true",), {}, ranks_by_host, per_rank)
 
 
-def namespaces(found: list[RankPlace]) -> list[str]:
+def namespaces(found: list[ProcessPlace]) -> list[str]:
     assert all(place.namespaces[0] == "/proc/7/ns/user" for place in found)
     return [place.namespaces[1].removeprefix("/proc/7/fd/") for place in found]
 
 
-def column(found: list[RankPlace], name: str) -> list[str]:
+def column(found: list[ProcessPlace], name: str) -> list[str]:
     return [place.environment[name] for place in found]
 
 
@@ -138,7 +138,7 @@ def test_where_hosts_cannot_be_emulated_ranks_share_the_loopback_and_records_hea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @contextmanager
-    def refused(_: EmulationSpec) -> Iterator[Emulation]:
+    def refused(_: EmulationSpec) -> Iterator[EmulatedHosts]:
         raise EmulationUnavailable("no `tc` here")
         yield
 

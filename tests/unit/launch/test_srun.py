@@ -23,7 +23,7 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec
-from campaign.launch.emulation.network import Held
+from campaign.launch.emulation.network import HeldNamespaces
 from campaign.launch.emulation.topology import LinkRates, namespaces
 from campaign.launch.emulation_plan import NOT_CROSSED
 from campaign.launch.protocol import Limits
@@ -353,7 +353,9 @@ def cluster(ports: int = 2, local_gb_per_s: float | None = None) -> Cluster:
     )
     spec = ClusterSpec(hosts=hosts, rates=LinkRates(local_gb_per_s=local_gb_per_s))
     names = namespaces(spec.emulation())
-    held = Held(pid=1, user=False, isolated=True, descriptors={name: {"net": 10 + i} for i, name in enumerate(names)})
+    held = HeldNamespaces(
+        pid=1, user=False, isolated=True, descriptors={name: {"net": 10 + i} for i, name in enumerate(names)}
+    )
     addresses = {name: f"198.18.0.{1 + i}" for i, name in enumerate(names)}
     return Cluster(
         directory=Path("/c"), spec=spec, held=held, control_address="198.18.0.254", addresses=addresses, interface="i"

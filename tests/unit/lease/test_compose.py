@@ -74,10 +74,8 @@ def test_what_is_kept_and_was_not_composed_whole_or_leaked_has_no_owner(
     for state in left:
         Journal(site.journals, mine).advance(state)
     assert [lease["live"] for lease in verify(campaign_file, results.root)] == [False]
-    assert [orphan.outcome for orphan in left_behind(site, dry_run=True, grace_s=0, unjournaled=False)[0]] == [
-        "would_release"
-    ]
-    (orphan,), *_ = left_behind(site, dry_run=False, grace_s=0, unjournaled=False)
+    assert [orphan.outcome for orphan in left_behind(site, dry_run=True, grace_s=0)[0]] == ["would_release"]
+    (orphan,), *_ = left_behind(site, dry_run=False, grace_s=0)
     assert (orphan.lease_id, orphan.outcome) == (mine, "released")
     assert not keep_mark(site.journals, mine).exists()
     assert verify(campaign_file, results.root) == []

@@ -25,11 +25,12 @@ from campaign.fabrics.errors import (
 )
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.fabrics.simulated import Options, SimulatedFabric
+from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from campaign.lease.campaign_leases import Site
+from campaign.lease.check_site import journaled_times
+from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.journaled_times import journaled_times
-from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
+from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
 from campaign.lease.reconcile import reconcile
 from tests.contract.fabric_fixtures import configuration
 
@@ -49,14 +50,14 @@ class Bench:
         listed = [{"kind": fault} if isinstance(fault, str) else fault for fault in faults]
         hosts = [HostSpec(f"host{number}", 4, 16.0) for number in (1, 2)]
         pool = [PoolSpec("gpu", "a100", 4), PoolSpec("gpu", "h100", 1)]
-        self.fabric = SimulatedFabric(Options.model_validate({"faults": listed}), hosts, pool, self.directory)
+        self.fabric = SimulatedFabric(SimulatedOptions.model_validate({"faults": listed}), hosts, pool, self.directory)
         return self.fabric
 
-    def acquire(self, lease_id: str = "one", wanted: Any = TWO, **changes: Any) -> Lease:
+    def acquire(self, lease_id: str = "one", wanted: Any = TWO, **changes: Any) -> HeldLease:
         timing = {"wait_s": 0.0, "poll_s": 0.0, "visible_s": 0.0} | changes
         return acquire(self.fabric, Request(lease_id, "demo", "me", wanted), self.journals, **timing)
 
-    def release(self, lease: Lease) -> dict[str, Any]:
+    def release(self, lease: HeldLease) -> dict[str, Any]:
         return release(self.fabric, lease, wait_s=0, poll_s=0)
 
     def reconcile(self, **changes: Any) -> list[tuple[str, str]]:
@@ -214,7 +215,7 @@ def test_a_rule_of_the_fabric_is_not_waited_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     options = {"chassis": [{"name": "f", "drawers": [{"name": "d", "mode": "standard_two_hosts"}]}]}
     bench.fabric = SimulatedFabric(
-        Options.model_validate(options), [HostSpec("host1", 4, 16.0)], [PoolSpec("gpu", "a100", 8)], tmp_path
+        SimulatedOptions.model_validate(options), [HostSpec("host1", 4, 16.0)], [PoolSpec("gpu", "a100", 8)], tmp_path
     )
     with pytest.raises(Incompatible):
         bench.acquire(wanted=configuration(devices_per_host=8), wait_s=60.0)
@@ -230,6 +231,17 @@ def test_waiting_names_the_holder_and_gives_up_in_time(bench: Bench) -> None:
     assert "holder" in told[0]
     assert bench.states("waiter") == ["PLANNED", "RELEASED"]
     assert len(Journal(bench.journals, "waiter").document()["waits"]) == 1
+
+
+def test_whom_one_waits_for_is_not_told_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    turn = Turn(60.0, 0.0, told.append)
+    for number in range(300):
+        turn.wait(Conflict(f"held by lease {number // 100}", ()))
+    assert told == ["held by lease 0"]
+    monkeypatch.setattr(turn, "_tell_again", 0.0)  # a minute later
+    turn.wait(Conflict("held by lease 2", ()))
+    assert told == ["held by lease 0", "held by lease 2"]
 
 
 def test_a_waiting_lease_gets_its_turn(bench: Bench) -> None:
@@ -309,7 +321,7 @@ def test_a_lease_that_vanished_is_degraded(bench: Bench) -> None:
     assert check(bench.fabric, lease) == (f"{SLOT1}: no longer attached", f"{SLOT2}: no longer attached")
 
 
-def abandoned(bench: Bench, lease_id: str = "one", wanted: Any = TWO) -> Lease:
+def abandoned(bench: Bench, lease_id: str = "one", wanted: Any = TWO) -> HeldLease:
     """A lease whose owner died: the kernel has dropped its lock."""
     lease = bench.acquire(lease_id, wanted)
     lease.ownership.close()
@@ -371,7 +383,10 @@ def test_leases_without_any_journal_are_released_only_on_request(bench: Bench) -
     abandoned(bench)
     bench.journals = bench.directory / "lost"
     assert bench.reconcile() == []
-    assert bench.reconcile(unjournaled=True) == [("one", "released")]
+    for owners in ((), ("another",)):
+        assert bench.reconcile(unjournaled=owners) == [("one", "other_owner")]
+        assert bench.fabric.held()
+    assert bench.reconcile(unjournaled=["another", "me"]) == [("one", "released")]
     assert not bench.fabric.held()
 
 

@@ -20,9 +20,9 @@ from campaign import files
 from campaign.errors import FabricError
 from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.fabrics.simulated import FaultKind, Options, SimulatedFabric
+from campaign.fabrics.simulated import FaultKind, SimulatedFabric, SimulatedOptions
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import Lease, acquire, begin_use, release
+from campaign.lease.lifecycle import HeldLease, acquire, begin_use, release
 from campaign.lease.reconcile import reconcile
 from tests.contract.fabric_fixtures import configuration
 
@@ -63,10 +63,10 @@ def mortal(writes: int) -> Iterator[None]:
 
 
 def opened(directory: Path, *faults: dict[str, Any]) -> Fabric:
-    return SimulatedFabric(Options.model_validate({"faults": faults}), HOSTS, POOL, directory)
+    return SimulatedFabric(SimulatedOptions.model_validate({"faults": faults}), HOSTS, POOL, directory)
 
 
-def taken(fabric: Fabric, journals: Path, lease_id: str, shape: str) -> Lease:
+def taken(fabric: Fabric, journals: Path, lease_id: str, shape: str) -> HeldLease:
     request = Request(lease_id, "demo", "me", SHAPES[shape])
     return acquire(fabric, request, journals, wait_s=0, poll_s=0, visible_s=0)
 
@@ -113,7 +113,7 @@ class Leases(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp())
         self.journals = self.directory / "leases"
         self.fabric = opened(self.directory)
-        self.live: dict[str, Lease] = {}
+        self.live: dict[str, HeldLease] = {}
         self.total = len(self.fabric.inventory().devices)
 
     def teardown(self) -> None:

@@ -12,12 +12,12 @@ from campaign.cli.cost_table import cost_table
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.errors import ConfigError
 from campaign.plan.cost.assumption import parse_assumption
-from campaign.plan.cost.budget import parse_budget
 from campaign.plan.cost.charge import Charges, held
 from campaign.plan.cost.estimates import PARTS, Estimate, Expected, Work
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
-from campaign.plan.plan_table import plan_document
+from campaign.plan.request import PlanRequest
+from campaign.plan.write import plan_document
 from tests.campaign_files import load, write_files
 
 HYBRID = Configuration("1x3-hybrid1", 1, 3, 1, 2, "cpu-rank", "hybrid", "local")
@@ -88,7 +88,7 @@ def test_a_charge_counts_each_part_with_what_is_held_in_it(tmp_path: Path) -> No
 
 def test_the_plan_the_table_and_the_lease_plans_say_the_same(tmp_path: Path) -> None:
     changes = {**SLURM, "campaign.configurations": [{"devices_per_host": 3, "attach": ["hybrid", "fabric"]}]}
-    plan = read_plan(Request(write_files(tmp_path, changes), tmp_path / "results", assumed=ASSUMED))
+    plan = read_plan(PlanRequest(write_files(tmp_path, changes), tmp_path / "results", assumed=ASSUMED))
     document = plan_document(plan)
     charges = [lease["charge"] for lease in document["leases"]]
     assert charges == [each.charge and each.charge.model_dump() for each in lease_plans(plan)]
@@ -108,23 +108,16 @@ def test_the_plan_the_table_and_the_lease_plans_say_the_same(tmp_path: Path) -> 
 
 def test_the_plan_says_what_times_of_composing_rest_on(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"system.fabric.times": "h3"})
-    document = plan_document(read_plan(Request(path, tmp_path / "results", assumed=ASSUMED)))
+    document = plan_document(read_plan(PlanRequest(path, tmp_path / "results", assumed=ASSUMED)))
     assert "H3 Falcon" in document["totals"]["composing_from"]
     composed = [lease for lease in document["leases"] if lease["composing_s"] > 0]
     assert len(composed) == 2
     assert all(each["composing_low_s"] <= each["composing_s"] <= each["composing_high_s"] for each in composed)
 
 
-def test_a_budget_pays_for_all_that_is_held(tmp_path: Path) -> None:
-    path = write_files(tmp_path, {**SLURM, "campaign.configurations": [{"devices_per_host": 1}]})
-    # A run costs 8 devices for ten minutes, the whole host.
-    plan = read_plan(Request(path, tmp_path / "results", budget=parse_budget("4 device-hours"), assumed=ASSUMED))
-    assert plan.missing == 3
-
-
 def test_hundreds_of_leases_are_one_row_a_configuration(tmp_path: Path) -> None:
     changes = {"campaign.protocol.compositions": 40, "campaign.protocol.repetitions": 40}
-    plan = read_plan(Request(write_files(tmp_path, changes), tmp_path / "results", assumed=ASSUMED))
+    plan = read_plan(PlanRequest(write_files(tmp_path, changes), tmp_path / "results", assumed=ASSUMED))
     table = cost_table(plan)
     assert len(plan.leases) == 160
     assert [row[0] for row in table.rows][-1] == "total"

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times
-from campaign.fabrics.moves import Operations
+from campaign.fabrics.operations import Operations
 from campaign.plan.cost.composing import forecast
 from tests.benchmarks.composing import (
     coverage,

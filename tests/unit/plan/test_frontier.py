@@ -16,7 +16,7 @@ from campaign.documents.record import Record, Store
 from campaign.plan.matrix import expand, memory_keys, specification
 from campaign.plan.missing_runs import read_known, record_implied
 from campaign.plan.oom_frontier import campaign_frontier, implied_by, implied_record
-from campaign.plan.run_order import ascending, ordered
+from campaign.plan.order import ascending, ordered
 from campaign.tables.collect import collect, gather
 from scripts.figures import memory_frontier
 from tests.campaign_files import load
@@ -195,7 +195,7 @@ def test_the_figure_shows_the_frontier_and_tells_a_contradiction() -> None:
     for precision, limit in (("fp32", 4), ("fp16", 8)):
         for batch in (1, 2, 4, 8, 16):
             cell = synthetic.cell(synthetic.configuration(), batch=batch, precision=precision)
-            plan.append(synthetic.PlannedCell(cell, 1, "l"))
+            plan.append(synthetic.CellPlan(cell, 1, "l"))
             status = "ok" if batch < limit else "oom_device" if batch == limit else "implied"
             by = f"{plan[-2].cell.id}.1" if status == "implied" else ""
             records.append(ran(cell, status).model_copy(update={"implied_by": by}))

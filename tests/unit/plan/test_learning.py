@@ -10,8 +10,9 @@ import pytest
 
 from campaign.documents.earlier_spread import EarlierSpread, kept
 from campaign.errors import ConfigError
-from campaign.paths import Results
+from campaign.paths import ROOT, Results
 from campaign.plan.cost.costs import (
+    CellCost,
     Costs,
     LeaseCost,
     Span,
@@ -23,8 +24,9 @@ from campaign.plan.cost.costs import (
     parts_s,
 )
 from campaign.plan.cost.history import COSTS, begin, begun, end, measured_forecasts, merged, read_costs
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand
+from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.report.context_schema import ForecastSaid
 from campaign.tables.collect import collect, gather
@@ -97,6 +99,27 @@ def test_what_was_just_measured_is_told_apart_by_use_of_the_lease(tmp_path: Path
     assert [(each.lease_id, each.runs, each.start_s) for each in found.leases] == [("l.1", 1, 1.0), ("l.2", 2, 2.0)]
 
 
+def test_costs_beside_a_campaign_file_count_until_a_cell_is_measured_here(tmp_path: Path) -> None:
+    campaign = tmp_path / "small.yaml"
+    shipped = replace(some(), campaign="small, as shipped", leases=(), spread=())
+    campaign.with_suffix(".costs.json").write_text(json.dumps(shipped.document()))
+    results = Results(tmp_path / "results", "small")
+    assert read_costs(results, campaign=campaign) == [shipped]
+    here = replace(some(), leases=(), spread=())
+    (results.tables / COSTS).parent.mkdir(parents=True)
+    (results.tables / COSTS).write_text(json.dumps(here.document()))
+    assert read_costs(results, campaign=campaign) == [here]
+
+
+def test_the_default_campaign_ships_what_its_runs_take(tmp_path: Path) -> None:
+    plan = read_plan(PlanRequest(ROOT / "config" / "campaign.yaml", tmp_path))
+    assert not plan.forecast.unknown
+    assert plan.wall_s is not None
+    # Two minutes on two cores; a machine with more measures more leases at a time.
+    assert 30 < plan.wall_s < 200
+    assert {lease.expected.basis for lease in plan.leases} == {"earlier runs of these cells"}, "ship those of its cells"
+
+
 def test_what_leases_took_by_part() -> None:
     spans = [Span("a", 0.0, 5.0, True), Span("b", 6.0, 16.0, False)]
     uses = [LeaseCost("l.1", SHAPE, 3, 7.0, 3.0, 2.0, 1.0), LeaseCost("l.2", SHAPE, 1, 1.0, 1.0, None, None)]
@@ -141,7 +164,7 @@ def test_what_other_campaigns_on_the_system_tell_of_compositions_is_kept_with_th
         costs = replace(some(name, system), spread=(replace(told, campaign=name.removeprefix("copy-of-")),))
         Results(tmp_path, name).tables.mkdir(parents=True)
         (Results(tmp_path, name).tables / COSTS).write_text(json.dumps(costs.document()))
-    plan = read_plan(Request(write_files(tmp_path / "files"), tmp_path))
+    plan = read_plan(PlanRequest(write_files(tmp_path / "files"), tmp_path))
     assert plan.earlier == (told,)
     results = Results(tmp_path, "small")
     write_plan(plan, results)
@@ -243,3 +266,17 @@ def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
     (row,) = measured_forecasts(results.directory)
     assert (row["lease"], row["expected_s"], row["actual_s"], row["runs"]) == ("a", 50.0, 55.0, 4)
     assert ForecastSaid.model_validate(row).parts[0].actual_s == 44.0
+
+
+@pytest.mark.parametrize("odd", [{}, [], None, 5, "x"])
+@pytest.mark.parametrize(
+    "place", [("leases", "lease_id"), ("cells", "cell_id"), ("cells", "shape"), ("leases", "timed")]
+)
+def test_costs_of_another_form_are_none(place: tuple[str, str], odd: object) -> None:
+    cell = CellCost("c", {"hosts": 1}, "w", 1, "fp32", {}, 1, 1, True, 0.0, 0.1)
+    whole = Costs("a", "s", (cell,), (LeaseCost("l", {"hosts": 1}, 1, 1.0, 1.0, 1.0, 1.0),)).document()
+    assert from_document(json.loads(json.dumps(whole))) is not None
+    many, key = place
+    whole[many][0][key] = odd
+    costs = from_document(json.loads(json.dumps(whole)))
+    assert costs is None or merged([costs, costs])

@@ -10,25 +10,29 @@ from typing import Any
 import jsonschema
 import pytest
 
-from campaign.config.documentation.schemas import schema_of
+from campaign.config.json_schemas import schema_of
+from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.costs import Costs, LeaseCost, Span, cell_cost
 from campaign.plan.cost.forecast import Forecaster
-from campaign.plan.dag import Dag, Request, read_plan
+from campaign.plan.dag import Dag, read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
-from campaign.plan.plan import build_plan, duration, missing_runs
-from campaign.plan.plan_table import plan_document, plan_rows
+from campaign.plan.missing_runs import KnownRuns, missing_runs
+from campaign.plan.plan import build_plan
 from campaign.plan.repetitions import Reached
+from campaign.plan.request import PlanRequest
+from campaign.plan.write import plan_document, plan_rows
 from tests.campaign_files import load, write_files
+from tests.campaign_records import fill
 
 
 def plan_of(
     directory: Path, changes: dict[str, Any] | None = None, measured: Any = (), forecaster: Forecaster | None = None
 ) -> Any:
     campaign = load(directory, changes)
-    return build_plan(campaign, expand(campaign), measured, forecaster)
+    return build_plan(campaign, expand(campaign), KnownRuns(measured), forecaster)
 
 
 def ran(cells: Any, seconds: Any, compose_s: Any = None) -> Forecaster:
@@ -67,8 +71,8 @@ def test_the_plan_counts_cells_with_records_that_the_campaign_does_not_have(tmp_
     campaign = load(tmp_path)
     matrix = expand(campaign)
     records = {("f" * 20, 1), ("f" * 20, 2), (matrix.cells[0].id, 3)}
-    assert build_plan(campaign, matrix, records).unplanned == 1
-    assert build_plan(campaign, matrix, records, where="batch == 1").unplanned == 0
+    assert build_plan(campaign, matrix, KnownRuns(records)).unplanned == 1
+    assert build_plan(campaign, expand(campaign, "batch == 1"), KnownRuns(records)).unplanned == 0
 
 
 ADAPTIVE = {
@@ -86,10 +90,10 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     small, large = ([cell for cell in cells if cell.batch == batch] for batch in (1, 2))
 
     def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
-        plan = build_plan(campaign, expand(campaign), measured, ASSUMED, stops, implied)
+        plan = build_plan(campaign, expand(campaign), KnownRuns(measured, stops or {}, implied), ASSUMED)
         document = plan_document(plan)
-        found = next(lease for lease in plan.leases if lease.name == "1x1-local")
-        (told,) = (lease for lease in document["leases"] if lease["lease"] == "1x1-local")
+        found = next(lease for lease in plan.leases if lease.name == "1x1-local.c1")
+        (told,) = (lease for lease in document["leases"] if lease["lease"] == "1x1-local.c1")
         assert told["runs_without_record_least"] == found.missing_least
         assert sum(value["runs"] for value in document["axes"]["batch"].values()) == document["totals"]["runs"]
         return found
@@ -97,8 +101,7 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     untouched = lease()
     assert (untouched.runs, untouched.missing, untouched.missing_least) == (30, 30, 2 * 3 + 2 * 4)
     assert (untouched.expected_s, untouched.expected_least_s) == (300.0, 140.0)
-    assert "measure 14 to 30 (3 to 10, 4 to 5 repetitions a cell) of 30 runs" in untouched.describe()
-    assert "at least 2 min 20 s, about 5 min 0 s" in untouched.describe()
+    assert untouched.describe(1) == "1x1-local, composition 1 of 1: 4 cells, 14 to 30 runs, about 5 min 0 s"
 
     ends = {
         (small[0].id, 1): Reached(3, 0, 15_000),
@@ -136,11 +139,11 @@ def test_leases_partition_the_matrix(tmp_path: Path, lease_per: str, leases: int
     assert all({cell.configuration for cell in lease.cells} == {lease.configuration} for lease in plan.leases)
 
 
-def test_with_least_recomposition_a_configuration_stays_together_and_local_ones_come_first(tmp_path: Path) -> None:
+def test_with_least_recomposition_leases_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     changes = {"campaign.protocol.lease_per": "cell", "campaign.protocol.lease_order": "least-recomposition"}
     plan = plan_of(tmp_path, changes)
     order = [lease.configuration.name for lease in plan.leases]
-    assert list(dict.fromkeys(order)) == ["1x1-local", "1x2-local", "1x1-fabric", "1x2-fabric"]
+    assert list(dict.fromkeys(order)) == ["1x1-local", "1x1-fabric", "1x2-local", "1x2-fabric"]
     assert order == sorted(order, key=list(dict.fromkeys(order)).index)
 
 
@@ -150,12 +153,12 @@ def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
     forecaster = ran(local, lambda cell: 2.0 * cell.configuration.devices, lambda shape: 7.0)
     plan = plan_of(tmp_path, forecaster=forecaster)
     leases = {lease.name: lease for lease in plan.leases}
-    assert leases["1x1-local"].expected_s == pytest.approx(8 * (2.0 + 0.5) + 7.0 + 1.0 + 0.25, rel=0.1)
-    assert leases["1x1-local"].basis == "earlier runs of these cells"
-    assert leases["1x2-fabric"].expected_s > 1.3 * leases["1x1-fabric"].expected_s
-    assert leases["1x2-fabric"].basis == "earlier runs of the workload in other cells"
+    assert leases["1x1-local.c1"].expected_s == pytest.approx(8 * (2.0 + 0.5) + 7.0 + 1.0 + 0.25, rel=0.1)
+    assert leases["1x1-local.c1"].basis == "earlier runs of these cells"
+    assert leases["1x2-fabric.c1"].expected_s > 1.3 * leases["1x1-fabric.c1"].expected_s
+    assert leases["1x2-fabric.c1"].basis == "earlier runs of the workload in other cells"
     widths = {n: lease.expected.high_s / lease.expected.low_s for n, lease in leases.items()}
-    assert widths["1x1-local"] < 2 < widths["1x1-fabric"]
+    assert widths["1x1-local.c1"] < 2 < widths["1x1-fabric.c1"]
     document = plan_document(plan)
     assert document["totals"]["learned_from"] == "24 runs of 8 cells and 2 leases of the campaign earlier"
     assert document["totals"]["wall_low_s"] < document["totals"]["wall_s"] < document["totals"]["wall_high_s"]
@@ -166,7 +169,7 @@ def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
     assert {lease.expected_s for lease in plan.leases} == {None}
     assert (plan.device_hours, plan.wall_s, plan.wall_range_s) == (None, None, None)
     assert (dict(plan.forecast.unknown.runs), plan.forecast.unknown.composed) == ({("steps", "cpu-rank"): 32}, 2)
-    assert "for an unknown time (no run of steps yet)" in plan.leases[0].describe()
+    assert plan.leases[0].describe(1).endswith(", 8 runs, for an unknown time")
     document = json.loads(json.dumps(plan_document(plan)))
     jsonschema.Draft202012Validator(schema_of("plan")).validate(document)
     assert (document["totals"]["device_hours"], document["totals"]["runs_unknown"]) == (None, 32)
@@ -203,9 +206,9 @@ def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:
     cells = expand(load(tmp_path)).cells
     measured = {(c.id, r) for c in cells if c.configuration.name == "1x1-fabric" for r in (1, 2)}
     plan = plan_of(tmp_path, measured=measured)
-    done = next(lease for lease in plan.leases if lease.name == "1x1-fabric")
+    done = next(lease for lease in plan.leases if lease.name == "1x1-fabric.c1")
     assert (done.missing, done.expected_s, done.basis) == (0, 0.0, "nothing to do")
-    assert done.describe() == "1x1-fabric: all 8 runs have a record"
+    assert done.describe(1).startswith("1x1-fabric, composition 1 of 1: 4 cells, all 8 runs have a record")
     assert (plan.runs, plan.missing, plan.recompositions) == (32, 24, 1)
 
 
@@ -242,8 +245,8 @@ def test_the_cost_of_planning_is_linear_in_cells(tmp_path: Path) -> None:
         changes = {"campaign.axes.batch": list(range(1, batches + 1)), "campaign.protocol.lease_per": "cell"}
         campaign = load(tmp_path, changes)
         matrix = expand(campaign)
-        measured = _Counted({(cell.id, 1): None for cell in matrix.cells})
-        build_plan(campaign, matrix, measured, ran(matrix.cells, lambda cell: 1.0))
+        measured: Any = _Counted({(cell.id, 1): None for cell in matrix.cells})
+        build_plan(campaign, matrix, KnownRuns(measured), ran(matrix.cells, lambda cell: 1.0))
         return len(matrix.cells), measured.asked
 
     (few, small), (many, large) = cost(5), cost(50)
@@ -274,20 +277,12 @@ def test_rows_hold_every_cell_under_a_header(tmp_path: Path) -> None:
     assert {row[header.index("size")] for row in rows} == {"8", "9"}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (89.4, "89 s"), (90, "1 min 30 s"), (3600, "60 min 0 s"), (5400, "1 h 30 min"), (86400, "24 h 0 min")],
-)
-def test_durations_are_for_people(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
 # --- against a results directory --------------------------------------------------------------------------------------
 
 
 def test_a_configuration_larger_than_the_pool_is_refused_before_anything_runs(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"campaign.configurations": [{"devices_per_host": [2, 6], "attach": "fabric"}]})
-    asked = Request(path, tmp_path / "results")
+    asked = PlanRequest(path, tmp_path / "results")
     with pytest.raises(ConfigError, match=r"configuration 1x6-fabric does not fit: .*; remove it, or correct"):
         read_plan(asked)
     assert list(read_plan(asked, allow_unfit=True).unfit) == ["1x6-fabric"]
@@ -298,16 +293,25 @@ def test_peer_to_peer_is_refused_where_no_control_plane_sets_it(tmp_path: Path) 
     path = write_files(tmp_path, {"campaign.configurations": [{"devices_per_host": 2, "attach": "fabric-p2p"}]})
     why = r"nothing sets peer-to-peer on a fabric of kind simulated; use attach: fabric, or one of kind liqid"
     with pytest.raises(ConfigError, match=f"configurations.0.*: configuration 1x2-fabric-p2p does not fit: {why}"):
-        read_plan(Request(path, tmp_path / "results"))
+        read_plan(PlanRequest(path, tmp_path / "results"))
 
 
 def test_a_manifest_that_misses_runs_or_is_damaged_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
-    asked = Request(write_files(tmp_path), tmp_path / "results")
-    dag = Dag(asked, read_plan(asked))
-    lease = dag.plan.leases[0]
-    first = Path(dag.manifest(lease))
-    first.parent.mkdir(parents=True)
-    first.write_text("{torn")
-    second = Path(dag.manifest(lease))
-    assert first.name.endswith(".1.json")
-    assert second.name.endswith(".2.json")
+    asked = PlanRequest(write_files(tmp_path), tmp_path / "results")
+    lease = read_plan(asked).leases[0]
+    fill(load_campaign(asked.campaign), asked.results / load_campaign(asked.campaign).name)
+
+    def is_whole() -> bool:
+        dag = Dag(asked, read_plan(asked))
+        return dag.is_whole(dag.leases[lease.name])
+
+    path = Path(Dag(asked, read_plan(asked)).manifest_of(lease))
+    assert not is_whole()  # not there
+    path.parent.mkdir(parents=True)
+    for text, whole in (
+        ("{torn", False),
+        ('{"lease": "a", "missing": [["c", 1]]}', False),
+        ('{"lease": "a", "missing": []}', True),
+    ):
+        path.write_text(text)
+        assert is_whole() == whole

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from campaign.documents.cell import Cell, Settings
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import in_composition
-from campaign.plan.plan import missing_runs
+from campaign.plan.missing_runs import missing_runs
 from campaign.plan.repetitions import Reached, Repetitions, Stops, is_over, least, planned, reached, said, why
+from campaign.statistics.intervals import student_interval, student_quantile
 from campaign.tables.cells import cells_table
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
-from tests.unit.statistics.sample_data import summarize
 
 ADAPTIVE = Settings(repetitions=10, repetitions_min=3, target_half_width_pct=2.0)
 
@@ -76,12 +76,13 @@ def test_a_cell_is_never_over_before_the_least_nor_repeated_beyond_the_most(
     assert 0 <= least(wanted, wanted.repetitions - done + 1) <= wanted.repetitions - done + 1
 
 
-def test_the_interval_is_the_one_that_the_report_has() -> None:
+def test_the_interval_is_that_of_student() -> None:
     rates = [100.0, 101.0, 99.5, 100.5]
-    known = summarize(rates)
+    mean = float(np.mean(rates))
+    _, high = student_interval(mean, np.std(rates, ddof=1), 4)
     found = reached([*rates[:2], None, *rates[2:]])
     assert (found.repetitions, found.failures) == (5, 1)
-    half_pct = 100 * (known.ci_high - known.mean) / known.mean
+    half_pct = 100 * (high - mean) / mean
     assert found.half_width_pct is not None
     assert half_pct <= found.half_width_pct < half_pct + 1e-3
     assert reached([5.0]).half_width_pct is None
@@ -172,7 +173,7 @@ def test_the_tables_tell_what_ended_a_cell(tmp_path: Path) -> None:
     drive(store, cell, [100.0, 101.0, 100.0, *[100.0] * 7])
     runs = runs_table(list(store))
     known = planned(cell.settings, cell.id, store.index(), Stops(tmp_path).index())
-    (row,) = cells_table([synthetic.PlannedCell(cell, len(known), "l", runs=known)], runs).to_dict("records")
+    (row,) = cells_table([synthetic.CellPlan(cell, len(known), "l", runs=known)], runs).to_dict("records")
     assert (row["n_planned"], row["n_ok"], row["n_missing"]) == (3, 3, 0)
     assert row["stopped"].endswith("after 3 repetitions: the target is 2 %")
 
@@ -181,7 +182,7 @@ def test_optional_stopping_covers_what_the_documentation_says() -> None:
     """CV 2 %, target 2 %, 3 to 10 repetitions: 92.3 % of 20,000; these are 2,000 of the same kind."""
     random = np.random.default_rng(7)
     wanted, covered, cells = ADAPTIVE, 0, 2000
-    quantile = {n: (summarize(np.arange(n)).ci_high - (n - 1) / 2) / np.arange(n).std(ddof=1) for n in range(3, 11)}
+    quantile = {n: float(student_quantile(n - 1)) / np.sqrt(n) for n in range(3, 11)}
     for rates in random.normal(100.0, 2.0, (cells, 10)):
         for n in range(3, 11):
             mean, half = rates[:n].mean(), quantile[n] * rates[:n].std(ddof=1)

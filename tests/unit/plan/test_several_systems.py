@@ -15,11 +15,11 @@ from campaign.paths import Results
 from campaign.plan.cost.costs import Costs, document_of, from_documents
 from campaign.plan.cost.estimates import Estimate
 from campaign.plan.cost.several_systems import _sum
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import campaign_of, lease_plans
 from campaign.plan.matrix import expand
-from campaign.plan.plan_table import plan_document
-from campaign.plan.write import write_plan
+from campaign.plan.request import PlanRequest
+from campaign.plan.write import plan_document, write_plan
 from tests import campaign_files, two_systems
 
 
@@ -94,7 +94,7 @@ def test_the_campaign_as_used_is_the_same_campaign_and_a_lease_is_of_its_part(tm
     )  # fmt: skip
     with pytest.raises(ValueError, match="has several systems: plain, bench"):
         _ = campaign.system
-    for document in lease_plans(read_plan(Request(path, tmp_path / "results"))):
+    for document in lease_plans(read_plan(PlanRequest(path, tmp_path / "results"))):
         part = campaign_of(document)
         assert part.system.name == document.configuration.system
         assert {c.system for c in part.configurations} == {part.part}
@@ -122,8 +122,8 @@ def test_where_selects_a_system_and_opens_no_other(tmp_path: Path) -> None:
     system = tmp_path / "systems" / "plain.yaml"
     system.write_text(f"{system.read_text()}pool: [{{model: cpu-rank, count: 1}}]\n")
     with pytest.raises(ConfigError, match="fabric 'static' cannot attach a pool"):
-        read_plan(Request(path, tmp_path / "results"))
-    plan = read_plan(Request(path, tmp_path / "results", "system == 'bench'"))
+        read_plan(PlanRequest(path, tmp_path / "results"))
+    plan = read_plan(PlanRequest(path, tmp_path / "results", "system == 'bench'"))
     assert {lease.configuration.system for lease in plan.leases} == {"bench"}
 
 
@@ -131,7 +131,7 @@ def test_leases_of_both_systems_take_turns_in_every_block(tmp_path: Path) -> Non
     changes = {"campaign.protocol.compositions": 4, "campaign.protocol.repetitions": 4}
     path = two_systems.write_files(tmp_path, changes)
     results = Results(tmp_path / "results", "small")
-    plan = read_plan(Request(path, results.root))
+    plan = read_plan(PlanRequest(path, results.root))
     assert [lease.composition for lease in plan.leases] == sorted(lease.composition for lease in plan.leases)
     orders = []
     for block in range(1, 5):
@@ -140,10 +140,9 @@ def test_leases_of_both_systems_take_turns_in_every_block(tmp_path: Path) -> Non
         orders.append([c.system for c in here])
     assert len({tuple(order) for order in orders}) > 1
     assert any(order != sorted(order) and order != sorted(order, reverse=True) for order in orders)
-    assert plan.moving
-    assert plan.moving.attached > 0
+    assert plan.attached
     write_plan(plan, results)
-    again = read_plan(Request(path, results.root))
+    again = read_plan(PlanRequest(path, results.root))
     assert [lease.name for lease in again.leases] == [lease.name for lease in plan.leases]
     document = plan_document(plan)
     assert document["system"] == "plain, bench"

@@ -1,15 +1,17 @@
-"""Which numbers of a figure's CSV file have no unit, and which of its axes no name, for tests of every figure."""
+"""What holds of every figure that is shown, for their tests: words, units, names of axes, and a picture that fits any page."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from unittest import mock
+from xml.etree import ElementTree
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 
+from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData
 
@@ -41,6 +43,32 @@ def without_unit(figure: Figure, drawing: Drawing) -> list[str]:
         if figure.units.get(column) != ""
         if not (_WITH_UNIT.search(name) or _NONE.fullmatch(name) or any(re.fullmatch(each, name) for each in beside))
     ]
+
+
+def check(figure: Figure, drawing: Drawing, pictures: Sequence[MplFigure] = ()) -> None:
+    """Assert what holds of every figure that is shown. pictures: those that it was painted from."""
+    assert drawing.rows
+    assert drawing.coverage
+    assert {len(row) for row in drawing.rows} == {len(drawing.headings)}
+    assert all(isinstance(value, str) for row in drawing.rows for value in row)
+    assert not {"", "unnamed"} & set(drawing.data.columns)
+    assert without_unit(figure, drawing) == []
+    assert unnamed_axes(pictures) == []
+    if drawing.svg is None:
+        return
+    root = ElementTree.fromstring(drawing.svg)
+    assert root.get("role") == "img"
+    described = root.find("{http://www.w3.org/2000/svg}desc")
+    assert described is not None
+    assert described.text == drawing.alt == wording.alternative(drawing.findings) != ""
+    assert plot.INK not in drawing.svg
+    assert "<metadata" not in drawing.svg
+    assert not re.search(r"\b20\d\d-\d\d-\d\d", drawing.svg)
+    ids = re.findall(r'\sid="([^"]+)"', drawing.svg)
+    assert len(ids) == len(set(ids))
+    assert all(each.startswith(figure.anchor) for each in ids)
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawing.svg)) <= set(ids)
+    assert not pictures or "currentColor" in drawing.svg
 
 
 def with_pictures(figure: Figure, data: FigureData) -> tuple[Drawing, list[MplFigure]]:

@@ -19,7 +19,7 @@ import yaml
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record
 from campaign.report.figure import FigureData
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
@@ -37,7 +37,7 @@ WAYS = {"ddp": 1.0, "dp": 0.55, "fsdp": 0.9}
 BASELINE = "local-8"
 
 
-def plan(repetitions: int = 4, models: Iterable[str] = MODELS) -> list[PlannedCell]:
+def plan(repetitions: int = 4, models: Iterable[str] = MODELS) -> list[CellPlan]:
     """Every model in fp16 with ddp everywhere; bert-large in fp32 and with the other ways to share work, local and fabric."""
     local, hybrid, fabric = (synthetic.configuration(each=8, attach=attach) for attach in ("local", "hybrid", "fabric"))
     disk = synthetic.configuration(each=8, attach="local", storage="fabric-nvme")
@@ -50,7 +50,7 @@ def plan(repetitions: int = 4, models: Iterable[str] = MODELS) -> list[PlannedCe
             cells += [
                 synthetic.cell(at, model, batch, digits, parallel=way) for at in (local, fabric) for way, digits in more
             ]
-    return [PlannedCell(each, repetitions, f"lease-{each.configuration.name}") for each in cells]
+    return [CellPlan(each, repetitions, f"lease-{each.configuration.name}") for each in cells]
 
 
 def overhead_pct(of: Cell) -> float:
@@ -93,7 +93,7 @@ def counters(of: Cell, rate: float) -> dict[str, float]:
     }
 
 
-def records(planned: list[PlannedCell], seed: int = 5) -> list[Record]:
+def records(planned: list[CellPlan], seed: int = 5) -> list[Record]:
     """All runs of a plan."""
     random = np.random.default_rng(seed)
     found = []
@@ -147,23 +147,6 @@ def context() -> dict[str, Any]:
     return {**said, "campaign_yaml": yaml.safe_dump({"workloads": files}), "environments": environments}
 
 
-def ports(configuration: str, gb_per_s: float) -> dict[str, Any]:
-    """A lease whose fabric counted its ports for 100 s."""
-    looks = [
-        {
-            "time_s": time_s,
-            "readings": [
-                {"part": f"port{n}", "quantity": quantity, "value": time_s * gb_per_s / 4 * 1e9}
-                for n in range(2)
-                for quantity in ("rx_bytes", "tx_bytes")
-            ],
-        }
-        for time_s in (0.0, 100.0)
-    ]
-    name = f"lease-{configuration}"
-    return {"lease_id": name, "configuration": configuration, "state": "released", "readings": looks}
-
-
 def study(repetitions: int = 4, models: Iterable[str] = MODELS) -> FigureData:
     """Everything together."""
     planned = plan(repetitions, models)
@@ -174,7 +157,7 @@ def study(repetitions: int = 4, models: Iterable[str] = MODELS) -> FigureData:
     return FigureData(
         runs=runs,
         cells=cells_table(planned, runs),
-        leases=leases_table([ports("fabric-8", 76.43)]),
+        leases=leases_table([]),
         baseline=BASELINE,
         protocol=synthetic.context_document()["campaign"]["protocol"],
         telemetry=series(cells),

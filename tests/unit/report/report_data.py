@@ -18,7 +18,7 @@ import numpy as np
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Failure, Record, RecordedCell
 from campaign.files import content_hash
-from campaign.tables.cells import PlannedCell
+from campaign.tables.cells import CellPlan
 
 HOSTILE = "<script>alert('x')</script>"
 RATES = {"bert": 50.0, "resnet": 400.0}
@@ -67,10 +67,10 @@ def configurations() -> list[Configuration]:
     ]
 
 
-def planned(repetitions: int = 4) -> list[PlannedCell]:
+def planned(repetitions: int = 4) -> list[CellPlan]:
     """The plan: every configuration x workload x batch x precision."""
     plan = [
-        PlannedCell(cell(at, workload, batch, precision), repetitions, f"lease-{at.name}")
+        CellPlan(cell(at, workload, batch, precision), repetitions, f"lease-{at.name}")
         for at in configurations()
         for workload in RATES
         for batch in (8, 16, 32)
@@ -78,7 +78,7 @@ def planned(repetitions: int = 4) -> list[PlannedCell]:
     ]
     never = dict.fromkeys(range(1, repetitions + 1), "lease failed: fabric did not answer")
     last = plan[-1]
-    return [*plan[:-1], PlannedCell(last.cell, last.repetitions, last.lease, never)]
+    return [*plan[:-1], CellPlan(last.cell, last.repetitions, last.lease, never)]
 
 
 def true_rate(of: Cell) -> float:
@@ -149,7 +149,7 @@ def metrics(of: Cell, rate: float | None) -> dict[str, float]:
     return found
 
 
-def records(plan: list[PlannedCell], seed: int = 7, noise: float = 0.005, compositions: int = 2) -> Iterator[Record]:
+def records(plan: list[CellPlan], seed: int = 7, noise: float = 0.005, compositions: int = 2) -> Iterator[Record]:
     """The runs of a plan: all of it but the cell that says why it is missing. Every configuration is composed once or twice."""
     random = np.random.default_rng(seed)
     clocks: defaultdict[str, float] = defaultdict(lambda: 1_700_000_000.0)
@@ -253,11 +253,11 @@ def context_document() -> dict[str, Any]:
     }
 
 
-def hostile_plan() -> list[PlannedCell]:
+def hostile_plan() -> list[CellPlan]:
     """A small plan whose names would break a page, a formula or an SVG that trusts them."""
     shapes = [configuration(each=4, name=HOSTILE), configuration(hosts=2, each=2, name='"&$x^$')]
     return [
-        PlannedCell(cell(at, "$\\frac{<b>&\x07", 8, p, note=HOSTILE), 2, "l") for at in shapes for p in ("fp32", "<i>")
+        CellPlan(cell(at, "$\\frac{<b>&\x07", 8, p, note=HOSTILE), 2, "l") for at in shapes for p in ("fp32", "<i>")
     ]
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from campaign.documents.record import Record
-from campaign.tables.cells import PlannedCell
+from campaign.tables.cells import CellPlan
 from tests.unit.report import report_data as synthetic
 
 RUN, LEASE, HOST = 0.004, 0.008, 0.015
 
 
-def plan(batches: tuple[int, ...] = (8, 16), repetitions: int = 12) -> list[PlannedCell]:
+def plan(batches: tuple[int, ...] = (8, 16), repetitions: int = 12) -> list[CellPlan]:
     """Two workloads, each on one host with one device and with four."""
     shapes = [synthetic.configuration(each=each) for each in (1, 4)]
     return [
-        PlannedCell(synthetic.cell(at, workload, batch), repetitions, f"lease-{at.name}")
+        CellPlan(synthetic.cell(at, workload, batch), repetitions, f"lease-{at.name}")
         for at in shapes
         for workload in synthetic.RATES
         for batch in batches
@@ -27,7 +27,7 @@ def plan(batches: tuple[int, ...] = (8, 16), repetitions: int = 12) -> list[Plan
 
 
 def records(
-    planned: list[PlannedCell], hosts: int = 4, slow: float = 0.0, seed: int = 5, leases_per_host: int = 2
+    planned: list[CellPlan], hosts: int = 4, slow: float = 0.0, seed: int = 5, leases_per_host: int = 2
 ) -> list[Record]:
     """Repetitions go round the leases; host2 gives less throughput by the part `slow`."""
     random = np.random.default_rng(seed)

@@ -6,16 +6,20 @@ import inspect
 import json
 import shutil
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
-from campaign.report import figure, literature_index, write
+from campaign.report import bars, figure, write
+from campaign.report.context_schema import ContextDocument
 from campaign.tables import io
 from campaign.tables.cells import cells_table
 from campaign.tables.runs import runs_table
+from docs import literature_index
 from tests.unit.report import report_data as synthetic
 
 LINES = 10
@@ -60,6 +64,55 @@ def test_a_new_file_is_drawn_and_on_the_page(scripts: Path, tmp_path: Path, monk
     assert "<svg" in page.partition('<section id="held-time"')[2].partition("</section>")[0]
     # Figures that declare no place come last.
     assert page.index('<section id="composition-times"') < page.index('<section id="held-time"')
+
+
+def test_bars_of_a_column_that_no_run_has_are_left_out_with_the_reason() -> None:
+    plan = synthetic.planned(2)[:4]
+    runs = runs_table(synthetic.records(plan))
+    data = figure.data_of(io.Tables(runs, cells_table(plan, runs), [], [], synthetic.context_document()))
+    rows = bars.rows_of(data, [bars.Quantity("no_such_column_w", "power", "W")])
+    drawn = bars.drawing(data, rows, "Power is that of the whole run.")
+    assert drawn.svg is None
+    assert drawn.empty_reason == "no valid run has a value of it"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("leases.json", lambda document: [5]),
+        ("leases.json", lambda document: [{**document[0], "obtained": {"hosts": 5}}]),
+        ("links.json", lambda document: [5]),
+        ("context.json", lambda document: {**document, "references": [5]}),
+        ("context.json", lambda document: {**document, "campaign": 5}),
+        ("context.json", lambda document: None),
+    ],
+)
+def test_damaged_tables_are_one_message(tmp_path: Path, name: str, change: Callable[[Any], Any]) -> None:
+    plan = synthetic.planned(2)[:4]
+    runs = runs_table(synthetic.records(plan))
+    tables = io.Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
+    io.write(tables, tmp_path)
+    path = tmp_path / name
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(RecordError, match="its tables are damaged; delete them and run again"):
+        io.read(tmp_path)
+
+
+def test_tables_look_for_the_kinds_that_the_page_has_a_form_for() -> None:
+    """Of each key of the context whether it is a text, a list or a mapping, and of what, down to a mapping of any form."""
+
+    def kind(said: dict[str, Any], schema: dict[str, Any]) -> Any:
+        said = schema["$defs"][said["$ref"].rpartition("/")[2]] if "$ref" in said else said
+        if said["type"] == "array":
+            return [kind(said["items"], schema)]
+        return said["type"]
+
+    ours, page = io.Context.model_json_schema(), ContextDocument.model_json_schema()
+    assert set(page["properties"]) - set(ours["properties"]) == {"published"}, (
+        "is made for the page, and not in the tables"
+    )
+    for name, said in ours["properties"].items():
+        assert kind(said, ours) == kind(page["properties"][name], page), name
 
 
 def test_a_file_that_is_no_figure_is_one_error(scripts: Path) -> None:

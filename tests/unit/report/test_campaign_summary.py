@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from campaign.errors import RecordError
 from campaign.report import campaign_summary
 
 BUILD = "bert: build local-4 (4 devices), batch 8: 410\u202fsamples/s, measured on 3 compositions."
-TIE = "A tie with fabric-4 (measured): the measurements show no difference."
+TIE = "Tied within 5\u202f%: fabric-4 409\u202fsamples/s (405 to 413)."
 BEYOND = "Beyond the measured range, fabric-8 might give 800."
 
 
@@ -90,3 +91,12 @@ def test_replayed_runs_are_called_predicted(tmp_path: Path, predicted: list[str]
     assert f"2 cells, 6 runs: 6 {words}, 0 failed" in said
     assert f"2 configurations {words}, 4 compositions" in said
     assert "bert was replayed." in said
+
+
+@pytest.mark.parametrize("name", ["cells", "runs"])
+@pytest.mark.parametrize("content", ["a\n1\n", "x" * 200_000])
+def test_damaged_tables_are_one_message(tmp_path: Path, name: str, content: str) -> None:
+    directory = results(tmp_path / "results", {"a": 3})
+    (directory / "tables" / f"{name}.csv").write_text(content)
+    with pytest.raises(RecordError, match=r"cannot be read .*delete it and run again"):
+        campaign_summary.summary(directory)

@@ -9,7 +9,7 @@ import pytest
 from campaign.report.context_schema import ForecastSaid
 from campaign.report.figure import FigureData, load_figure, page_document
 from campaign.tables.leases import leases_table
-from tests.unit.report.figure_columns import without_unit
+from tests.unit.report.figure_columns import check
 
 FIGURE = load_figure("forecast")
 PARTS = load_figure("forecast_parts")
@@ -39,7 +39,7 @@ def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
     assert drawing.svg.count("lease-") >= 5
     assert "mathdefault" not in drawing.svg
     assert drawing.coverage == "5 of 5 leases were measured with a forecast."
-    assert without_unit(FIGURE, drawing) == []
+    check(FIGURE, drawing)
     assert list(drawing.data["judged"]) == [True, True, True, False, False]
 
 
@@ -92,7 +92,7 @@ def test_parts_are_summed_over_leases_and_judged_lease_by_lease() -> None:
         "Held: 9.72 device-hours and 2.43 host-hours; expected were 8.09 and 2.02.",
     )
     assert "Sums over the 2 leases that were measured in one go" in drawing.caption
-    assert without_unit(PARTS, drawing) == []
+    check(PARTS, drawing)
     unknown = {"expected_s": None, "low_s": None, "high_s": None}
     others = [row(4, 0.0, **unknown, parts=parts(3650.0, **unknown))]
     assert (

@@ -18,7 +18,7 @@ from campaign.statistics import comparisons, verdict
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import reference_table, runs_table
 from tests.unit.report import report_data
-from tests.unit.report.figure_columns import without_unit
+from tests.unit.report.figure_columns import check
 from tests.unit.report.test_campaign_summary import results
 
 FIGURE = load_figure("reference")
@@ -79,7 +79,7 @@ def test_drift_is_an_alarm_with_its_size_and_what_it_means() -> None:
     assert "24 runs in 12 compositions" in drawing.caption
     assert "5 warm-up and 20 measured steps a run" in drawing.caption
     assert len(drawing.rows) == len(drawing.data) == 12
-    assert without_unit(FIGURE, drawing) == []
+    check(FIGURE, drawing)
 
 
 def test_no_drift_is_no_alarm_and_says_what_would_have_been_found() -> None:
@@ -129,7 +129,7 @@ def report_data_cells(plan: Any, runs: pd.DataFrame) -> pd.DataFrame:
 def test_adjusted_comparisons_say_so_in_captions_and_sentences() -> None:
     raw, saved = (data(0.05, order="least-recomposition", adjust=adjust) for adjust in (False, True))
     a, b = (pd.Series([raw.design.cells[place]]) for place in (0, 1))
-    for campaign, word in ((raw, "not in random order"), (saved, "adjusted by the reference")):
+    for campaign, word in ((raw, "order not random or not known"), (saved, "adjusted by the reference")):
         found = comparisons.ratios(a, b, campaign.design)
         value, low, high = (float(each[0]) for each in found.of.bounds())
         row = {name: values[0] for name, values in found.basis(pd.RangeIndex(1)).items()}

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
 
 from campaign.report.figure import all_figures, data_of
 from campaign.tables.collect import gather, tables_of
 from tests import two_systems
 from tests.unit.archive import archive_data
+from tests.unit.report.figure_columns import check
 
 
 def test_compositions_of_two_systems_are_matched_by_devices(tmp_path: Path) -> None:
     changes = {"campaign.baseline": {"plain": "plain-1x2-local", "bench": "bench-1x2-fabric"}}
     campaign = two_systems.load(tmp_path / "config", changes)
-    drawing = all_figures()["systems"].draw(
-        data_of(tables_of(gather(campaign, archive_data.fill(campaign, tmp_path / "results"))))
-    )
+    figure = all_figures()["systems"]
+    drawing = figure.draw(data_of(tables_of(gather(campaign, archive_data.fill(campaign, tmp_path / "results")))))
     assert drawing.svg is not None
-    assert ElementTree.fromstring(drawing.svg).get("role") == "img"
+    check(figure, drawing)
     assert "plain" in drawing.caption
     assert "bench" in drawing.alt

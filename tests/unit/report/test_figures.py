@@ -15,7 +15,6 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
 
-from campaign import wording
 from campaign.errors import RecordError
 from campaign.paths import SCRIPTS
 from campaign.report import figure, plot
@@ -23,14 +22,13 @@ from campaign.report import write as outputs
 from campaign.report.figure import Drawing, Figure, FigureData, all_figures
 from campaign.statistics.step_times import NOT_STEADY, SHORT
 from campaign.tables import io as tableset
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table, operations_table
-from campaign.tables.runs import runs_table
-from campaign.tables.step_times import step_times_table
+from campaign.tables.runs import runs_table, step_times_table
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
-from tests.unit.report.figure_columns import UNPAINTED, unnamed_axes, with_pictures, without_unit
+from tests.unit.report.figure_columns import UNPAINTED, check, with_pictures
 
 FIGURES = all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
@@ -47,15 +45,14 @@ OF_OTHER_DATA = (
     "forecast_parts",
     "reference",
     "highest_rate",
-    "latency_by_rate",
+    "latencies",
     "goodput",
-    "latency_distribution",
     "systems",
 )
 SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]
 
 
-def data(plan: list[PlannedCell], records: list, leases: list | None = None, links: Any = ()) -> FigureData:
+def data(plan: list[CellPlan], records: list, leases: list | None = None, links: Any = ()) -> FigureData:
     runs = runs_table(records)
     protocol = synthetic.context_document()["campaign"]["protocol"]
     cells = cells_table(plan, runs)
@@ -103,16 +100,13 @@ def test_every_file_is_a_figure_with_a_place_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_figure_is_svg_with_words_a_table_and_data(name: str, drawn: dict[str, Drawing]) -> None:
-    drawing = drawn[name]
-    root = ElementTree.fromstring(drawing.svg)
-    assert root.get("role") == "img"
-    assert drawing.alt
-    assert drawing.alt == wording.alternative(drawing.findings)
-    assert root.find("{http://www.w3.org/2000/svg}desc").text == drawing.alt
-    assert len(drawing.rows) == len(drawing.data) > 0
-    assert {len(row) for row in drawing.rows} == {len(drawing.headings)}
-    assert all(isinstance(value, str) for row in drawing.rows for value in row)
+def test_a_figure_has_words_a_table_data_with_units_and_a_picture_that_follows_the_page(
+    name: str, painted: dict[str, tuple[Drawing, list[MplFigure]]]
+) -> None:
+    drawing, pictures = painted[name]
+    assert drawing.svg
+    assert len(drawing.rows) == len(drawing.data)
+    check(FIGURES[name], drawing, pictures)
 
 
 @pytest.mark.parametrize("name", [name for name in SHOWN if name not in OF_NO_RATE])
@@ -156,25 +150,6 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
         assert {row[-1] for row in marked.rows} == {f"{NOT_STEADY}, {SHORT}"}
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_every_axis_is_named(name: str, painted: dict[str, tuple[Drawing, list[MplFigure]]]) -> None:
-    assert unnamed_axes(painted[name][1]) == []
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_a_picture_follows_the_page(name: str, drawn: dict[str, Drawing]) -> None:
-    svg = drawn[name].svg
-    assert plot.INK not in svg
-    assert "currentColor" in svg
-    assert "<metadata" not in svg
-    assert not re.search(r"\b20\d\d-\d\d-\d\d", svg)
-    ids = re.findall(r'\sid="([^"]+)"', svg)
-    assert len(ids) == len(set(ids))
-    assert all(each.startswith(FIGURES[name].anchor) for each in ids)
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
-    assert used <= set(ids)
-
-
 def test_hosts_that_nobody_looks_at_are_said_not_to_be_looked_at(campaign: FigureData) -> None:
     leases = campaign.leases.assign(visible_s=float("nan"))
     drawing = FIGURES["composition_times"].draw(replace(campaign, leases=leases))
@@ -202,11 +177,6 @@ def test_a_cell_out_of_memory_lowers_the_coverage(name: str, drawn: dict[str, Dr
     )
     assert measured + failed + (", 1 missing" in drawn[name].coverage) == planned
     assert failed > 0
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Drawing]) -> None:
-    assert without_unit(FIGURES[name], drawn[name]) == []
 
 
 @pytest.mark.usefixtures("unpainted")
@@ -280,7 +250,7 @@ def test_one_way_to_attach_stands_on_its_line(campaign: FigureData, monkeypatch:
 
 def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() -> None:
     shapes = [synthetic.configuration(each=n) for n in range(1, 14)] + [synthetic.configuration(attach="local")]
-    plan = [PlannedCell(synthetic.cell(at, precision=digits), 2, "l") for at in shapes for digits in ("fp32", "fp16")]
+    plan = [CellPlan(synthetic.cell(at, precision=digits), 2, "l") for at in shapes for digits in ("fp32", "fp16")]
     drawing = FIGURES["precision"].draw(data(plan, list(synthetic.records(plan))))
     assert "Drawn: compositions like the baseline, then the largest." in drawing.caption
     assert "2 further panels" in drawing.caption
@@ -292,7 +262,7 @@ def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() 
 @pytest.fixture(scope="module")
 def without_runs() -> list[FigureData]:
     only = synthetic.cell(synthetic.configuration())
-    return [data(plan, []) for plan in ([], [PlannedCell(only, 2, "l")])]
+    return [data(plan, []) for plan in ([], [CellPlan(only, 2, "l")])]
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -334,7 +304,7 @@ def test_hostile_names_are_text(name: str) -> None:
 @pytest.mark.usefixtures("unpainted")
 def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
-    plan = [PlannedCell(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MOST_PANELS + 3)]
+    plan = [CellPlan(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MOST_PANELS + 3)]
     drawing = FIGURES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
     assert "3 further panels in the data table only" in drawing.caption
     assert len(drawing.rows) == 2 * (plot.MOST_PANELS + 3)
@@ -367,14 +337,13 @@ def test_files_in_files_out(campaign: FigureData, drawn: dict[str, Drawing], tmp
     assert len(pd.read_csv(outputs["csv"])) == len(drawn["node_spread"].data)
 
 
-def test_a_figure_with_nothing_to_show_writes_a_picture_that_says_so(tmp_path: Path) -> None:
+def test_a_figure_with_nothing_to_show_is_a_document_that_says_why(tmp_path: Path) -> None:
     outputs = write(tmp_path, data([], []), FIGURES["overhead"])
     document = json.loads(outputs["json"].read_text())
     assert not document["shown"]
     assert "not part of the plan" in document["reason"]
-    text = "".join(ElementTree.parse(outputs["svg"]).getroot().itertext())
-    assert "left out because" in text
-    assert outputs["csv"].exists()
+    assert not outputs["svg"].exists()
+    assert not outputs["csv"].exists()
 
 
 def write(tmp_path: Path, given: FigureData, shown: Figure) -> dict[str, Path]:
@@ -395,7 +364,7 @@ def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> Non
 
 
 def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="tables cannot be read"):
+    with pytest.raises(RecordError, match=r"tables: cannot be read .* delete them and run again"):
         outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
 
 

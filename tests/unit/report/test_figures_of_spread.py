@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from unittest import mock
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, data_of, load_figure
-from campaign.statistics import variance_components
-from campaign.statistics.spread_sources import COULD, MAY, NOT, UNKNOWN, spread
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.statistics.variance_components import COULD, MAY, NOT, UNKNOWN, spread_sources
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
 from tests import reference_campaign
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
-from tests.unit.report.figure_columns import UNPAINTED
+from tests.unit.report.figure_columns import UNPAINTED, check
 
-DRAW: dict[str, Callable[[FigureData], Drawing]] = {
-    name: load_figure(name).draw for name in ("variance", "scaling", "node_spread", "part_of_host")
-}
+FIGURES = {name: load_figure(name) for name in ("variance", "scaling", "node_spread", "part_of_host")}
 
 
-@pytest.fixture(autouse=True)
-def moments_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading statsmodels takes longer than all else here."""
-    monkeypatch.setattr(variance_components, "REML_RUNS", 0)
-
-
-def data(plan: list[PlannedCell], records: list) -> FigureData:
+def data(plan: list[CellPlan], records: list) -> FigureData:
     runs = runs_table(records)
     protocol = synthetic.context_document()["campaign"]["protocol"]
     return FigureData(runs, cells_table(plan, runs), leases_table([]), synthetic.BASELINE, protocol)
 
 
-def drawn(name: str, plan: list[PlannedCell], records: list, *, painted: bool = False) -> Drawing:
+def drawn(name: str, plan: list[CellPlan], records: list, *, painted: bool = False) -> Drawing:
     """painted: its picture is looked at, too."""
     with nullcontext() if painted else mock.patch.object(plot, "to_svg", return_value=UNPAINTED):
-        drawing = DRAW[name](data(plan, records))
+        drawing = FIGURES[name].draw(data(plan, records))
     if drawing.svg:
-        root = ElementTree.fromstring(drawing.svg)
-        assert (
-            root.find("{http://www.w3.org/2000/svg}desc").text == drawing.alt == wording.alternative(drawing.findings)
-        )
+        check(FIGURES[name], drawing)
         assert len(drawing.rows) == len(drawing.data)
     return drawing
 
@@ -78,9 +63,9 @@ def test_spread_and_slow_hosts_are_those_of_the_primary_metric() -> None:
     """Here a latency: the slow host takes longer, and throughput tells nothing."""
     plan = spread_data.plan(repetitions=16)
     runs = runs_table(spread_data.records(plan, slow=0.06, seed=0))
-    by_rate = spread(runs)
+    by_rate = spread_sources(runs)
     latency = runs.assign(value=1e6 / runs["throughput_per_s"], throughput_per_s=float("nan"))
-    found = spread(latency, higher=False)
+    found = spread_sources(latency, higher=False)
     assert [host.host for host in found.slow] == ["host2"] == [host.host for host in by_rate.slow]
     assert found.by_workload["bert"].lease.sd_pct == pytest.approx(by_rate.by_workload["bert"].lease.sd_pct)
 
@@ -89,7 +74,7 @@ def test_hosts_are_named_by_chance_as_seldom_as_the_caption_says() -> None:
     plan = spread_data.plan(repetitions=12)
     draws = 24
     named = [
-        {host.host for host in spread(runs_table(spread_data.records(plan, slow=slow, seed=seed))).slow}
+        {host.host for host in spread_sources(runs_table(spread_data.records(plan, slow=slow, seed=seed))).slow}
         for seed in range(draws)
         for slow in (0.06, 1e-9)
     ]
@@ -139,11 +124,11 @@ def test_one_run_a_cell_leaves_variance_out_with_a_reason() -> None:
     assert "two valid runs" in drawing.empty_reason
 
 
-def curve(dip: float = 0.0, noise: float = 0.005) -> tuple[list[PlannedCell], list]:
+def curve(dip: float = 0.0, noise: float = 0.005) -> tuple[list[CellPlan], list]:
     """bert on 2 to 16 devices by the latency-bandwidth model, noise 0.5 %; 14 devices give less by the part `dip`."""
     random = np.random.default_rng(3)
     shapes = [synthetic.configuration(each=n) for n in range(2, 18, 2)]
-    plan = [PlannedCell(synthetic.cell(at, "bert"), 5, f"lease-{at.name}") for at in shapes]
+    plan = [CellPlan(synthetic.cell(at, "bert"), 5, f"lease-{at.name}") for at in shapes]
     records = []
     for entry in plan:
         n = entry.cell.configuration.ranks
@@ -174,7 +159,7 @@ def test_what_is_less_than_a_percent_is_no_dip_however_certain(dip: float, named
 
 def test_of_the_published_study_only_the_published_dips_are_named() -> None:
     tables = reference_campaign.tables("faster")
-    drawing = DRAW["scaling"](data_of(tables))
+    drawing = FIGURES["scaling"].draw(data_of(tables))
     assert set(drawing.data.loc[drawing.data["dip"], "ranks"]) == {14}
     assert drawing.findings[0].startswith("Dip: 14 devices give 15.0")
 
@@ -212,12 +197,10 @@ def test_a_dip_does_not_bend_the_model_of_its_curve() -> None:
     assert not dipped["fit_misses"]
 
 
-def spread_over_hosts(drop: float) -> tuple[list[PlannedCell], list]:
+def spread_over_hosts(drop: float) -> tuple[list[CellPlan], list]:
     """Four devices on one host and on two; each on leases of hosts that differ by 1.5 %."""
     shapes = [synthetic.configuration(each=4), synthetic.configuration(hosts=2, each=2)]
-    plan = [
-        PlannedCell(synthetic.cell(at, "bert", batch), 24, f"lease-{at.name}") for at in shapes for batch in (8, 16)
-    ]
+    plan = [CellPlan(synthetic.cell(at, "bert", batch), 24, f"lease-{at.name}") for at in shapes for batch in (8, 16)]
     records = spread_data.records(plan, hosts=6)
     two = {entry.cell.id for entry in plan if entry.cell.configuration.hosts == 2}
     scale = {
@@ -256,7 +239,7 @@ def test_node_spread_says_when_hosts_were_never_compared() -> None:
 
 def test_few_hosts_leave_it_open() -> None:
     plan = spread_data.plan(repetitions=8)
-    found = spread(runs_table(spread_data.records(plan, hosts=2)))
+    found = spread_sources(runs_table(spread_data.records(plan, hosts=2)))
     part = found.between_hosts("bert")
     assert part.freedom == 1
     between = (part.sd_pct + part.high_pct) / 2 / 100 * 1.96 * 2**0.5
@@ -267,15 +250,15 @@ def test_few_hosts_leave_it_open() -> None:
 
 def test_no_runs_at_all_are_no_error() -> None:
     empty = runs_table([])
-    found = spread(empty)
+    found = spread_sources(empty)
     assert found.hosts == ()
-    for name, draw in DRAW.items():
-        assert draw(FigureData(empty, cells_table([], empty), leases_table([]), "", {})).svg is None, name
+    for name, figure in FIGURES.items():
+        assert figure.draw(FigureData(empty, cells_table([], empty), leases_table([]), "", {})).svg is None, name
 
 
 def test_a_run_without_a_host_takes_part_in_spread_but_not_in_comparing_hosts() -> None:
     plan = spread_data.plan(repetitions=16)
     runs = runs_table(spread_data.records(plan))
-    found = spread(runs.assign(host_names=pd.Series("", index=runs.index, dtype="str")))
+    found = spread_sources(runs.assign(host_names=pd.Series("", index=runs.index, dtype="str")))
     assert found.by_workload["bert"].run.known
     assert found.hosts == ()

@@ -28,7 +28,7 @@ def tables() -> Tables:
     return Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
 
 
-ONLY = ["scaling", "composition-times"]
+ONLY = ["scaling", "composition_times"]
 
 
 def test_a_paper_gets_pdf_and_svg_of_its_columns_with_fonts_inside(tables: Tables, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_wa
     paper.draw(tables, tmp_path, for_paper=True, only=["composition-times"])
     assert paper.all_figures()["composition_times"].draw(paper.data_of(tables)).svg == before
     text = (tmp_path / "figures.tex").read_text()
-    assert "\\includegraphics{composition-times.pdf}" in text
+    assert "\\includegraphics{composition_times.pdf}" in text
     assert "\\label{fig:composition-times}" in text
     assert "\\begin{figure}" in text
 
@@ -108,4 +108,4 @@ def test_the_command_draws_from_a_directory_of_results(tables: Tables, tmp_path:
     assert {path.name for path in out.iterdir()} == {"scaling.pdf", "scaling.svg", "scaling.csv", "figures.tex"}
     done = CliRunner().invoke(main, ["figures", str(out)])
     assert done.exit_code == 1
-    assert "is not a source of measurements" in done.output
+    assert "holds no results of a campaign" in done.output

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from campaign import wording
-from campaign.insight import recommend
-from campaign.insight.recommend.objectives import Asked, Objective
+from campaign.insight.recommend.advise import advise
+from campaign.insight.recommend.objectives import RecommendationObjective, RecommendationRequest
 from campaign.report import page, plot, prediction
 from campaign.report.figure import FigureData, all_figures, data_of, page_document
-from campaign.tables.cells import PlannedCell, cells_table, shown_states
+from campaign.tables.cells import CellPlan, cells_table, shown_states
 from campaign.tables.io import Tables, read, write
-from campaign.tables.runs import runs_table
-from campaign.tables.step_times import step_times_table
+from campaign.tables.runs import runs_table, step_times_table
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data
 from tests.unit.report.figure_columns import with_pictures
@@ -40,7 +39,7 @@ def tables(*predicting: str) -> Tables:
     """Two workloads on a few configurations, of which some are replayed."""
     names = ("local-1", "local-4", "fabric-4", "fabric-2x2")
     plan = [
-        PlannedCell(each.cell, each.repetitions, each.lease)
+        CellPlan(each.cell, each.repetitions, each.lease)
         for each in report_data.planned()
         if each.cell.configuration.name in names and each.cell.batch in (8, 16) and each.cell.precision == "fp32"
     ]
@@ -137,7 +136,7 @@ def test_the_page_begins_with_what_was_replayed_and_counts_predicted_cells() -> 
 
 
 def test_a_recommendation_calls_replayed_cells_replayed_and_knows_nothing_of_their_memory() -> None:
-    document = recommend.advise(tables("bert"), Asked((Objective("throughput"),))).document
+    document = advise(tables("bert"), RecommendationRequest((RecommendationObjective("throughput"),))).document
     assert document.basis[0].startswith("No device was measured for bert:")
     for answer in document.answers:
         assert answer.choice is not None
@@ -147,7 +146,7 @@ def test_a_recommendation_calls_replayed_cells_replayed_and_knows_nothing_of_the
         assert (answer.choice.memory == "unknown") == replayed
     assert not [
         each
-        for each in recommend.advise(tables(), Asked((Objective("throughput"),))).document.basis
+        for each in advise(tables(), RecommendationRequest((RecommendationObjective("throughput"),))).document.basis
         if "replay" in each
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from campaign.errors import RecordError
 from campaign.report import figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
@@ -47,7 +48,7 @@ def read(page: str) -> Reader:
     return reader
 
 
-def tables(plan: list[PlannedCell]) -> Tables:
+def tables(plan: list[CellPlan]) -> Tables:
     runs = runs_table(synthetic.records(plan))
     return runs, cells_table(plan, runs)
 
@@ -158,7 +159,7 @@ def test_every_planned_cell_is_accounted_for_with_reasons(measured: Tables, draw
 
 def test_very_many_cells_are_grouped_and_still_add_up() -> None:
     plan = [
-        PlannedCell(synthetic.cell(at, workload, seed=n), 2, "l")
+        CellPlan(synthetic.cell(at, workload, seed=n), 2, "l")
         for at in synthetic.configurations()[:3]
         for workload in ("bert", "resnet")
         for n in range(40)
@@ -176,7 +177,7 @@ def test_very_many_cells_are_grouped_and_still_add_up() -> None:
 def test_remarks_tell_what_counts_hide() -> None:
     cell, other = (synthetic.cell(synthetic.configuration(), batch=batch) for batch in (8, 16))
     runs = runs_table([synthetic.record(cell, 1, 10.0), synthetic.record(other, 1, 10.0)])
-    cells = cells_table([PlannedCell(cell, 3, "l")], runs)
+    cells = cells_table([CellPlan(cell, 3, "l")], runs)
     remarks = report.build_context(runs, cells, [], synthetic.context_document(), {})["remarks"]
     assert len(remarks) == 4
     assert "fewer valid runs" in remarks[0]
@@ -191,7 +192,7 @@ def test_mean_and_median_stand_beside_each_other_with_how_their_intervals_were_m
         [synthetic.record(cell, n, rate) for n, rate in enumerate([100, 101, 99, 80, 100, 99.5], start=1)]
     )
     context = report.build_context(
-        runs, cells_table([PlannedCell(cell, 6, "l")], runs), [], synthetic.context_document(), {}
+        runs, cells_table([CellPlan(cell, 6, "l")], runs), [], synthetic.context_document(), {}
     )
     coverage = context["coverage"]
     row = dict(zip(coverage["headings"], coverage["rows"][0], strict=True))
@@ -234,7 +235,7 @@ def test_every_failed_run_names_its_log(page: str, measured: Tables) -> None:
 def test_a_run_that_nothing_was_started_for_has_no_log() -> None:
     cell = synthetic.cell(synthetic.configuration())
     runs = runs_table([synthetic.record(cell, 1, None, "unsupported", log="", ended=1_700_000_100.0)])
-    cells = cells_table([PlannedCell(cell, 1, "l")], runs)
+    cells = cells_table([CellPlan(cell, 1, "l")], runs)
     (row,) = report.build_context(runs, cells, [], synthetic.context_document(), {})["failed"]["rows"]
     assert row[1:4] == (1, "unsupported", "none: no program was started")
 
@@ -242,7 +243,7 @@ def test_a_run_that_nothing_was_started_for_has_no_log() -> None:
 def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> None:
     cell = synthetic.cell(synthetic.configuration())
     runs = runs_table([synthetic.record(cell, n, None, "crashed") for n in range(1, 603)])
-    cells = cells_table([PlannedCell(cell, 602, "l")], runs)
+    cells = cells_table([CellPlan(cell, 602, "l")], runs)
     page = report.assemble(runs, cells, [], synthetic.context_document(), {})
     assert "Failed runs and their logs (602)" in page
     assert "102 further failed runs are in tables/runs.csv" in page
@@ -277,35 +278,6 @@ def test_times_of_composing_are_told_by_phase_with_retries(measured: Tables) -> 
     assert report.build_context(*measured, [], synthetic.context_document(), {})["compositions"]["phases"] is None
 
 
-def test_errors_that_links_gathered_while_a_lease_was_held_are_told(measured: Tables) -> None:
-    def look(port: float, lane: float) -> dict[str, object]:
-        told = {("port H1", "correctable_errors"): port, ("lane 2", "errors"): lane, ("port H1", "rx_bytes"): 9 * port}
-        readings = [{"part": part, "quantity": quantity, "value": value} for (part, quantity), value in told.items()]
-        return {"time_s": 1.0, "readings": readings}
-
-    quiet, loud, *_ = synthetic.leases()
-    leases = [quiet | {"readings": [look(3, 1), look(3, 1)]}, loud | {"readings": [look(3, 1), look(1203, 1)]}]
-    page = report.assemble(*measured, leases, synthetic.context_document(), {})
-    assert page.count("during the lease") == 1
-    assert "port H1: 1,200 correctable errors during the lease" in page
-
-
-def test_what_ports_carried_while_a_lease_was_held_is_told_by_the_busiest(measured: Tables) -> None:
-    def look(time_s: float, carried: dict[tuple[str, str], float]) -> dict[str, object]:
-        readings = [{"part": part, "quantity": quantity, "value": value} for (part, quantity), value in carried.items()]
-        return {"time_s": time_s, "readings": readings}
-
-    ports = {(f"p{n}", "rx_bytes"): 2e10 * (n + 1) for n in range(6)} | {("p5", "tx_bytes"): 5e9}
-    before = dict.fromkeys(ports, 0.0) | {("back", "rx_bytes"): 9e9, ("still", "rx_bytes"): 7.0}
-    after = {**before, **ports, ("back", "rx_bytes"): 5.0, ("came", "rx_bytes"): 8.0}
-    leases = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(110.0, after)]}]
-    page = report.assemble(*measured, leases, synthetic.context_document(), {})
-    told = "p5: 12 GB/s received, 0.5 GB/s sent; p4: 10 GB/s received; p3: 8 GB/s received; p2: 6 GB/s received."
-    assert f"Average traffic during the lease: {told}" in re.sub(r"(\d)\.0+ GB", r"\1 GB", page).replace("0.500", "0.5")
-    at_once = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(100.0, after)]}]
-    assert "Average traffic" not in report.assemble(*measured, at_once, synthetic.context_document(), {})
-
-
 def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) -> None:
     lease = synthetic.leases()[0]
     asked = Configuration("c", 2, 4, 2, 1, "a100", "hybrid", "fabric-nvme")
@@ -324,7 +296,7 @@ def test_of_very_many_leases_those_idle_the_longest_stand_on_the_page() -> None:
         for lease in range(130)
         for n, start in ((1, 100.0), (2, 105.0 + lease))
     )
-    cells = cells_table([PlannedCell(cell, 260, "l")], runs)
+    cells = cells_table([CellPlan(cell, 260, "l")], runs)
     leases = report.build_context(runs, cells, [], synthetic.context_document(), {})["idle"]["leases"]
     assert [row[0] for row in leases["rows"]] == [f"l{lease}" for lease in range(129, 29, -1)]
     assert (leases["total"], leases["left_out"]) == (130, 30)
@@ -333,7 +305,7 @@ def test_of_very_many_leases_those_idle_the_longest_stand_on_the_page() -> None:
 def test_without_two_runs_on_a_lease_idle_time_is_not_spoken_of() -> None:
     cell = synthetic.cell(synthetic.configuration())
     runs = runs_table([synthetic.record(cell, 1, 10.0)])
-    page = report.assemble(runs, cells_table([PlannedCell(cell, 1, "l")], runs), [], synthetic.context_document(), {})
+    page = report.assemble(runs, cells_table([CellPlan(cell, 1, "l")], runs), [], synthetic.context_document(), {})
     assert "Idle between runs</h3>" not in page
 
 
@@ -401,10 +373,17 @@ def test_a_name_the_template_does_not_get_is_an_error(measured: Tables) -> None:
 
 def test_figures_are_read_by_name_and_the_page_is_written(tmp_path: Path) -> None:
     (tmp_path / "scaling.svg").write_text("<svg/>")
-    (tmp_path / "scaling.json").write_text('{"shown": true}')
+    words = figure.page_document(
+        figure.Figure("scaling", "Scaling", "How?", lambda data: figure.nothing("no data")),
+        figure.Drawing(svg="<svg/>"),
+    )
+    (tmp_path / "scaling.json").write_text(json.dumps(words))
     assert report.read_drawings([(tmp_path / "scaling.svg", tmp_path / "scaling.json")]) == {
-        "scaling": {"shown": True, "svg": "<svg/>"}
+        "scaling": {**words, "svg": "<svg/>"}
     }
+    (tmp_path / "scaling.json").write_text(json.dumps({**words, "rows": [5]}))
+    with pytest.raises(RecordError, match=r"rows\.0: .*delete the figure and run again"):
+        report.read_drawings([(tmp_path / "scaling.svg", tmp_path / "scaling.json")])
     report.write_report(tmp_path / "deep" / "report.html", "<p>ü</p>")
     assert (tmp_path / "deep" / "report.html").read_text(encoding="utf-8") == "<p>ü</p>"
     with pytest.raises(RecordError, match="cannot be read"):

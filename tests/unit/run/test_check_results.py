@@ -19,9 +19,10 @@ from campaign.errors import ConfigError
 from campaign.lease.campaign_leases import lease_id
 from campaign.lease.journal import Journal
 from campaign.paths import Results
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.missing_runs import read_known, without_damaged
+from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.run.check_results import problems
 from campaign.run.measure_lease import _Measuring
@@ -32,7 +33,7 @@ from tests import measured_campaign
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("finished")
     results = measured_campaign.write(directory)
-    asked = Request(directory / "campaign.yaml", directory / "results")
+    asked = PlanRequest(directory / "campaign.yaml", directory / "results")
     write_plan(read_plan(asked), Results.at(results))
     return directory
 
@@ -107,7 +108,7 @@ def lease_lost(results: Results) -> str:
 
 
 def manifest_lost(results: Results) -> str:
-    path = min(results.manifests.glob("*/*.json"))
+    path = min(results.manifests.rglob("*.json"))
     path.write_text("[]")
     return "not a JSON object"
 
@@ -119,7 +120,7 @@ def plan_changed(results: Results) -> str:
 
 
 def journal_of(results: Results) -> Journal:
-    journal = Journal(results.journals("testbed"), lease_id(results, "1x1-local"))
+    journal = Journal(results.journals("testbed"), lease_id(results, "1x1-local.c1"))
     for state in ("PLANNED", "RESERVED", "COMPOSING"):
         journal.advance(state)  # type: ignore[arg-type]
     return journal
@@ -169,7 +170,7 @@ def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
     (results.tables).mkdir()
     (results.tables / "runs.parquet").touch()  # all records were read
     time.sleep(0.02)  # times of files are those of the kernel's ticks
-    asked = Request(directory / "campaign.yaml", directory / "results")
+    asked = PlanRequest(directory / "campaign.yaml", directory / "results")
     assert read_plan(asked).missing == 0
     path = record_of(results)
     before = path.stat()
@@ -181,7 +182,7 @@ def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
         each for each in lease_plans(plan) if any(lease.missing and lease.name == each.lease for lease in plan.leases)
     )
     said: list[str] = []
-    measuring = _Measuring(lease, results, said.append, False, False)
+    measuring = _Measuring(lease, results, said.append, "")
     assert measuring.missing() == []
     measuring.set_damaged_aside()
     assert len(measuring.missing()) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from campaign.errors import LaunchError
 from campaign.launch.protocol import Launcher, Limits
-from campaign.run.launched_run import launch_run
+from campaign.run.launched_run import LaunchedRun
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.protocol import Ended, Step
 from tests.campaign_files import one_cell, one_run
@@ -56,7 +56,7 @@ def launched(tmp_path: Path, **keys: Any) -> tuple[Ended, str, HereLauncher]:
     launcher: Launcher = (here := HereLauncher())
     log = tmp_path / "cell.1.log"
     try:
-        ended = launch_run(launcher, workload, run, workload.step(run), "mark", log, Limits(7.0))
+        ended = LaunchedRun(launcher, workload, run, "mark", log, Limits(7.0)).ended(workload.step(run))
     except LaunchError as error:
         return Ended((None,), 0.0, 0.0, flags=(str(error),)), "", here
     return ended, log.read_text() if log.exists() else "", here

@@ -40,7 +40,7 @@ class Site:
         self.results = Results(directory / "results", campaign.name)
         self.results.directory.mkdir(parents=True)
         self.store = Store(self.results.directory)
-        self.plan = written_plan(campaign, self.results, "one")
+        self.plan = written_plan(campaign, self.results, "one.c1")
         self.journals = self.results.journals(campaign.system.name)
         self.advance("PLANNED", *COMPOSE)
 
@@ -55,7 +55,7 @@ class Site:
     def request(self) -> DriverRequest:
         hosts = Composition((ComposedHost("host1", 4, 8.0, ()),)).document()
         root, name = str(self.results.root), self.results.campaign
-        return DriverRequest(str(self.plan), root, name, "one", "l.1", hosts, (), "a1", self.journal().holding)
+        return DriverRequest(str(self.plan), root, name, "one.c1", "l.1", hosts, (), "a1", self.journal().holding)
 
 
 @pytest.fixture

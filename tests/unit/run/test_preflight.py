@@ -43,6 +43,7 @@ def test_everything_that_lacks_is_told_at_once(tmp_path: Path, monkeypatch: pyte
     ] == [True, True]
 
 
+@pytest.mark.usefixtures("fake_slurm")
 def test_another_machine_may_have_what_this_one_lacks(tmp_path: Path) -> None:
     changes = {**PROGRAM, "workloads.program.command": ["no-such-program"], "system.launcher": "slurm"}
     assert preflight(load(tmp_path, changes)) is None  # type: ignore[func-returns-value]

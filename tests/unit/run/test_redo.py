@@ -21,8 +21,9 @@ from campaign.documents.record import Store
 from campaign.documents.superseded import RecordedHosts, all_set_aside, set_aside
 from campaign.errors import ConfigError, RecordError
 from campaign.paths import Results
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand
+from campaign.plan.request import PlanRequest
 from campaign.run.redo import matching_runs
 from campaign.run.redo import redo as move
 from campaign.tables.collect import gather
@@ -46,6 +47,16 @@ def campaign(tmp_path: Path) -> Campaign:
 
 def results_of(campaign: Campaign, directory: Path) -> Results:
     return Results(directory / "results", campaign.name)
+
+
+@pytest.fixture
+def results(campaign: Campaign, tmp_path: Path) -> Results:
+    return results_of(campaign, tmp_path)
+
+
+@pytest.fixture
+def store(results: Results) -> Store:
+    return Store(results.directory)
 
 
 def redo(campaign: Campaign, results: Results, where: str) -> None:
@@ -80,9 +91,8 @@ def test_host_selects_the_cells_that_ran_on_it(campaign: Campaign, tmp_path: Pat
     assert {(cell.batch, cell.precision) for cell in both} == {(2, "bf16")}
 
 
-def test_everything_that_reads_records_knows_hosts(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
-    plan = read_plan(Request(campaign.path, results.root, ON_2))
+def test_everything_that_reads_records_knows_hosts(campaign: Campaign, results: Results) -> None:
+    plan = read_plan(PlanRequest(campaign.path, results.root, ON_2))
     assert {cell.id for _, cell in plan.cells} == batch_2(campaign)
     assert {record.cell_id for record in gather(campaign, results.directory, ON_2).records} == batch_2(campaign)
 
@@ -99,22 +109,19 @@ def test_an_unknown_host_is_an_error_that_names_those_that_there_are(campaign: C
         redo(campaign, results_of(campaign, tmp_path), "host == 'host7'")
 
 
-def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
-    store = Store(results.directory)
+def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, results: Results, store: Store) -> None:
     gone = {(cell_id, 2) for cell_id in batch_2(campaign)}
     before = {run: store.path(*run).read_bytes() for run in store.index()}
     redo(campaign, results, ON_2)
     assert store.index() == set(before) - gone
     (kept,) = all_set_aside(results.directory)
     assert {run: kept.path(run).read_bytes() for run in kept.runs} == {run: before[run] for run in gone}
-    plan = read_plan(Request(campaign.path, results.root, ON_2))
+    plan = read_plan(PlanRequest(campaign.path, results.root, ON_2))
     assert plan.missing == len(gone)
     assert {cell.id for _, cell in plan.cells} == batch_2(campaign)
 
 
-def test_the_command_says_what_it_moves_and_asks_first(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
+def test_the_command_says_what_it_moves_and_asks_first(campaign: Campaign, results: Results) -> None:
     before = Store(results.directory).index()
     count = len(batch_2(campaign))
     call = ["redo", str(campaign.path), "--results", str(results.root), "--where", ON_2]
@@ -128,9 +135,7 @@ def test_the_command_says_what_it_moves_and_asks_first(campaign: Campaign, tmp_p
     assert len(Store(results.directory).index()) == len(before) - count
 
 
-def test_what_was_moved_and_not_measured_yet_is_no_record(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
-    store = Store(results.directory)
+def test_what_was_moved_and_not_measured_yet_is_no_record(campaign: Campaign, results: Results, store: Store) -> None:
     redo(campaign, results, ON_2)
     left = store.index()
     with pytest.raises(ConfigError, match="has a record; 'campaign run' measures"):
@@ -142,8 +147,7 @@ def test_what_was_moved_and_not_measured_yet_is_no_record(campaign: Campaign, tm
     assert len(all_set_aside(results.directory)) == 1
 
 
-def test_runs_that_came_to_the_host_again_are_set_aside_again(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
+def test_runs_that_came_to_the_host_again_are_set_aside_again(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, ON_2)
     again(Store(results.directory), results, "host2")
     redo(campaign, results, ON_2)
@@ -151,9 +155,9 @@ def test_runs_that_came_to_the_host_again_are_set_aside_again(campaign: Campaign
     assert set(first.runs) == set(second.runs)
 
 
-def test_a_crash_while_moving_is_made_good(campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = results_of(campaign, tmp_path)
-    store = Store(results.directory)
+def test_a_crash_while_moving_is_made_good(
+    campaign: Campaign, results: Results, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moved: list[Path] = []
     rename = Path.rename
 
@@ -173,17 +177,15 @@ def test_a_crash_while_moving_is_made_good(campaign: Campaign, tmp_path: Path, m
     assert not store.index() & gone
 
 
-def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
+def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, results: Results) -> None:
     before = Store(results.directory).index()
-    lease = expand(campaign).cells[0].configuration.name
+    lease = f"{expand(campaign).cells[0].configuration.name}.c1"
     with files.lock(results.work(lease) / "driver.lock"), pytest.raises(ConfigError, match="is being measured now"):
         redo(campaign, results, ON_2)
     assert Store(results.directory).index() == before
 
 
-def test_an_expression_over_axes_selects_all_runs_of_the_cells(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
+def test_an_expression_over_axes_selects_all_runs_of_the_cells(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, "batch == 2")
     (kept,) = all_set_aside(results.directory)
     assert {cell for cell, _ in kept.runs} == batch_2(campaign)
@@ -200,8 +202,7 @@ def test_an_option_called_host_stays_an_axis(tmp_path: Path) -> None:
     assert {cell for cell, _ in matching_runs(campaign, results, "host == 2")} == {cell.id for cell in cells}
 
 
-def test_the_report_says_what_was_set_aside(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
+def test_the_report_says_what_was_set_aside(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, ON_2)
     (note,) = [n for n in context_document(gather(campaign, results.directory))["notes"] if "superseded/" in n]
     assert note.startswith(f"{len(batch_2(campaign))} records were set aside (runs with {ON_2})")
@@ -220,9 +221,9 @@ def test_run_moves_nothing_and_names_the_command_that_does(
     assert not results_of(campaign, tmp_path).superseded.exists()
 
 
-def test_records_that_an_earlier_version_put_aside_are_known(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
-    store = Store(results.directory)
+def test_records_that_an_earlier_version_put_aside_are_known(
+    campaign: Campaign, results: Results, store: Store, tmp_path: Path
+) -> None:
     run_ = next(key for key in sorted(store.index()) if store.read(*key).hosts == ("host2",))
     old = results.put_aside / "small.2x1.1" / store.path(*run_).name
     old.parent.mkdir(parents=True)
@@ -239,9 +240,7 @@ def test_records_that_an_earlier_version_put_aside_are_known(campaign: Campaign,
         assert (again_.runs, again_.path(run_).read_bytes()) == ((run_,), content)
 
 
-def test_damaged_files_are_named(campaign: Campaign, tmp_path: Path) -> None:
-    results = results_of(campaign, tmp_path)
-    store = Store(results.directory)
+def test_damaged_files_are_named(campaign: Campaign, results: Results, store: Store) -> None:
     made = set_aside(store, [min(store.index())], where=ON_2)
     (made.directory / "why.json").write_text("{")
     with pytest.raises(RecordError, match=r"why\.json"):

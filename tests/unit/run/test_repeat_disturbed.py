@@ -4,7 +4,7 @@ import pytest
 
 from campaign.documents.record import Failure
 from campaign.errors import LaunchError
-from campaign.run.repeat_disturbed import TRIES, until_undisturbed
+from campaign.run.launched_run import TRIES, until_undisturbed
 from campaign.workloads.failures import KILLED, PACE_NOT_HELD
 from campaign.workloads.protocol import Ended, Outcome
 

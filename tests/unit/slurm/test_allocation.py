@@ -4,7 +4,7 @@ import pytest
 
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.slurm.allocation import hosts_of_allocation, placed
+from campaign.slurm.run_on_hosts import hosts_of_allocation, placed
 
 
 def host(name: str) -> ComposedHost:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from campaign.config.system_file import SystemFile
-from campaign.errors import HostFailed
+from campaign.errors import HostFailed, LaunchError
 from campaign.processes.command import Finished
 from campaign.slurm import free_hosts
 from campaign.slurm.commands import Slurm
 from campaign.slurm.free_hosts import FreeHosts
+from campaign.slurm.strategies.controller import Controller
 from tests.unit.slurm.strategies.test_controller_state import line
 
 
@@ -106,6 +107,27 @@ def test_the_processes_of_a_campaign_ask_once_an_interval(tmp_path: Path) -> Non
     for _ in range(300):
         hosts(tmp_path, slurm, poll_s=30)
     assert slurm.asked == 1
+
+
+def test_hosts_of_which_a_controller_that_just_started_knows_nothing_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Controller, "nodes_heard", Controller.nodes)
+    assert hosts(tmp_path, Sinfo(("unknown", "unknown", "unknown"), ("idle", "unknown", "down"))) == ("host1",)
+    assert "host1 (unknown), host2 (unknown), host3 (unknown)" in (tmp_path / "said").read_text()
+
+
+@pytest.mark.parametrize("state", ["down", "idle+not_responding", "idle+drain"])
+def test_what_befalls_all_hosts_is_waited_for_and_blames_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(Controller, "nodes_heard", Controller.nodes)  # its patience is that of a host
+    assert hosts(tmp_path, Sinfo((state,) * 3, (state, "idle", state))) == ("host2",)
+    assert "until 1 fitting hosts are free; not free: host1 (" in (tmp_path / "said").read_text()
+    monkeypatch.setattr(free_hosts, "_OUTAGE_S", 0.05)
+    with pytest.raises(LaunchError, match="on any host of site") as failed:
+        hosts(tmp_path / "long", Sinfo((state,) * 3))
+    assert not isinstance(failed.value, HostFailed)
 
 
 def test_hosts_that_cannot_come_back_are_named(tmp_path: Path) -> None:

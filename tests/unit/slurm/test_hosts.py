@@ -1,16 +1,56 @@
-"""Hosts that failed are left out, until a person takes them back."""
+"""Hosts that failed while others did not are left out, until they are healthy again, or a person takes them back."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from campaign.documents.driver_messages import DriverResult
 from campaign.errors import FabricError, HostFailed
+from campaign.files import write_json
+from campaign.processes.command import Finished
+from campaign.slurm import excluded_hosts as module
+from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
-from tests.unit.slurm.test_options import system
+from campaign.slurm.strategies.controller import Controller
+from tests.unit.slurm.strategies.test_controller_state import line
+from tests.unit.slurm.test_sbatch_options import system
+
+
+def add(excluded: ExcludedHosts, **failed: str) -> dict[str, Path]:
+    return excluded.add(failed, "1x2-local", system())
+
+
+def aged(path: Path, seconds: float) -> None:
+    document = json.loads(path.read_text())
+    write_json(path, {**document, "time_s": document["time_s"] - seconds})
+
+
+class OneHost(Slurm):
+    """Knows one host by its state, and runs jobs there, or not."""
+
+    def __init__(self, state: str, healthy: bool) -> None:
+        super().__init__()
+        self.state, self.healthy = state, healthy
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+        self.asked.append(argv)
+        if argv[0] == "sinfo":
+            return Finished(0, "".join(line(f"host{n}", self.state, "gpu:2", "none") for n in (2, 3)), "")
+        return Finished(int(not self.healthy), "", "")
+
+
+def controller(state: str, healthy: bool = True) -> Controller:
+    return Controller(OneHost(state, healthy), print, 1.0)
+
+
+@pytest.fixture
+def excluded(tmp_path: Path) -> ExcludedHosts:
+    return ExcludedHosts(tmp_path)
 
 
 def test_all_hosts_may_be_used_at_first(tmp_path: Path) -> None:
@@ -18,35 +58,79 @@ def test_all_hosts_may_be_used_at_first(tmp_path: Path) -> None:
     assert ExcludedHosts(tmp_path / "none").remaining(system()) == ()
 
 
-def test_a_host_is_left_out_until_its_file_is_removed(tmp_path: Path) -> None:
-    excluded = ExcludedHosts(tmp_path)
-    path = excluded.add("host2", "not responding", "1x2-local")
-    assert ExcludedHosts(tmp_path).read() == {"host2": "not responding"}
+def test_a_host_is_left_out_until_its_file_is_removed(tmp_path: Path, excluded: ExcludedHosts) -> None:
+    path = add(excluded, host2="not responding")["host2"]
+    assert ExcludedHosts(tmp_path).current() == {"host2": "not responding"}
     assert excluded.remaining(system()) == ("host1", "host3", "host4")
     path.unlink()
     assert excluded.remaining(system()) == ()
 
 
-def test_the_last_reason_counts(tmp_path: Path) -> None:
-    excluded = ExcludedHosts(tmp_path)
-    excluded.add("host2", "down", "a")
-    excluded.add("host2", "drained", "b")
+def test_the_last_reason_counts(excluded: ExcludedHosts) -> None:
+    add(excluded, host2="down")
+    add(excluded, host2="drained")
     assert excluded.read() == {"host2": "drained"}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null"])
-def test_a_damaged_file_still_leaves_the_host_out(tmp_path: Path, content: str) -> None:
-    excluded = ExcludedHosts(tmp_path)
-    excluded.add("host2", "down", "a").write_text(content)
-    assert excluded.read() == {"host2": "unknown"}
+def test_a_damaged_file_still_leaves_the_host_out(excluded: ExcludedHosts, content: str) -> None:
+    add(excluded, host2="down")["host2"].write_text(content)
+    assert excluded.current() == {"host2": "unknown"}
+    assert excluded.lift(controller("down"), system()) == {"host2": "after 60 minutes"}
 
 
-def test_without_any_host_left_it_says_why_and_what_to_do(tmp_path: Path) -> None:
-    excluded = ExcludedHosts(tmp_path)
-    for number in range(1, 5):
-        excluded.add(f"host{number}", f"broke {number}", "a")
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_befalls_all_hosts_is_no_hosts_fault(excluded: ExcludedHosts, at_once: bool) -> None:
+    failed = {f"host{number}": "down" for number in range(1, 5)}
+    for part in [failed] if at_once else [{host: why} for host, why in failed.items()]:
+        paths = add(excluded, **part)
+    assert paths == excluded.current() == {}
+    assert excluded.remaining(system()) == ()
+    assert set(excluded.read()) == ({*()} if at_once else {"host1", "host2", "host3"}), "the report names them"
+
+
+def test_without_any_host_left_it_says_why_and_what_to_do(tmp_path: Path, excluded: ExcludedHosts) -> None:
+    for number in range(1, 5):  # as an earlier version left them
+        write_json(excluded.path(f"host{number}"), {"why": f"broke {number}", "time_s": time.time()})
     with pytest.raises(FabricError, match=rf"host1: broke 1; .*host4: broke 4.*rm {tmp_path}/excluded/\*\.json"):
         excluded.remaining(system())
+    write_json(excluded.path("host3"), {"why": "broke 3", "time_s": time.time() - module._CHECK_S})
+    assert set(excluded.lift(controller("idle"), system())) == {"host3"}
+    assert excluded.remaining(system()) == ("host3",)
+
+
+@pytest.mark.parametrize(
+    ("state", "healthy", "age_s", "used_again"),
+    [
+        ("idle", True, module._CHECK_S, True),
+        ("idle", True, 0.0, False),
+        ("idle", False, module._CHECK_S, False),
+        ("down", True, module._CHECK_S, False),
+        ("idle+drain", True, module._CHECK_S, False),
+        ("idle+not_responding", True, module._CHECK_S, False),
+        ("unknown", True, module._CHECK_S, False),
+        ("down", False, module._EXPIRES_S, True),
+    ],
+)
+def test_a_host_is_used_again_when_it_is_healthy_or_after_an_hour(
+    excluded: ExcludedHosts, state: str, healthy: bool, age_s: float, used_again: bool
+) -> None:
+    aged(add(excluded, host2="down")["host2"], age_s)
+    slurm = controller(state, healthy)
+    assert (set(excluded.lift(slurm, system(), ["--partition=gpu"])) == {"host2"}) is used_again
+    assert (excluded.current() == {}) is used_again
+    assert excluded.read() == {"host2": "down"}
+    checks = [argv for argv in slurm.slurm.asked if "srun" in argv]  # type: ignore[attr-defined]
+    assert all({"--nodelist=host2", "--partition=gpu", "true"} <= {*argv} for argv in checks)
+    assert len(checks) == (state == "idle" and 0 < age_s < module._EXPIRES_S)
+
+
+def test_a_host_that_fails_again_after_a_check_is_left_out_for_an_hour(excluded: ExcludedHosts) -> None:
+    for lifted in ({"host2"}, set()):
+        aged(add(excluded, host2="wrong devices")["host2"], module._CHECK_S)
+        assert set(excluded.lift(controller("idle"), system())) == lifted
+    aged(excluded.path("host2"), module._EXPIRES_S)
+    assert excluded.lift(controller("idle"), system()) == {"host2": "after 60 minutes"}
 
 
 def test_a_driver_can_blame_hosts() -> None:

@@ -21,7 +21,7 @@ from campaign import files
 from campaign.errors import ConfigError, RecordError
 from campaign.processes.command import Finished
 from campaign.slurm.commands import Slurm
-from campaign.slurm.poll import Poll, Snapshot
+from campaign.slurm.poll import Poll, QueueSnapshot
 
 UNREACHABLE = Finished(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
 DISABLED = Finished(1, "", "Slurm accounting storage is disabled\n")
@@ -51,7 +51,7 @@ class Controller(Slurm):
         if argv[0] in self.wrong:
             return self.wrong[argv[0]]
         if argv[0] == "squeue":
-            rows = [f"{name}|{state}|None|host1|0:01|n|c" for name, state in self.queue.items()]
+            rows = [f"{name}|{state}|None|host1|n|c" for name, state in self.queue.items()]
             return Finished(0, "".join(f"{row}\n" for row in rows), "")
         if self.accounting is None:
             return DISABLED
@@ -88,6 +88,11 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "slurm")
 
 
+@pytest.fixture
+def poll(site: Site) -> Poll:
+    return site.process()
+
+
 def test_the_first_asks_and_the_others_read(site: Site) -> None:
     site.slurm.queue = {"1": "RUNNING", "2_3": "PENDING"}
     processes = [site.process() for _ in range(5)]
@@ -112,8 +117,7 @@ def test_one_look_an_interval(site: Site) -> None:
     assert len(site.slurm.calls) == 4
 
 
-def test_fresh_asks_but_not_twice_in_a_moment(site: Site) -> None:
-    poll = site.process()
+def test_fresh_asks_but_not_twice_in_a_moment(site: Site, poll: Poll) -> None:
     poll.snapshot()
     site.wait(2.0)
     site.slurm.queue = {"7": "RUNNING"}
@@ -122,8 +126,7 @@ def test_fresh_asks_but_not_twice_in_a_moment(site: Site) -> None:
     assert len(site.slurm.calls) == 2
 
 
-def test_a_job_that_left_the_queue_is_looked_for_in_the_accounting_once(site: Site) -> None:
-    poll = site.process()
+def test_a_job_that_left_the_queue_is_looked_for_in_the_accounting_once(site: Site, poll: Poll) -> None:
     site.slurm.queue = {"1": "RUNNING", "2_0": "RUNNING", "9": "RUNNING"}
     for job_id in ("1", "2_0", "2_1"):
         poll.watch(job_id)
@@ -144,8 +147,7 @@ def test_a_job_that_left_the_queue_is_looked_for_in_the_accounting_once(site: Si
     assert site.slurm.asked.count("sacct") == 2
 
 
-def test_an_end_that_the_queue_told_needs_no_accounting(site: Site) -> None:
-    poll = site.process()
+def test_an_end_that_the_queue_told_needs_no_accounting(site: Site, poll: Poll) -> None:
     poll.watch("1")
     site.slurm.queue = {"1": "FAILED", "2": "FAILED"}
     poll.snapshot()
@@ -155,8 +157,7 @@ def test_an_end_that_the_queue_told_needs_no_accounting(site: Site) -> None:
     assert "sacct" not in site.slurm.asked
 
 
-def test_a_requeued_job_is_what_the_queue_says_now(site: Site) -> None:
-    poll = site.process()
+def test_a_requeued_job_is_what_the_queue_says_now(site: Site, poll: Poll) -> None:
     poll.watch("1")
     site.slurm.queue = {"1": "NODE_FAIL"}
     poll.snapshot()
@@ -165,8 +166,7 @@ def test_a_requeued_job_is_what_the_queue_says_now(site: Site) -> None:
     assert poll.snapshot().jobs["1"].state == "PENDING"
 
 
-def test_a_forgotten_job_is_not_asked_for(site: Site) -> None:
-    poll = site.process()
+def test_a_forgotten_job_is_not_asked_for(site: Site, poll: Poll) -> None:
     poll.watch("1")
     poll.watch("2")
     poll.forget("1")
@@ -177,8 +177,7 @@ def test_a_forgotten_job_is_not_asked_for(site: Site) -> None:
     assert site.slurm.calls[-1][1] == "--jobs=2"
 
 
-def test_late_accounting_is_asked_again(site: Site) -> None:
-    poll = site.process()
+def test_late_accounting_is_asked_again(site: Site, poll: Poll) -> None:
     poll.watch("1")
     site.slurm.accounting = {"1": "RUNNING"}
     assert poll.snapshot().jobs["1"].active
@@ -197,8 +196,7 @@ def test_accounting_that_is_off_is_remembered_by_all(site: Site) -> None:
     assert site.slurm.asked == ["squeue", "sacct", "squeue"]
 
 
-def test_a_database_that_is_down_for_a_while_is_asked_again(site: Site) -> None:
-    poll = site.process()
+def test_a_database_that_is_down_for_a_while_is_asked_again(site: Site, poll: Poll) -> None:
     poll.watch("1")
     site.slurm.wrong = {"sacct": DATABASE_DOWN}
     snapshot = poll.snapshot()
@@ -227,8 +225,7 @@ def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Poll(tmp_path / "slurm", Slurm(), 30.0).snapshot()
 
 
-def test_a_controller_that_does_not_answer_leaves_what_was_known(site: Site) -> None:
-    poll = site.process()
+def test_a_controller_that_does_not_answer_leaves_what_was_known(site: Site, poll: Poll) -> None:
     site.slurm.queue = {"1": "RUNNING"}
     before = poll.snapshot()
     site.wait(31)
@@ -363,8 +360,9 @@ def test_a_directory_that_may_not_be_written_to_is_not_waited_for(
     assert poll.snapshot().reachable
 
 
-def test_a_look_that_cannot_be_shared_is_kept_for_its_interval(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    poll = site.process()
+def test_a_look_that_cannot_be_shared_is_kept_for_its_interval(
+    site: Site, poll: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
     poll.snapshot()
 
     def refuse(*_: object) -> None:
@@ -394,7 +392,7 @@ def test_who_finds_somebody_looking_does_not_wait(site: Site) -> None:
 
 
 def test_those_who_know_nothing_yet_wait_for_one_first_look(site: Site) -> None:
-    seen: list[Snapshot] = []
+    seen: list[QueueSnapshot] = []
     waiting = [threading.Thread(target=lambda: seen.append(site.process().snapshot())) for _ in range(3)]
     with files.lock(site.directory / "poll.lock"):
         for thread in waiting:
@@ -411,7 +409,7 @@ _WAITING = """
 import sys, time
 from pathlib import Path
 from campaign.slurm.commands import Slurm
-from campaign.slurm.poll import Poll, Snapshot
+from campaign.slurm.poll import Poll
 directory = Path(sys.argv[1])
 poll = Poll(directory, Slurm(directory / "commands.jsonl"), float(sys.argv[2]))
 until = time.monotonic() + float(sys.argv[3])
@@ -437,7 +435,7 @@ def _write(program: Path, body: str) -> None:
 
 
 def test_processes_share_one_look(tmp_path: Path, squeue: Path) -> None:
-    _write(squeue, "echo '1|RUNNING|None|host1|0:01|n|c'")
+    _write(squeue, "echo '1|RUNNING|None|host1|n|c'")
     directory = tmp_path / "slurm"
     argv = [sys.executable, "-c", _WAITING, str(directory), "1000", "1"]
     running = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -459,7 +457,7 @@ def test_after_kill_9_of_who_looks_the_next_one_looks(tmp_path: Path, squeue: Pa
         looking.kill()
         looking.wait()
     try:
-        _write(squeue, "echo '1|RUNNING|None|host1|0:01|n|c'")
+        _write(squeue, "echo '1|RUNNING|None|host1|n|c'")
         assert "1" in Poll(directory, Slurm(), 1000.0).snapshot().jobs
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from campaign.statistics import LogRatios, Summaries, summaries, unpaired
+from campaign.statistics.ratios import LogRatios, unpaired
+from campaign.statistics.summary import Summaries, summaries
 
 
 def summarize(values: npt.ArrayLike) -> SimpleNamespace:
@@ -22,5 +23,7 @@ def summarize(values: npt.ArrayLike) -> SimpleNamespace:
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> LogRatios:
     """Of the means of two samples."""
-    one, other = summarize(a), summarize(b)
-    return unpaired(one.mean, one.sd, one.n, other.mean, other.sd, other.n)
+    (one, sd_a), (other, sd_b) = (
+        (np.mean(x) if x else np.nan, np.std(x, ddof=1) if len(x) > 1 else np.nan) for x in (a, b)
+    )
+    return unpaired(one, sd_a, len(a), other, sd_b, len(b))

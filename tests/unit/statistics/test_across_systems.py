@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from campaign import statistics
 from campaign.documents.run_numbers import run_number
-from campaign.statistics import comparable_cells, comparisons
+from campaign.statistics import comparable_cells, comparisons, intervals
 
 COUNTS = (1, 2, 4, 8)
 
@@ -48,7 +47,7 @@ def compared(runs: pd.DataFrame, campaigns: int) -> tuple[npt.NDArray[np.float64
     assert found.tested.all()
     p = found.p().reshape(campaigns, -1)
     _, low, high = (each.reshape(campaigns, -1) for each in found.of.bounds())
-    return np.array([statistics.holm(each) for each in p]), low, high
+    return np.array([intervals.holm(each) for each in p]), low, high
 
 
 @pytest.mark.parametrize("spread", [(0.01, 0.01), (0.003, 0.02), (0.02, 0.003)])

@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign import statistics
-from campaign.statistics import comparable_cells, comparisons
+from campaign.statistics import comparable_cells, comparisons, intervals
 from campaign.statistics.comparisons import Design
-from campaign.tables.cells import PlannedCell, cells_table
-from campaign.tables.leases import leases_table
+from campaign.tables.cells import CellPlan, cells_table
+from campaign.tables.leases import composition_times, leases_table
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
@@ -32,7 +31,7 @@ def design(runs: pd.DataFrame) -> Design:
 
 def measure(*rates: tuple[synthetic.Cell, float | None]) -> tuple[pd.DataFrame, Design]:
     """Cells measured twice without noise; None is a cell that ran out of memory."""
-    plan = [PlannedCell(cell, 2, "l") for cell, _ in rates]
+    plan = [CellPlan(cell, 2, "l") for cell, _ in rates]
     records = [synthetic.record(cell, n, rate, "ok" if rate else "oom_device") for cell, rate in rates for n in (1, 2)]
     runs = runs_table(records)
     return cells_table(plan, runs), comparisons.design(runs)
@@ -50,7 +49,7 @@ def test_tests_are_adjusted_over_all_rows_of_a_figure(cells: pd.DataFrame, desig
     for rows in everything:
         tested = rows[rows["p"].notna()]
         assert len(tested) > 10
-        np.testing.assert_array_equal(rows["p_holm"], statistics.holm(rows["p"]))
+        np.testing.assert_array_equal(rows["p_holm"], intervals.holm(rows["p"]))
         assert (tested["p_holm"] >= tested["p"]).all()
         assert set(rows["n_tests"]) == {len(tested)}
         assert (tested["least_detectable_pct"] > 0).all()
@@ -75,7 +74,7 @@ def test_a_reference_is_one_and_is_not_tested(cells: pd.DataFrame, design: Desig
 def test_scaling_is_tested_against_the_ideal() -> None:
     one, two, four = (synthetic.configuration(each=n) for n in (1, 2, 4))
     random = np.random.default_rng(2)
-    plan = [PlannedCell(synthetic.cell(at), 6, "l") for at in (one, two, four)]
+    plan = [CellPlan(synthetic.cell(at), 6, "l") for at in (one, two, four)]
     rates = dict(zip((entry.cell.id for entry in plan), (100.0, 200.0, 320.0), strict=True))
     records = [
         synthetic.record(
@@ -104,7 +103,7 @@ def test_the_effect_of_the_batch_is_the_change_between_its_ends(cells: pd.DataFr
     inside = (whole["change_low"] <= whole["change_pct"]) & (whole["change_pct"] <= whole["change_high"])
     assert inside.all()
     rows, effects = comparable_cells.one_family(speedups, effects)
-    both = statistics.holm([*speedups["p"], *effects["p"]])
+    both = intervals.holm([*speedups["p"], *effects["p"]])
     assert [*rows["p_holm"], *effects["p_holm"]] == pytest.approx(both.tolist(), nan_ok=True)
     assert comparable_cells.batch_effect(speedups[speedups["batch"] == 8], design).empty
 
@@ -210,7 +209,7 @@ def test_speedup_by_batch_needs_the_same_reference_count_for_all_batches() -> No
 
 
 def test_composition_times_add_up() -> None:
-    table = comparable_cells.composition_times(leases_table(synthetic.leases()))
+    table = composition_times(leases_table(synthetic.leases()))
     parts = table["fabric_s"] + table["visible_s"] + table["readying_s"]
     assert parts.to_list() == pytest.approx(table["compose_s"].to_list())
     assert len(table) == len(synthetic.configurations()) - 1

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign import statistics
 from campaign.documents.record import Record
-from campaign.statistics import comparable_cells, comparisons, verdict
-from campaign.tables.cells import PlannedCell, cells_table
+from campaign.statistics import comparable_cells, comparisons, intervals, verdict
+from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.runs import runs_table
 from tests import planted_campaigns
 from tests.unit.report import report_data as synthetic
@@ -38,14 +37,14 @@ def measured(**changes: dict[int, dict]) -> list[Record]:
 
 def compared(records: list[Record], order: str = "blocks") -> pd.Series:
     runs = runs_table(records)
-    cells = cells_table([PlannedCell(cell, 5, "l") for cell in (PLAIN, FAST)], runs)
+    cells = cells_table([CellPlan(cell, 5, "l") for cell in (PLAIN, FAST)], runs)
     rows = comparable_cells.precision(cells, comparisons.design(runs, {"order": order}))
     return rows.set_index("precision").loc["fp16"]
 
 
 def test_runs_of_one_block_are_paired_and_the_effect_is_seen_through_the_drift() -> None:
     row = compared(measured())
-    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, statistics.PAIRED)
+    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, intervals.PAIRED)
     assert row["ratio_low"] < 1.02 < row["ratio_high"] < row["ratio_low"] + 0.01
     assert row["p_holm"] < 0.001
     # What the table of means says is what the ratio says.
@@ -59,9 +58,9 @@ FAILED = {"fp16": {1: {"status": "nan"}}, "fp32": {n: {"status": "nan"} for n in
 @pytest.mark.parametrize(
     ("change", "method"),
     [
-        ({"fp16": ANOTHER}, statistics.ONE_EACH),
-        ({"fp16": {n: {"lease_id": "another"} for n in (1, 2, 3)}}, statistics.BORROWED),
-        (FAILED, statistics.RUNS_OF_ONE),
+        ({"fp16": ANOTHER}, intervals.ONE_EACH),
+        ({"fp16": {n: {"lease_id": "another"} for n in (1, 2, 3)}}, intervals.BORROWED),
+        (FAILED, intervals.RUNS_OF_ONE),
     ],
 )
 def test_runs_of_other_leases_or_blocks_are_not(change: dict, method: str) -> None:
@@ -81,7 +80,7 @@ def test_one_composition_each_is_not_tested_and_its_interval_is_of_runs() -> Non
 def test_cells_of_several_shared_leases_are_compared_lease_by_lease() -> None:
     again = {n: {"lease_id": f"lease {n}"} for n in range(1, 6)}
     row = compared(measured(fp16=again, fp32=again))
-    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, statistics.PAIRED_BY_LEASE)
+    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, intervals.PAIRED_BY_LEASE)
     assert row["ratio_low"] < 1.02 < row["ratio_high"] < row["ratio_low"] + 0.01
 
 
@@ -105,10 +104,10 @@ def test_cells_of_different_compositions_are_not_paired() -> None:
     ]
     runs = runs_table(records)
     rows = comparable_cells.node_spread(
-        cells_table([PlannedCell(c, 4, "l") for c in cells], runs), comparisons.design(runs)
+        cells_table([CellPlan(c, 4, "l") for c in cells], runs), comparisons.design(runs)
     )
     assert not rows["paired"].any()
-    assert rows.set_index("hosts")["method"].to_dict() == {1: statistics.ITSELF, 2: statistics.BETWEEN}
+    assert rows.set_index("hosts")["method"].to_dict() == {1: intervals.ITSELF, 2: intervals.BETWEEN}
 
 
 def test_reasons_for_no_interval_are_told() -> None:
@@ -119,7 +118,7 @@ def test_reasons_for_no_interval_are_told() -> None:
     found = comparisons.ratios(
         pd.Series([known, FAST.id, known]), pd.Series([known, known, None]), comparisons.design(runs)
     )
-    assert found.method.tolist() == [statistics.ITSELF, statistics.NO_RUN, statistics.NO_REFERENCE]
+    assert found.method.tolist() == [intervals.ITSELF, intervals.NO_RUN, intervals.NO_REFERENCE]
     assert found.of.bounds()[0][0] == found.of.bounds()[1][0] == 1.0
     assert np.isnan(found.p()).all()
 
@@ -173,3 +172,18 @@ def test_hosts_of_replays_are_names() -> None:
 
     assert any("on the same hosts" in each for each in methods(False))
     assert not any("on the same hosts" in each for each in methods(True))
+
+
+@pytest.mark.parametrize("cells", [1, 4])
+def test_a_workload_is_compared_as_if_it_were_alone_on_its_leases(cells: int) -> None:
+    """Its variances and their freedom are its own, whichever workloads share its leases, and wherever they come in the order."""
+    truth = planted_campaigns.Truth(workloads=3, cells=cells)
+    runs = planted_campaigns.runs(truth, 1, 1)
+    of, to = planted_campaigns.pairs(truth, 1)
+    together = comparisons.ratios(of, to, comparisons.design(runs))
+    workload = of.map(runs.drop_duplicates("cell_id").set_index("cell_id")["workload"])
+    for name, own in runs.groupby("workload"):
+        here = (workload == name).to_numpy()
+        alone = comparisons.ratios(of[here], to[here], comparisons.design(own))
+        np.testing.assert_allclose(together.of.variance[here], alone.of.variance)
+        np.testing.assert_allclose(together.of.freedom[here], alone.of.freedom)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.statistics import Floats, LogRatios, holm, is_paired, paired, unpaired, verdict
+from campaign.statistics import verdict
+from campaign.statistics.intervals import Floats, holm
+from campaign.statistics.ratios import LogRatios, is_paired, paired, unpaired
 
 DRAWS = 1_000
 CHANCE = 3 * np.sqrt(0.05 * 0.95 / DRAWS)

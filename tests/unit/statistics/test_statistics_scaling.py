@@ -11,7 +11,8 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.statistics import holm, scaling_models
+from campaign.statistics import scaling_models
+from campaign.statistics.intervals import holm
 from campaign.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves
 
 DEVICES = np.array([1.0, 2.0, 4.0, 8.0, 12.0, 16.0])

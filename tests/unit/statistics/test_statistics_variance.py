@@ -10,9 +10,8 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.statistics import variance_components
 from campaign.statistics.slow_hosts import AMONG_HOSTS, WITH_LEASES, compare_hosts
-from campaign.statistics.variance_components import HOST, LEASE, MOMENTS, REML, RUN, components
+from campaign.statistics.variance_components import HOST, LEASE, RUN, components
 
 RUN_SD, LEASE_SD, HOST_SD = 0.005, 0.01, 0.02
 
@@ -41,18 +40,12 @@ def by_host(host: Any) -> list[tuple[str, ...]]:
     return [(f"host{number}",) for number in host]
 
 
-@pytest.fixture
-def moments_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variance_components, "REML_RUNS", 0)
-
-
-@pytest.mark.usefixtures("moments_only")
 @pytest.mark.parametrize(("lease_sd", "host_sd"), [(LEASE_SD, HOST_SD), (0.0, HOST_SD), (LEASE_SD, 0.0)])
 def test_intervals_of_components_cover_what_was_planted(lease_sd: float, host_sd: float) -> None:
     draws, random = 250, np.random.default_rng(11)
     found = [components(*simulated(random, lease_sd=lease_sd, host_sd=host_sd)) for _ in range(draws)]
     for name, truth in ((RUN, RUN_SD), (LEASE, lease_sd), (HOST, host_sd)):
-        parts = [next(part for part in each.all() if part.name == name) for each in found]
+        parts = [next(part for part in (each.run, each.lease, each.host) if part.name == name) for each in found]
         covered = sum(part.low_pct <= 100 * truth <= part.high_pct for part in parts)
         # Approximate intervals: no less than 93 % in truth, and these are draws.
         assert covered >= scipy.stats.binom.ppf(0.001, draws, 0.93), name
@@ -60,17 +53,6 @@ def test_intervals_of_components_cover_what_was_planted(lease_sd: float, host_sd
             assert np.mean([part.variance for part in parts]) == pytest.approx(truth**2, rel=0.15)
 
 
-def test_few_runs_are_fitted_by_likelihood_with_about_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = simulated(np.random.default_rng(3))
-    likely = components(*runs)
-    monkeypatch.setattr(variance_components, "REML_RUNS", 0)
-    simple = components(*runs)
-    assert (likely.method, simple.method) == (REML, MOMENTS)
-    for one, other in zip(likely.all()[:3], simple.all()[:3], strict=True):
-        assert one.sd_pct == pytest.approx(other.sd_pct, rel=0.35, abs=0.1)
-
-
-@pytest.mark.usefixtures("moments_only")
 def test_what_the_design_cannot_tell_apart_is_said() -> None:
     random = np.random.default_rng(5)
     one_lease = components(
@@ -91,7 +73,6 @@ def test_what_the_design_cannot_tell_apart_is_said() -> None:
     assert np.isnan(alone.run.sd_pct)
 
 
-@pytest.mark.usefixtures("moments_only")
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.1, 1e6))
 def test_components_depend_on_ratios_alone(seed: int, factor: float) -> None:
@@ -101,7 +82,7 @@ def test_components_depend_on_ratios_alone(seed: int, factor: float) -> None:
     order = random.permutation(rate.size)
     scaled = rate * np.where(cell == 1, factor, 1.0)
     first, second = components(rate, cell, lease, host), components(*(a[order] for a in (scaled, cell, lease, host)))
-    for one, other in zip(first.all()[:3], second.all()[:3], strict=True):
+    for one, other in zip((first.run, first.lease, first.host), (second.run, second.lease, second.host), strict=True):
         assert (one.sd_pct, one.high_pct) == pytest.approx((other.sd_pct, other.high_pct), rel=1e-6, abs=1e-6)
 
 
@@ -115,7 +96,6 @@ def slowed(random: np.random.Generator, part: float, leases: int = 8, **changes:
     return rate * np.where(host == 2, 1 - part, 1.0), cell, lease, by_host(host)
 
 
-@pytest.mark.usefixtures("moments_only")
 def test_no_slow_host_is_found_where_none_is_and_the_planted_one_is_found() -> None:
     draws, random = 150, np.random.default_rng(2)
     wrong = found = covered = 0

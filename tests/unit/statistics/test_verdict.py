@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from campaign import statistics
-from campaign.statistics import verdict
+from campaign.statistics import intervals, verdict
 
 NAN = float("nan")
 
@@ -23,7 +22,7 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
         "in_order": False,
         "ratio": 1.1,
     }
-    return {**given, "tested": p == p, "method": statistics.BETWEEN, **basis, **more}
+    return {**given, "tested": p == p, "method": intervals.BETWEEN, **basis, **more}
 
 
 @pytest.mark.parametrize(
@@ -55,12 +54,38 @@ def test_several_without_a_difference_are_said_together() -> None:
     assert verdict.together(rows.assign(high=[500.0, 1.0, NAN]), "low", "high") == ""
 
 
+@pytest.mark.parametrize(
+    ("different", "quoted", "words"),
+    [
+        ((), (-4.0, 9.0), ""),
+        ((1, 2), (2.0, 5.0), "; 2 of 4 cells differ significantly"),
+        ((2,), (5.0,), "; 1 of 4 cells differs significantly"),
+        ((0, 1, 2, 3), (-4.0, 9.0), ""),
+    ],
+)
+def test_a_sentence_quotes_what_differs_where_anything_does(
+    different: tuple[int, ...], quoted: tuple[float, ...], words: str
+) -> None:
+    sizes = (-4.0, 2.0, 5.0, 9.0)
+    rows = pd.DataFrame(
+        [row(0.4, 0.01 if n in different else 1.0, size=size, ratio=1 + size / 100) for n, size in enumerate(sizes)]
+    )
+    ends, said = verdict.quoted(rows, "size")
+    assert (tuple(each["size"] for each in ends), said) == (quoted, words)
+    named = rows.assign(
+        workload=[f"w{n}" for n in range(4)], ratio_low=rows["ratio"] - 0.2, ratio_high=rows["ratio"] + 0.2
+    )
+    sentence = verdict.speed_ups(named, ["workload"])
+    assert sentence.endswith(words)
+    assert all(f"w{sizes.index(size)}" in sentence for size in quoted)
+
+
 def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
     rows = pd.DataFrame(
         [
-            row(0.0, 0.001, paired=True, method=statistics.PAIRED),
+            row(0.0, 0.001, paired=True, method=intervals.PAIRED),
             row(0.03, 0.06),
-            row(NAN, NAN, method=statistics.ITSELF),
+            row(NAN, NAN, method=intervals.ITSELF),
         ]
     )
     said = verdict.counted(rows, {"order": "blocks"}, "fp32")
@@ -83,15 +108,15 @@ LENT = "one composition each; the spread of compositions is borrowed from other 
     [
         (row(0.1, 0.2), "3 compositions each"),
         (row(0.1, 0.2, compositions=2), "2 against 3 compositions"),
-        (row(0.1, 0.2, method=statistics.PAIRED_BY_LEASE, paired=True), "within 3 compositions"),
-        (row(0.1, 0.2, method=statistics.PAIRED, paired=True, **ONE), "within one composition"),
-        (row(0.1, 0.2, method=statistics.RUNS_OF_ONE, **ONE), "within one composition"),
-        (row(0.1, 0.2, method=statistics.BORROWED, **ONE), LENT),
-        (row(0.1, 0.2, method=statistics.BORROWED_EARLIER, lent_by="pilot", **ONE),
+        (row(0.1, 0.2, method=intervals.PAIRED_BY_LEASE, paired=True), "within 3 compositions"),
+        (row(0.1, 0.2, method=intervals.PAIRED, paired=True, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=intervals.RUNS_OF_ONE, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=intervals.BORROWED, **ONE), LENT),
+        (row(0.1, 0.2, method=intervals.BORROWED_EARLIER, lent_by="pilot", **ONE),
          LENT.replace("other cells of the campaign", "earlier campaigns on this system (pilot)")),
-        (row(NAN, NAN, method=statistics.ONE_EACH, **ONE), ""),
+        (row(NAN, NAN, method=intervals.ONE_EACH, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
-         "3 compositions each; not in random order, so that drift can pose as an effect"),
+         "3 compositions each; order not random or not known, so that drift can pose as an effect"),
         (row(0.1, 0.2, unlike="5 warm-up steps against 10"),
          "3 compositions each; measured unlike: 5 warm-up steps against 10"),
     ],
@@ -101,7 +126,7 @@ def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, 
 
 
 def test_one_composition_each_is_said_instead_of_a_result() -> None:
-    alone = row(NAN, NAN, method=statistics.ONE_EACH, freedom=NAN, **ONE)
+    alone = row(NAN, NAN, method=intervals.ONE_EACH, freedom=NAN, **ONE)
     assert verdict.doubt(alone, -1.0, 2.0, "no significant difference in 4 cells") == f" ({verdict.ONE_EACH})"
     said = verdict.counted(pd.DataFrame([alone]), {}, "fp32")
     assert said.startswith("No comparison with fp32 is tested")
@@ -109,12 +134,12 @@ def test_one_composition_each_is_said_instead_of_a_result() -> None:
     assert "differ" not in said
     assert "degrees" not in said
     of_table = [verdict.COLUMNS[name](alone) for name in ("p (Holm)", "Compositions", "Degrees of freedom", "Compared")]
-    assert of_table == ["–", "1 / 1", "–", statistics.ONE_EACH.removesuffix(", 95 %")]
+    assert of_table == ["–", "1 / 1", "–", intervals.ONE_EACH.removesuffix(", 95 %")]
 
 
 def test_a_caption_says_what_all_comparisons_rest_on() -> None:
-    lent = row(0.4, 1.0, method=statistics.BORROWED, **ONE)
-    rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=statistics.PAIRED, **ONE)])
+    lent = row(0.4, 1.0, method=intervals.BORROWED, **ONE)
+    rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.PAIRED, **ONE)])
     said = verdict.rests_on(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
     assert (
@@ -133,10 +158,10 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
 
 def test_a_table_says_how_each_was_compared() -> None:
     say = verdict.COLUMNS["Compared"]
-    assert say(row(0, 0, paired=True, n_pairs=4, method=statistics.PAIRED)) == "paired, 4 blocks"
+    assert say(row(0, 0, paired=True, n_pairs=4, method=intervals.PAIRED)) == "paired, 4 blocks"
     assert say(row(0, 0, paired=True, n_pairs=3)) == "paired, 3 leases"
     assert say(row(0, 0)) == "t over compositions"
-    assert say(row(0, 0, method=statistics.ITSELF)) == statistics.ITSELF
+    assert say(row(0, 0, method=intervals.ITSELF)) == intervals.ITSELF
     assert [verdict.p_value(p) for p in (0.0, 0.0344, 1.0, NAN)] == ["< 0.001", "0.034", "1.0", "–"]
     assert [verdict.COLUMNS["Detectable"](row(0, 0, least_detectable_pct=least)) for least in (0.123, 7.0, NAN)] == [
         "0.12\u202f%", "7.0\u202f%", "–",

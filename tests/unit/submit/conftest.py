@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from campaign.slurm import poll
-from campaign.submit import batches, cancellations, slurm
+from campaign.submit import allocation_requests, batches, slurm
+from tests.unit.submit.login import ALIKE, Login, login
 
 
 @pytest.fixture(autouse=True)
@@ -11,6 +14,18 @@ def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that stand for Slurm's answer at once: nothing is to be waited for."""
     monkeypatch.setattr(slurm, "_GATHER_S", 0.0)
     monkeypatch.setattr(slurm, "_ASK_S", 0.02)
-    monkeypatch.setattr(cancellations, "_GATHER_S", 0.0)
+    monkeypatch.setattr(allocation_requests, "_GATHER_S", 0.0)
     monkeypatch.setattr(batches, "_SBATCH_S", 0.0)
     monkeypatch.setattr(poll, "_FRESH_S", 0.0)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Login:
+    """A login node whose leases ask for allocations that are alike."""
+    return login(tmp_path, ALIKE)
+
+
+@pytest.fixture
+def lease(here: Login) -> str:
+    """The first lease of `here`."""
+    return here.leases()[0]

@@ -1,6 +1,7 @@
 """A login node of the tests: a campaign for Slurm, its submitters, and drivers to submit.
 
-Run as a module, with a directory, a lease, and how many others are to ask first, it is another process that asks.
+Run as a module, with a directory, a lease, how many are to be ready, and how long to wait then (s), it is another process that
+asks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from campaign.plan.plan import lease_name
 from campaign.run.driver import Driver
 from campaign.slurm import poll
 from campaign.submit import batches, slurm
-from campaign.submit.allocation_requests import Asked
+from campaign.submit.allocation_requests import AllocationRequest
 from campaign.submit.protocol import Submission
 from tests.campaign_files import write_files
 from tests.planned_leases import plans_of
@@ -94,7 +95,7 @@ class Login:
         submitter = self.submitter()
         for lease in leases:
             request = self.request(lease)
-            submitter.requests.ask(Asked(request, submitter.parameters(request)))
+            submitter.requests.ask(AllocationRequest(request, submitter.parameters(request)))
 
 
 def login(directory: Path, changes: Mapping[str, Any] | None = None, **settings: Any) -> Login:
@@ -117,7 +118,7 @@ def finish(submission: Submission, driven: DriverResult | None = None) -> None:
     files.write_json(submission.result_file, {"token": submission.request.token, **document})
 
 
-def main(directory: str, lease: str, others: str) -> None:
+def main(directory: str, lease: str, others: str, after_s: str) -> None:
     batches._SBATCH_S = poll._FRESH_S = 0.0
     here = Login(Path(directory))
     ready = here.directory / "ready"
@@ -127,6 +128,7 @@ def main(directory: str, lease: str, others: str) -> None:
         (ready / lease).touch()
         while len(list(ready.iterdir())) < int(others):
             time.sleep(0.01)
+        time.sleep(float(after_s))
         print(here.submitter().submit(request).job_id, flush=True)
 
 

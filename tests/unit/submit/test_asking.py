@@ -18,7 +18,7 @@ from campaign.errors import ConfigError, LaunchError
 from campaign.run.driver import Driver
 from campaign.slurm import submitted_jobs
 from campaign.submit import slurm as module
-from campaign.submit.allocation_requests import Asked, Requests
+from campaign.submit.allocation_requests import AllocationRequest, AllocationRequests
 from campaign.submit.protocol import StillQueued, Submission
 from tests.fake_slurm import ENDED, FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login, request_in
@@ -60,9 +60,7 @@ def all_at_once(here: Login, leases: list[str]) -> dict[str, Submission]:
         return dict(zip(leases, pool.map(ask, leases), strict=True))
 
 
-def test_a_submission_is_found_by_its_job(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_a_submission_is_found_by_its_job(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
     found = here.submit(lease)
     assert found.job_id == "1"
     job = submitted_jobs.read(here.results, lease)
@@ -74,8 +72,7 @@ def test_a_submission_is_found_by_its_job(tmp_path: Path, fake_slurm: FakeSlurm)
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
-def test_calls_of_sbatch_are_counted_with_those_of_the_other_commands(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_calls_of_sbatch_are_counted_with_those_of_the_other_commands(here: Login, fake_slurm: FakeSlurm) -> None:
     here.submit(here.leases()[0])
     lines = (here.results.slurm / "commands.jsonl").read_text().splitlines()
     assert sum('"sbatch"' in line for line in lines) == len(fake_slurm.calls("sbatch")) == 1
@@ -94,10 +91,12 @@ def test_leases_that_ask_at_the_same_moment_share_an_array(
 
 
 def test_processes_share_an_array_too(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, many(3))
+    """Also such as ask one after the other within a second."""
+    here = login(tmp_path, many(4))
     command = [sys.executable, "-m", "tests.unit.submit.login", str(tmp_path)]
     asking = [
-        subprocess.Popen([*command, lease, "3"], cwd=ROOT, stdout=subprocess.PIPE, text=True) for lease in here.leases()
+        subprocess.Popen([*command, lease, "4", str(after_s)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for lease, after_s in zip(here.leases(), (0, 0.1, 0.2, 0.7), strict=True)
     ]
     try:
         printed = [process.communicate(timeout=SOON_S)[0].strip() for process in asking]
@@ -106,11 +105,29 @@ def test_processes_share_an_array_too(tmp_path: Path, fake_slurm: FakeSlurm) -> 
             process.kill()
             process.wait()
     assert sorted(printed) == sorted(fake_slurm.jobs())
-    assert len(fake_slurm.calls("sbatch")) < 3
+    assert len(fake_slurm.calls("sbatch")) == 1
 
 
-def test_only_what_is_alike_shares_an_array(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_leases_that_become_ready_one_after_the_other_take_few_calls(
+    tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GATHER_S", 1.0)
+    here = login(tmp_path, many(64))
+
+    def ask(number: int, lease: str) -> Submission:
+        request = here.request(lease)
+        time.sleep(number * 0.05)
+        with here.measuring(lease):
+            return here.submitter().submit(request)
+
+    leases = here.leases()
+    with ThreadPoolExecutor(len(leases)) as pool:
+        found = list(pool.map(ask, range(len(leases)), leases))
+    assert len({each.job_id for each in found}) == 64
+    assert len(fake_slurm.calls("sbatch")) <= 9
+
+
+def test_only_what_is_alike_shares_an_array(here: Login, fake_slurm: FakeSlurm) -> None:
     first, *others = here.leases()
     with here.measuring(*others):
         here.ask(*others)
@@ -174,11 +191,11 @@ def test_a_thousand_cells_in_twenty_compositions_take_twenty_calls_at_most(
     first, *others = here.leases()
     assert len(others) + 1 == {"configuration": 20, "cell": 1000}[lease_per]
     submitter = here.submitter()
-    options = {lease.partition("--")[0]: submitter.parameters(here.request(lease)) for lease in here.leases()}
+    options = {lease.partition(".")[0]: submitter.parameters(here.request(lease)) for lease in here.leases()}
     assert len(options) == 20
     with here.measuring(*others):
         for lease in others:
-            submitter.requests.ask(Asked(here.request(lease), options[lease.partition("--")[0]]))
+            submitter.requests.ask(AllocationRequest(here.request(lease), options[lease.partition(".")[0]]))
         here.submit(first)
     assert len(fake_slurm.calls("sbatch")) <= 20
     assert len(fake_slurm.jobs()) == len(others) + 1
@@ -241,8 +258,7 @@ def test_jobs_that_the_last_look_did_not_show_count(tmp_path: Path, fake_slurm: 
     assert len(fake_slurm.calls("squeue")) == 1
 
 
-def test_too_many_jobs_are_waited_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_too_many_jobs_are_waited_for(here: Login, fake_slurm: FakeSlurm) -> None:
     fake_slurm.answer(TOO_MANY, times=3)
     assert here.submit(here.leases()[0]).job_id == "1"
     assert len(fake_slurm.calls("sbatch")) == 4
@@ -308,31 +324,28 @@ def test_a_mistake_is_named_with_what_is_allowed(tmp_path: Path, fake_slurm: Fak
     assert here.submit(here.leases()[0]).job_id == "1", "once it is mended"
 
 
-def test_another_leases_mistake_is_not_ones_own(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_another_leases_mistake_is_not_ones_own(here: Login, fake_slurm: FakeSlurm) -> None:
     theirs, ours = here.leases("1x1-local"), here.leases("1x2-local")
     fake_slurm.answer("Invalid account or account/partition combination specified")
     with here.measuring(*theirs, *ours[1:]):
         here.ask(*theirs)
         assert here.submit(ours[0]).job_id == "1"
         # They have their answer, and ask nobody again.
-        requests = Requests(here.results.slurm, 1.0)
+        requests = AllocationRequests(here.results.slurm, 1.0)
         for lease in theirs:
             with pytest.raises(ConfigError, match="Invalid account or account/partition"):
                 requests.raise_refusal(lease)
     assert len(fake_slurm.calls("sbatch")) == 2
 
 
-def test_a_refusal_that_is_not_known_is_the_apparatus(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_a_refusal_that_is_not_known_is_the_apparatus(here: Login, fake_slurm: FakeSlurm) -> None:
     fake_slurm.answer("Unspecified error")
     with pytest.raises(LaunchError, match=r"sbatch refused small/1x1-local: .*Unspecified error"):
         here.submit(here.leases()[0])
     assert here.submit(here.leases()[0]).job_id == "1"
 
 
-def test_a_controller_that_is_down_is_waited_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_a_controller_that_is_down_is_waited_for(here: Login, fake_slurm: FakeSlurm) -> None:
     fake_slurm.reachable(False)
     back = threading.Timer(1.0, fake_slurm.reachable, [True])
     back.start()
@@ -344,8 +357,7 @@ def test_a_controller_that_is_down_is_waited_for(tmp_path: Path, fake_slurm: Fak
     assert any("did not answer" in words or "does not answer" in words for words in here.said)
 
 
-def test_a_request_of_the_dead_is_dropped(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_a_request_of_the_dead_is_dropped(here: Login, fake_slurm: FakeSlurm) -> None:
     alive, dead = here.leases("1x2-local")
     here.ask(dead)
     here.submit(alive)
@@ -354,15 +366,12 @@ def test_a_request_of_the_dead_is_dropped(tmp_path: Path, fake_slurm: FakeSlurm)
     assert not list((here.results.slurm / "requests").iterdir())
 
 
-def test_an_answer_to_the_dead_is_not_taken_for_ones_own(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
-    Requests(here.results.slurm, 1.0).refuse([lease], "no such partition", mistake=True)
+def test_an_answer_to_the_dead_is_not_taken_for_ones_own(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
+    AllocationRequests(here.results.slurm, 1.0).refuse([lease], "no such partition", mistake=True)
     assert here.submit(lease).job_id == "1"
 
 
-def test_a_damaged_request_is_dropped(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_a_damaged_request_is_dropped(here: Login, fake_slurm: FakeSlurm) -> None:
     alive, other = here.leases("1x2-local")
     with here.measuring(other):
         here.ask(other)
@@ -374,9 +383,8 @@ def test_a_damaged_request_is_dropped(tmp_path: Path, fake_slurm: FakeSlurm) -> 
 
 
 def test_what_a_process_asked_before_it_died_is_not_submitted_for_its_successor(
-    tmp_path: Path, fake_slurm: FakeSlurm
+    here: Login, fake_slurm: FakeSlurm
 ) -> None:
-    here = login(tmp_path, ALIKE)
     mine, other = here.leases("1x2-local")
     here.ask(mine)
     with here.measuring(mine):
@@ -387,23 +395,20 @@ def test_what_a_process_asked_before_it_died_is_not_submitted_for_its_successor(
     assert found.request == here.request(mine, use=2)
 
 
-def test_a_file_system_without_locks_is_named(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_a_file_system_without_locks_is_named(here: Login, fake_slurm: FakeSlurm) -> None:
     with pytest.raises(LaunchError, match="lock files"):
         here.submitter().submit(here.request(here.leases()[0]))
     assert fake_slurm.calls("sbatch") == []
 
 
-def test_a_lease_has_one_job(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_a_lease_has_one_job(here: Login, fake_slurm: FakeSlurm) -> None:
     here.submit(here.leases()[0])
     with pytest.raises(LaunchError, match="job 1 of an earlier driver is still there; 'scancel 1' ends it"):
         here.submit(here.leases()[0])
     assert len(fake_slurm.jobs()) == 1
 
 
-def test_nothing_is_held_when_asking_is_interrupted(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_nothing_is_held_when_asking_is_interrupted(here: Login, fake_slurm: FakeSlurm) -> None:
     fake_slurm.most_jobs(0, TOO_MANY)
 
     def interrupt(words: str) -> None:

@@ -18,7 +18,7 @@ from campaign import files
 from campaign.documents.driver_messages import DriverResult
 from campaign.slurm import poll, submitted_jobs
 from campaign.slurm.parse import JOB_FORMAT
-from campaign.submit import batches, cancellations, slurm
+from campaign.submit import allocation_requests, batches, slurm
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, finish, login, request_in
 
@@ -43,9 +43,9 @@ def left_undone(here: Login) -> list[str]:
     return [list(document["leases"]) for document in found if "written" not in document]
 
 
-def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(
+    here: Login, lease: str, fake_slurm: FakeSlurm
+) -> None:
     fake_slurm.answer(taken=True, kill=True)
     killed(here, lease)
     assert left_undone(here) == [[lease]]
@@ -60,9 +60,7 @@ def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(tmp_path
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
-def test_death_before_sbatch_is_forgotten(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_death_before_sbatch_is_forgotten(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
     fake_slurm.answer(taken=False, kill=True)
     killed(here, lease)
     assert here.submitter().find(lease) is None
@@ -129,10 +127,8 @@ def test_an_array_that_was_written_down_in_part_is_finished(
     ],
 )
 def test_a_job_whose_number_was_not_told_is_found(
-    answer: dict[str, Any], tmp_path: Path, fake_slurm: FakeSlurm
+    answer: dict[str, Any], here: Login, lease: str, fake_slurm: FakeSlurm
 ) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
     fake_slurm.answer(**answer, taken=True)
     with here.measuring(lease):
         submitter = here.submitter()
@@ -147,9 +143,7 @@ def test_a_job_whose_number_was_not_told_is_found(
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
-def test_a_job_that_has_left_the_queue_is_known_by_its_log(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_a_job_that_has_left_the_queue_is_known_by_its_log(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
     fake_slurm.answer(taken=True, kill=True)
     killed(here, lease)
     (folder,) = (path for path in (here.results.slurm / "batches").iterdir() if path.is_dir())
@@ -181,9 +175,7 @@ def test_an_sbatch_that_outlives_its_caller_is_given_time(
     assert found.job_id == "1"
 
 
-def test_nothing_is_decided_while_slurm_does_not_answer(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_nothing_is_decided_while_slurm_does_not_answer(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
     fake_slurm.answer(taken=True, kill=True)
     killed(here, lease)
     fake_slurm.reachable(False)
@@ -199,10 +191,8 @@ def test_nothing_is_decided_while_slurm_does_not_answer(tmp_path: Path, fake_slu
 
 
 def test_a_driver_that_ended_is_found_for_as_long_as_nobody_has_read_its_result(
-    tmp_path: Path, fake_slurm: FakeSlurm
+    here: Login, lease: str, fake_slurm: FakeSlurm
 ) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
     finish(here.submit(lease), DriverResult([("a", 1)]))
     fake_slurm.forget("1")
     found = here.submitter().find(lease)
@@ -243,17 +233,21 @@ def test_hosts_that_slurm_finds_unwell_are_named_when_a_driver_is_lost(tmp_path:
     found = here.submit(here.leases()[0])
     fake_slurm.set("1", state="NODE_FAIL", hosts="host[1-3]", reason="None")
     fake_slurm.put(
-        hosts=["host1|down*|gpu*|gpu:2|Not responding", "host2|idle|gpu*|gpu:2|none", "host3|drained|gpu*|gpu:2|memory"]
+        hosts=[
+            "host1|down+not_responding|gpu:2|Not responding",
+            "host2|idle|gpu:2|none",
+            "host3|idle+drain|gpu:2|memory",
+        ]
     )
     fate = here.submitter().fate(found)
     assert not fate.alive
     assert fate.failed_hosts == {
-        "host1": "Slurm says down, not responding: Not responding",
-        "host3": "Slurm says drained: memory",
+        "host1": "Slurm says down, not_responding: Not responding",
+        "host3": "Slurm says drain, idle: memory",
     }
 
 
-UNWELL = ["host1|down*|gpu*|gpu:2|Not responding", "host2|idle|gpu*|gpu:2|none"]
+UNWELL = ["host1|down+not_responding|gpu:2|Not responding", "host2|idle|gpu:2|none"]
 """As sinfo tells of two hosts."""
 
 
@@ -286,9 +280,43 @@ def test_a_driver_that_may_run_nowhere_else_is_given_up_with_its_host(tmp_path: 
     assert list(fate.failed_hosts) == ["host1"]
 
 
-def test_looking_for_a_driver_waits_for_nobody_who_submits(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
+@pytest.mark.parametrize(
+    ("reason", "hosts", "alive", "queued"),
+    [
+        ("JobHeldUser", ["host1|idle|gpu:2|none"], True, False),
+        ("JobHeldAdmin", ["host1|idle|gpu:2|none"], True, False),
+        (DOWN, UNWELL, False, False),
+        (
+            DOWN,
+            ["host1|down+not_responding|gpu:2|Not responding", "host2|unknown+not_responding|gpu:2|none"],
+            False,
+            False,
+        ),
+        (DOWN, [f"host{n}|down+not_responding|gpu:2|Not responding" for n in range(1, 5)], True, True),
+    ],
+)
+def test_what_a_person_holds_and_what_befalls_all_hosts_is_waited_for(
+    tmp_path: Path, fake_slurm: FakeSlurm, reason: str, hosts: list[str], alive: bool, queued: bool
+) -> None:
+    here = login(tmp_path, {**ALIKE, "system.slurm": {"placement": "pinned"}}, latency_s=0.0, poll_s=0.0)
+    found = here.submit(here.leases()[0])
+    submitter = here.submitter()
+    fake_slurm.set("1", reason=reason)
+    fake_slurm.put(hosts=hosts)
+    submitter.fate(found)
+    time.sleep(0.01)
+    fate = submitter.fate(found)
+    assert (fate.alive, fate.queued) == (alive, queued)
+    assert reason in fate.words
+    assert ("scontrol release 1" in fate.words) == reason.startswith("JobHeld")
+    assert set(fate.failed_hosts) == ({"host1"} if not alive else set())
+
+
+def test_looking_for_a_driver_waits_for_nobody_who_submits(here: Login, fake_slurm: FakeSlurm) -> None:
     """Or leases that are asked for at the same time would come one after the other, each with an sbatch of its own."""
-    here = login(tmp_path, ALIKE)
     with files.lock(here.results.slurm / "submit.lock"):
         assert here.submitter().find(here.leases()[0]) is None
 
@@ -325,9 +353,7 @@ def test_one_look_is_one_look_however_often_it_is_read(tmp_path: Path, fake_slur
     assert len(fake_slurm.calls("squeue")) == 1
 
 
-def test_stopping_cancels_the_job_and_forgets_it(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_stopping_cancels_the_job_and_forgets_it(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
     here.submit(lease)
     here.submitter().stop(lease)
     here.submitter().stop(lease)
@@ -380,17 +406,16 @@ def test_a_job_that_was_given_up_is_cancelled_at_the_end_and_no_other(tmp_path: 
     assert here.said == [f"job {each} was given up earlier and is still there; it is cancelled" for each in ("1", late)]
 
 
-def test_stopping_ends_what_was_submitted_by_a_process_that_was_killed(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_stopping_ends_what_was_submitted_by_a_process_that_was_killed(
+    here: Login, lease: str, fake_slurm: FakeSlurm
+) -> None:
     fake_slurm.answer(taken=True, kill=True)
     killed(here, lease)
     here.submitter().stop(lease)
     assert fake_slurm.jobs()["1"]["state"] == "CANCELLED"
 
 
-def test_one_task_of_an_array_is_stopped_alone(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
+def test_one_task_of_an_array_is_stopped_alone(here: Login, fake_slurm: FakeSlurm) -> None:
     first, other = here.leases("1x2-local")
     with here.measuring(other):
         here.ask(other)
@@ -402,9 +427,7 @@ def test_one_task_of_an_array_is_stopped_alone(tmp_path: Path, fake_slurm: FakeS
     assert here.submitter().find(other) is not None
 
 
-def test_a_driver_that_has_ended_is_not_cancelled(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
+def test_a_driver_that_has_ended_is_not_cancelled(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
     finish(here.submit(lease))
     here.submitter().stop(lease)
     assert fake_slurm.calls("scancel") == []
@@ -428,10 +451,8 @@ def test_a_job_that_cannot_be_cancelled_is_not_forgotten(
 
 
 def test_waiting_for_the_end_of_a_job_costs_few_calls(
-    tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    here: Login, lease: str, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = login(tmp_path, ALIKE)
-    lease = here.leases()[0]
     here.submit(lease)
     now = [0.0]
     monkeypatch.setattr(slurm.time, "monotonic", lambda: now[0])
@@ -476,7 +497,7 @@ def test_hundreds_of_pending_jobs_are_picked_up_by_one_look_and_cancelled_by_one
     assert all(submitted_jobs.is_expected(here.results, lease, 30.0) for lease in leases)
     assert len(fake_slurm.calls("squeue")) == 1
 
-    monkeypatch.setattr(cancellations, "_GATHER_S", 1.0)
+    monkeypatch.setattr(allocation_requests, "_GATHER_S", 1.0)
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda lease: here.submitter().stop(lease), leases[:20]))
     assert {fake_slurm.jobs()[f"7_{number}"]["state"] for number in range(20)} == {"CANCELLED"}

@@ -11,7 +11,7 @@ from campaign.cli.main import main
 from campaign.config.system_file import SlurmOptions
 from campaign.errors import ConfigError, LaunchError
 from campaign.paths import Results
-from campaign.submit.own_job import submit_command
+from campaign.submit import submit_command
 from tests.campaign_files import write_files
 from tests.fake_slurm import FakeSlurm
 

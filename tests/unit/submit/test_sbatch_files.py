@@ -32,7 +32,7 @@ SLURMD = {"stop": ["ssh", "{host}", "systemctl stop slurmd"], "start": ["ssh", "
 
 
 def one(login: Login, hosts: tuple[str, ...] = ("host1", "host2")) -> None:
-    login.submit("2x3-hybrid1", hosts=hosts)
+    login.submit("2x3-hybrid1.c1", hosts=hosts)
 
 
 def scheduled(login: Login) -> None:
@@ -47,7 +47,7 @@ def array(login: Login) -> None:
 
 
 def without_a_host(login: Login) -> None:
-    ExcludedHosts(login.results.slurm).add("host1", "not responding", "1x1-local")
+    ExcludedHosts(login.results.slurm).add({"host1": "not responding"}, "1x1-local", login.campaign.system)
     scheduled(login)
 
 

@@ -11,16 +11,16 @@ import pytest
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.record import Store
 from campaign.errors import RecordError
+from campaign.files import write_json
 from campaign.launch.emulation.topology import LinkRates
 from campaign.launch.emulation_plan import links_document
 from campaign.paths import Results
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
+from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
-from campaign.tables.collected_records import Collected
-from campaign.tables.device_evidence import device_evidence
-from campaign.tables.report_context import baseline, context_document
+from campaign.tables.report_context import Collected, baseline, context_document, device_evidence
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
 
@@ -39,7 +39,7 @@ def results(tmp_path: Path, campaign: Campaign) -> Path:
 def test_all_records_and_leases_of_the_campaign_are_gathered(campaign: Campaign, results: Path) -> None:
     collected = gather(campaign, results)
     assert len(collected.records) == 32
-    assert [lease["lease"] for lease in collected.leases] == [c.name for c in campaign.configurations]
+    assert [lease["lease"] for lease in collected.leases] == [f"{c.name}.c1" for c in campaign.configurations]
 
 
 def test_a_subset_gathers_only_its_records(campaign: Campaign, results: Path) -> None:
@@ -60,7 +60,7 @@ def test_foreign_files_do_no_harm(campaign: Campaign, results: Path) -> None:
         results / "records" / "x.json",
         results / "leases" / "README",
         results / "core.123",
-        results / "manifests" / "loose.json",
+        results / "manifests" / "measured.txt",
         results / "shared" / "mine.json",
     ):
         path.parent.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ def truncate(path: Path) -> Path:
 
 DAMAGE: dict[str, Callable[[Path], Path]] = {
     "record": lambda results: truncate(sorted((results / "records").glob("*/*.json"))[3]),
-    "lease": lambda results: truncate(results / "leases" / "1x1-local.1.json"),
+    "lease": lambda results: truncate(results / "leases" / "1x1-local.c1.1.json"),
     "shared": lambda results: truncate(next((results / "shared").iterdir())),
 }
 
@@ -90,8 +90,16 @@ def test_a_damaged_file_is_named_with_its_remedy(
     assert "\n" not in str(caught.value)
 
 
+_LEASE = '{"lease_id": "x", "configuration": "1x1-local", "state": "RELEASED", '
+
+
 @pytest.mark.parametrize(
-    "content", ["[]", "3", "{}", '{"lease_id": [1]}', '{"lease_id": "x", "requested_s": "soon"}', "\xff", ""]
+    "content",
+    [
+        *("[]", "3", "{}", '{"lease_id": [1]}', '{"lease_id": "x", "requested_s": "soon"}', "\xff", "", "[" * 100_000),
+        *('{"lease_id": "x", "state": "RELEASED"}', _LEASE + '"lease": []}', _LEASE + '"obtained": {"hosts": 5}}'),
+        *(_LEASE + '"obtained": {"hosts": [{}]}}', _LEASE + '"ready_s": {}}'),
+    ],
 )
 def test_what_is_no_lease_document_is_named(campaign: Campaign, results: Path, content: str) -> None:
     path = results / "leases" / "foreign.json"
@@ -102,18 +110,18 @@ def test_what_is_no_lease_document_is_named(campaign: Campaign, results: Path, c
 
 @pytest.mark.parametrize("content", ["[]", "3", "{}", '{"lease": "x"}', '{"lease": [], "reason": ""}', "{torn", ""])
 def test_what_is_no_manifest_is_named(campaign: Campaign, results: Path, content: str) -> None:
-    path = results / "manifests" / "1x1-local" / "foreign.json"
+    path = results / "manifests" / "foreign.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    with pytest.raises(RecordError, match=f"{path}: not a manifest .*delete it, it is made again"):
+    with pytest.raises(RecordError, match=f"{path}: cannot be read .*delete this manifest, it is made again"):
         gather(campaign, results)
 
 
 def test_missing_runs_stand_in_the_tables_with_their_reason(tmp_path: Path, campaign: Campaign) -> None:
     fill(campaign, tmp_path / "r", share=0.75)
     write(
-        tmp_path / "r" / "manifests" / "1x2-fabric" / "x.1.json",
-        {"lease": "1x2-fabric", "reason": "the chassis is on fire"},
+        tmp_path / "r" / "manifests" / "1x2-fabric.c1.json",
+        {"lease": "1x2-fabric.c1", "reason": "the chassis is on fire"},
     )
     out = tmp_path / "tables"
     out.mkdir()
@@ -159,7 +167,7 @@ def test_the_report_says_what_is_unverified_and_how_it_is_known_where_work_was(t
 def test_hosts_that_failed_are_told_with_the_reason(campaign: Campaign, results: Path) -> None:
     assert context_document(gather(campaign, results))["hosts_left_out"] == []
     for host in ("host3", "host2"):
-        ExcludedHosts(results / "slurm").add(host, f"{host} is on fire", "1x1-local")
+        write_json(ExcludedHosts(results / "slurm").path(host), {"why": f"{host} is on fire"})
     assert context_document(gather(campaign, results))["hosts_left_out"] == [
         {"host": "host2", "why": "host2 is on fire"},
         {"host": "host3", "why": "host3 is on fire"},
@@ -308,7 +316,7 @@ def test_a_plan_in_the_results_is_all_that_is_read(tmp_path: Path, monkeypatch: 
     campaign = load_campaign(path)
     results = Results(root, campaign.name)
     fill(campaign, results.directory, share=0.7)
-    write_plan(read_plan(Request(path, root)), results)
+    write_plan(read_plan(PlanRequest(path, root)), results)
     expected = tables_of(gather(campaign, results.directory))
     monkeypatch.setattr("campaign.tables.collect.expand", None)
     made = tables_of(gather_planned(results.plan_document))

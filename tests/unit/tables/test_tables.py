@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign import statistics
 from campaign.documents.metric import Metric
 from campaign.errors import RecordError
-from campaign.tables.cells import PlannedCell, cells_table, tally
+from campaign.statistics import intervals
+from campaign.tables.cells import CellPlan, cells_table, tally
 from campaign.tables.io import write_tables
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import RUN_COLUMNS, runs_table
@@ -22,12 +22,12 @@ ONE = synthetic.cell(synthetic.configuration(each=2, attach="local"))
 
 
 @pytest.fixture(scope="module")
-def plan() -> list[PlannedCell]:
+def plan() -> list[CellPlan]:
     return synthetic.planned()
 
 
 @pytest.fixture(scope="module")
-def runs(plan: list[PlannedCell]) -> pd.DataFrame:
+def runs(plan: list[CellPlan]) -> pd.DataFrame:
     return runs_table(synthetic.records(plan))
 
 
@@ -96,13 +96,13 @@ def test_options_keep_their_type_and_metrics_never_hide_a_column() -> None:
     assert list(table["power_w"]) == [3.0, 3.0]
 
 
-def test_the_order_of_records_does_not_matter(plan: list[PlannedCell], runs: pd.DataFrame) -> None:
+def test_the_order_of_records_does_not_matter(plan: list[CellPlan], runs: pd.DataFrame) -> None:
     records = list(synthetic.records(plan))
     random.Random(1).shuffle(records)
     pd.testing.assert_frame_equal(runs_table(records), runs)
 
 
-def test_no_record_at_all_still_gives_all_columns(plan: list[PlannedCell]) -> None:
+def test_no_record_at_all_still_gives_all_columns(plan: list[CellPlan]) -> None:
     empty = runs_table([])
     assert list(empty.columns) == list(RUN_COLUMNS)
     cells = cells_table(plan, empty)
@@ -111,7 +111,7 @@ def test_no_record_at_all_still_gives_all_columns(plan: list[PlannedCell]) -> No
     assert cells_table([], empty).empty
 
 
-def test_every_planned_cell_has_a_row_in_the_order_of_the_plan(plan: list[PlannedCell], runs: pd.DataFrame) -> None:
+def test_every_planned_cell_has_a_row_in_the_order_of_the_plan(plan: list[CellPlan], runs: pd.DataFrame) -> None:
     cells = cells_table(plan, runs)
     assert list(cells["cell_id"]) == [entry.cell.id for entry in plan]
     assert (cells["n_ok"] + cells["n_failed"] + cells["n_missing"] == cells["n_planned"]).all()
@@ -120,7 +120,7 @@ def test_every_planned_cell_has_a_row_in_the_order_of_the_plan(plan: list[Planne
 
 def test_a_measured_cell_is_summarised() -> None:
     records = [synthetic.record(ONE, n, rate) for n, rate in enumerate([10.0, 12.0, 14.0, 16.0], start=1)]
-    row = cells_table([PlannedCell(ONE, 4, "l")], runs_table(records)).iloc[0]
+    row = cells_table([CellPlan(ONE, 4, "l")], runs_table(records)).iloc[0]
     # Total work over total time: of equal work, 4 / (1/10 + 1/12 + 1/14 + 1/16).
     assert row["mean"] == pytest.approx(4 / (1 / 10 + 1 / 12 + 1 / 14 + 1 / 16))
     assert (row["median"], row["min"], row["max"], row["n_ok"]) == (13.0, 10.0, 16.0, 4)
@@ -128,7 +128,7 @@ def test_a_measured_cell_is_summarised() -> None:
     times = 1 / np.array([10.0, 12.0, 14.0, 16.0])
     error = times.std(ddof=1) / times.mean() / 2
     assert row["ci_high"] == pytest.approx(row["mean"] * np.exp(3.182446 * error))
-    assert row["interval_method"] == statistics.RUNS_OF_ONE
+    assert row["interval_method"] == intervals.RUNS_OF_ONE
 
 
 def test_a_run_far_from_the_others_is_named_and_counts() -> None:
@@ -137,7 +137,7 @@ def test_a_run_far_from_the_others_is_named_and_counts() -> None:
     records.append(synthetic.record(ONE, 7, None, "nan"))
     other = synthetic.cell(ONE.configuration, batch=64)
     records += [synthetic.record(other, n, 50.0 + n) for n in (1, 2, 3)]
-    cells = cells_table([PlannedCell(other, 3, "l"), PlannedCell(ONE, 7, "l")], runs_table(records))
+    cells = cells_table([CellPlan(other, 3, "l"), CellPlan(ONE, 7, "l")], runs_table(records))
     assert cells["n_outliers"].tolist() == [0, 1]
     assert cells["outliers"].tolist() == ["", "3 (-20.0 %)"]
     assert (cells["n_ok"][1], cells["min"][1]) == (6, 80.0)
@@ -147,14 +147,14 @@ def test_a_run_far_from_the_others_is_named_and_counts() -> None:
 
 def test_the_median_has_an_interval_beside_that_of_the_mean() -> None:
     records = [synthetic.record(ONE, n, rate) for n, rate in enumerate([10.0, 12.0, 14.0, 22.0], start=1)]
-    row = cells_table([PlannedCell(ONE, 4, "l")], runs_table(records)).iloc[0]
+    row = cells_table([CellPlan(ONE, 4, "l")], runs_table(records)).iloc[0]
     assert (row["median"], row["mean"]) == (13.0, pytest.approx(4 / (1 / 10 + 1 / 12 + 1 / 14 + 1 / 22)))
     half = 3.182446 * row["sd"] / 2
     assert (row["median_low"], row["median_high"]) == pytest.approx((13 - 1.026 * half, 13 + 1.026 * half))
-    assert row["median_method"] == statistics.MEDIAN_STUDENT
+    assert row["median_method"] == intervals.MEDIAN_STUDENT
     many = [synthetic.record(ONE, n, 10.0 + n % 7) for n in range(1, 31)]
-    row = cells_table([PlannedCell(ONE, 30, "l")], runs_table(many)).iloc[0]
-    assert (row["interval_method"], row["median_method"]) == (statistics.RUNS_OF_ONE, statistics.BCA)
+    row = cells_table([CellPlan(ONE, 30, "l")], runs_table(many)).iloc[0]
+    assert (row["interval_method"], row["median_method"]) == (intervals.RUNS_OF_ONE, intervals.BCA)
 
 
 def test_failures_and_missing_runs_are_told_with_their_reasons() -> None:
@@ -163,7 +163,7 @@ def test_failures_and_missing_runs_are_told_with_their_reasons() -> None:
         synthetic.record(ONE, 2, 99.0, "nan"),
         synthetic.record(ONE, 3, None, "nan"),
     ]
-    row = cells_table([PlannedCell(ONE, 5, "l", {4: "fabric down"})], runs_table(records)).iloc[0]
+    row = cells_table([CellPlan(ONE, 5, "l", {4: "fabric down"})], runs_table(records)).iloc[0]
     assert (row["n_ok"], row["n_failed"], row["n_missing"], row["state"]) == (1, 2, 2, "measured")
     assert row["failures"] == "nan x2"
     assert row["missing_reasons"] == "fabric down, no record"
@@ -172,7 +172,7 @@ def test_failures_and_missing_runs_are_told_with_their_reasons() -> None:
 
 
 def test_a_run_that_is_ok_without_a_rate_is_neither_failed_nor_missing() -> None:
-    row = cells_table([PlannedCell(ONE, 1, "l")], runs_table([synthetic.record(ONE, 1, None)])).iloc[0]
+    row = cells_table([CellPlan(ONE, 1, "l")], runs_table([synthetic.record(ONE, 1, None)])).iloc[0]
     assert (row["state"], row["n_ok"], row["n_failed"], row["n_missing"]) == ("measured", 0, 0, 0)
     assert np.isnan(row["mean"])
 
@@ -183,17 +183,17 @@ def test_a_cell_says_what_its_measured_windows_suffer_from() -> None:
             synthetic.record(ONE, n, 100.0, step_times_s=(tuple(2 * (decay + n / 1e4) ** i for i in range(40)),))
             for n in (1, 2, 3)
         ]
-        return str(cells_table([PlannedCell(ONE, 3, "l")], runs_table(told))["window"].iloc[0])
+        return str(cells_table([CellPlan(ONE, 3, "l")], runs_table(told))["window"].iloc[0])
 
     assert window(0.99) == "not steady"
     assert window(1.0) == ""
-    assert cells_table([PlannedCell(ONE, 3, "l")], runs_table([]))["window"].iloc[0] == ""
+    assert cells_table([CellPlan(ONE, 3, "l")], runs_table([]))["window"].iloc[0] == ""
 
 
 def test_runs_of_unplanned_cells_are_left_out_and_further_repetitions_count() -> None:
     other = synthetic.cell(ONE.configuration, batch=64)
     records = [synthetic.record(ONE, 1, 10.0), synthetic.record(ONE, 2, 20.0), synthetic.record(other, 1, 5.0)]
-    cells = cells_table([PlannedCell(ONE, 1, "l")], runs_table(records))
+    cells = cells_table([CellPlan(ONE, 1, "l")], runs_table(records))
     assert len(cells) == 1
     assert (cells["n_ok"][0], cells["mean"][0], cells["n_missing"][0]) == (2, pytest.approx(40 / 3), 0)
 

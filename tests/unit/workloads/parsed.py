@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import Reading, Scope, read_log
+from campaign.workloads.parsers import LogReading, Scope, read_log
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 
@@ -15,7 +15,7 @@ def text_of(name: str) -> str:
     return (LOGS / f"{name}.log").read_text()
 
 
-def read(name: str, *changes: tuple[str, str], **scope: Any) -> Reading:
+def read(name: str, *changes: tuple[str, str], **scope: Any) -> LogReading:
     """A saved log, with changes."""
     text = text_of(name)
     for old, new in changes:
@@ -24,5 +24,5 @@ def read(name: str, *changes: tuple[str, str], **scope: Any) -> Reading:
     return read_log(name.partition("/")[0], Log.of(text), Scope(**scope))
 
 
-def flagged(found: Reading, *words: str) -> bool:
+def flagged(found: LogReading, *words: str) -> bool:
     return all(any(word in flag for flag in found.flags) for word in words)

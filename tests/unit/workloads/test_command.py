@@ -11,8 +11,10 @@ from campaign.errors import ConfigError
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.command_template import RESERVED, check_template, fill, run_values
 from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers.reading import NO_END_MARK
 from campaign.workloads.protocol import Ended, Outcome
 from tests.campaign_files import one_cell, one_run
+from tests.unit.workloads.parsed import LOGS
 
 RATE = {"metric": "throughput_per_s", "regex": r"rate: (\S+)"}
 STEPS = {"metric": "step_time_s", "regex": r"step: (\S+)", "take": "all"}
@@ -52,6 +54,28 @@ def test_an_axis_replaces_the_default_of_an_option(tmp_path: Path) -> None:
 
 def test_exactly_the_documented_names_can_be_filled_in() -> None:
     assert set(run_values({"size": 3}, one_cell(), 1)) == RESERVED | {"size"}
+
+
+def test_the_workload_says_which_test_of_its_output_counts(tmp_path: Path) -> None:
+    log, run = Log(LOGS / "lammps/two-runs-real-units.log"), one_run(tmp_path / "run", one_cell(hosts=1, devices=2))
+    ended = Ended((0,), 0.0, 1.0)
+    refused = workload(parser="lammps").read(run, ended, log)
+    assert (refused.status, refused.metrics) == ("invalid", {})
+    assert refused.failure is not None
+    assert "such as 'test: last'" in refused.failure.reason
+    for test, number in (("last", 0.092), (1, 0.090)):
+        assert workload(parser="lammps", test=test).read(run, ended, log).metrics["simulated_ns_per_day"] == number
+    with pytest.raises(ValueError, match="own 'parsers' choose by 'take'"):
+        workload(parsers=[RATE], test="last")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_log_without_an_end_mark_is_flagged_unless_its_program_is_known_to_have_ended(
+    tmp_path: Path, known: bool
+) -> None:
+    run = one_run(tmp_path / "run", one_cell())
+    found = workload(parser="osu").read(run, Ended((0,), 0.0, 1.0, known=known), Log(LOGS / "osu/reduce.log"))
+    assert (NO_END_MARK in found.flags) != known
 
 
 @given(st.text(max_size=30))

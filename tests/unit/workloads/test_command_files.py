@@ -10,7 +10,8 @@ import yaml
 
 from campaign.config.load import load_named
 from campaign.paths import CONFIG, ROOT
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
+from campaign.plan.request import PlanRequest
 from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.log_reader import Log
@@ -37,7 +38,7 @@ def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
         "axes": {"workload": name, "batch": 8, "precision": list(file.precisions)},
     }
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(document))
-    plan = read_plan(Request(tmp_path / "campaign.yaml", tmp_path / "results"))
+    plan = read_plan(PlanRequest(tmp_path / "campaign.yaml", tmp_path / "results"))
     assert {cell.precision for _, cell in plan.cells} == set(file.precisions)
 
 

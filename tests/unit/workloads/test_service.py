@@ -26,7 +26,7 @@ from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step
 from campaign.workloads.service import ServiceWorkload
 from campaign.workloads.service_run import __main__ as program
-from campaign.workloads.service_run.server_metrics import metrics_of
+from campaign.workloads.service_run.server import metrics_of
 from campaign.workloads.service_run.specification import ServerMetrics
 from tests.campaign_files import ids, load, one_cell, one_run
 from tests.unit.workloads.parsed import LOGS
@@ -95,50 +95,47 @@ def test_a_run_has_every_request_and_the_numbers_of_client_and_server(measure: M
     assert found.steady is not None
 
 
-FAULTS: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
-    "dies at start": ("dies at start", {}, "crashed", "ended with exit code 3 before it was ready", "no weights"),
-    "dies under load": ("dies under load", {}, "crashed", "ended with exit code 7 during the load", "no more memory"),
-    "never ready": (
-        "never ready",
-        {"server": {"ready_within_s": 0.4}},
-        "time_limit",
-        "not ready within 0.4 s",
-        "loading",
-    ),
-    "garbage": (
-        "answers garbage",
-        {},
-        "invalid",
-        "none of 8 requests succeeded",
-        "8 times: the answer is no event stream",
-    ),
-    "errors": (
-        "fails sometimes",
-        {},
-        "invalid",
-        r"2 of 8 requests failed \(25 %; errors_at_most_pct is 1\)",
-        "queue is full",
-    ),
-    "client": (
-        "none",
-        {"client": {"command": ["sh", "-c", "echo no route; exit 4"], "parsers": [RATE]}},
-        "crashed",
-        "the client ended with exit code 4",
-        "no route",
-    ),
-    "no number": (
-        "none",
-        {"client": {"command": ["echo", "none"], "parsers": [RATE]}},
-        "incomplete",
-        "throughput_per_s",
-        "",
-    ),
-}
+def client(*command: str, **keys: Any) -> dict[str, Any]:
+    """A service with a client in the place of the load."""
+    return {"client": {"command": command, "parsers": [RATE], **keys}}
 
 
-@pytest.mark.parametrize("case", FAULTS)
-def test_a_fault_is_an_outcome_with_its_evidence(case: str, measure: Measure) -> None:
-    fault, changes, status, reason, evidence = FAULTS[case]
+COUNTED = [RATE, {"metric": "requests", "regex": r"of (\d+)"}, {"metric": "errors", "regex": r"(\d+) errors"}]
+OUT_OF_MEMORY = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1"
+LATE = {"server": {"ready_within_s": 0.4}}
+SHARE = r"(\d+) of \d+ requests failed \((25|10) %; errors_at_most_pct is 1\)"
+
+
+@pytest.mark.parametrize(
+    ("fault", "changes", "status", "reason", "evidence"),
+    [
+        ("dies at start", {}, "crashed", "ended with exit code 3 before it was ready", "no weights"),
+        ("dies under load", {}, "crashed", "ended with exit code 7 during the load", "no more memory"),
+        ("never ready", LATE, "time_limit", "not ready within 0.4 s", "loading"),
+        ("answers garbage", {}, "invalid", "none of 8 requests succeeded", "8 times: the answer is no event stream"),
+        ("fails sometimes", {}, "invalid", SHARE, "queue is full"),
+        (
+            "none",
+            client("sh", "-c", "echo no route; exit 4"),
+            "crashed",
+            "the client ended with exit code 4",
+            "no route",
+        ),
+        ("none", client("echo", "none"), "incomplete", "throughput_per_s", ""),
+        ("none", client("echo", "rate 3 with 5 errors of 50", parsers=COUNTED), "invalid", SHARE, ""),
+        ("none", {"load": {**LOAD, "prompts": "/none.jsonl"}}, "invalid", "/none.jsonl: cannot be read", ""),
+        (
+            "none",
+            {"server": {"command": ["sh", "-c", OUT_OF_MEMORY]}},
+            "oom_device",
+            "before it was ready",
+            "OutOfMemory",
+        ),
+    ],
+)
+def test_a_fault_is_an_outcome_with_its_evidence(
+    fault: str, changes: dict[str, Any], status: str, reason: str, evidence: str, measure: Measure
+) -> None:
     found = measure(service(fault, **changes))
     assert found.failure is not None
     assert found.status == status
@@ -153,21 +150,26 @@ def test_few_errors_are_allowed_where_the_file_says_so(measure: Measure) -> None
     assert sum(error is not None for error in found.requests.error) == 2
 
 
-def test_a_server_that_does_not_end_is_killed_and_flagged(measure: Measure) -> None:
-    found = measure(service("ignores SIGTERM", server={"stop_within_s": 0.3}))
+@pytest.mark.parametrize(
+    ("fault", "server", "killed"),
+    [
+        ("ignores SIGTERM", {"stop_within_s": 0.3}, True),
+        # What left its parent, session and environment is ended, too.
+        ("becomes a daemon", {}, False),
+        ("leaves a worker", {}, False),
+        ("port taken once", {}, False),  # meanwhile: another one is taken
+        ("none", {"ready": {"tcp": True}}, False),
+        ("none", {"ready": {"log": r"^ready, pid \d+"}}, False),
+        ("none", {"ready": {"http": "/health"}}, False),
+    ],
+)
+def test_a_server_is_awaited_and_ended_and_one_that_had_to_be_killed_is_flagged(
+    fault: str, server: dict[str, Any], killed: bool, measure: Measure
+) -> None:
+    found = measure(service(fault, server=server))
     assert found.status == "ok"
-    assert any("did not end within 0.3 s" in flag and "killed" in flag for flag in found.flags)
-
-
-@pytest.mark.parametrize("fault", ["becomes a daemon", "leaves a worker"])
-def test_what_left_its_parent_session_and_environment_is_ended_too(fault: str, measure: Measure) -> None:
-    found = measure(service(fault))
-    assert found.status == "ok"
-    assert not any("SIGTERM" in flag for flag in found.flags)
-
-
-def test_a_port_that_was_taken_meanwhile_is_replaced(measure: Measure) -> None:
-    assert measure(service("port taken once")).status == "ok"
+    assert any("did not end within 0.3 s" in flag and "killed" in flag for flag in found.flags) == killed
+    assert any("SIGTERM" in flag for flag in found.flags) == killed
 
 
 def test_a_fixed_port_that_is_taken_is_the_machines_failure(measure: Measure) -> None:
@@ -184,16 +186,10 @@ def test_a_missing_program_is_the_machines_failure(measure: Measure) -> None:
         measure(service(server={"command": ["/no-such-server"]}))
 
 
-@pytest.mark.parametrize("ready", [{"tcp": True}, {"log": r"^ready, pid \d+"}, {"http": "/health"}])
-def test_probes(ready: dict[str, Any], measure: Measure) -> None:
-    assert measure(service(server={"ready": ready})).status == "ok"
-
-
 def test_a_client_writes_or_prints_its_numbers(measure: Measure) -> None:
-    printing = {"command": ["echo", "rate 12.5 at {url} with {size}"], "parsers": [RATE]}
-    assert measure(service(client=printing, options={"size": 3})).throughput_per_s == 12.5
-    writing = {"command": ["sh", "-c", "echo rate 7; echo rate 8 >{result}"], "parsers": [RATE]}
-    found = measure(service(client=writing))
+    printing = client("echo", "rate 12.5 at {url} with {size}")
+    assert measure(service(**printing, options={"size": 3})).throughput_per_s == 12.5
+    found = measure(service(**client("sh", "-c", "echo rate 7; echo rate 8 >{result}")))
     assert (found.throughput_per_s, found.requests) == (8, None)
 
 
@@ -202,29 +198,6 @@ def test_requests_that_a_client_writes_one_by_one_are_those_of_the_run(measure: 
     found = measure(service(client={"command": command, "parser": "vllm"}, errors_at_most_pct=50))
     assert found.requests is not None
     assert (found.status, found.requests.intended_s, found.requests.in_window) == ("ok", (0.0, 0.5, 1.25), (True,) * 3)
-
-
-def test_a_wrong_file_of_prompts_is_named(measure: Measure) -> None:
-    found = measure(service(load={**LOAD, "prompts": "/none.jsonl"}))
-    assert found.failure is not None
-    assert "/none.jsonl: cannot be read" in found.failure.reason
-
-
-def test_errors_that_a_client_counts_make_a_run_invalid(measure: Measure) -> None:
-    parsers = [RATE, {"metric": "requests", "regex": r"of (\d+)"}, {"metric": "errors", "regex": r"(\d+) errors"}]
-    found = measure(service(client={"command": ["echo", "rate 3 with 5 errors of 50"], "parsers": parsers}))
-    assert (found.status, found.failure and found.failure.reason) == (
-        "invalid",
-        "5 of 50 requests failed (10 %; errors_at_most_pct is 1)",
-    )
-
-
-def test_memory_of_the_device_that_the_server_lacks_is_named_so(measure: Measure) -> None:
-    words = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1"
-    found = measure(service(server={"command": ["sh", "-c", words]}))
-    assert found.status == "oom_device"
-    assert found.failure is not None
-    assert "before it was ready" in found.failure.reason
 
 
 WAITING = "echo process $RANK {rank} of $WORLD_SIZE at {first_host}:{first_port}; "

@@ -223,8 +223,8 @@ def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
         results.directory.mkdir(parents=True, exist_ok=True)
         store = Store(results.directory)
         hosts = Composition((ComposedHost("host1", 4, 8.0, ()),))
-        plan = str(written_plan(campaign, results, "one"))
-        request = DriverRequest(plan, str(results.root), campaign.name, "one", "l.1", hosts.document(), (), "a1")
+        plan = str(written_plan(campaign, results, "one.c1"))
+        request = DriverRequest(plan, str(results.root), campaign.name, "one.c1", "l.1", hosts.document(), (), "a1")
         return DriverResult.of(Driver(request)()), store
 
     return drive

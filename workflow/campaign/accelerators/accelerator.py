@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Peaks = tuple[str, str, Mapping[str, float]]
-"""Patterns of a model and of its form, and TFLOP/s by precision; see `peak_rates`."""
+"""Patterns of a model and of its form, and TFLOP/s by precision; see `peak_tflops`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def peaks(
 
 
 def identity_and_model(lines: Iterable[str]) -> tuple[Seen, ...]:
-    """From lines `identity, model`; a model may have commas."""
+    """Devices from lines `identity, model`; a model may have commas."""
     pairs = (line.partition(",") for line in lines if line.strip())
     return tuple(Seen(identity.strip(), model.strip()) for identity, _, model in pairs)
 
@@ -66,3 +66,6 @@ class Accelerator:
     peaks: tuple[Peaks, ...] = ()
     telemetry: str = ""
     unverified: str = ""
+
+
+CPU = Accelerator("cpu", "process on a CPU core that stands for a device", "cpu", "gloo", telemetry="of the host only")

@@ -1,19 +1,22 @@
 """A campaign in one file: everything that its report needs, with checksums, and nothing of the machine it was made on.
 
-A zip file and a Workflow Run RO-Crate (schema `archive/2`): `archive.json` (schema, SHA-256 of every member),
-`ro-crate-metadata.json`, `README.md`, `campaign.json` and `config/` (the campaign as used), the workflow, and the parts of the
-results directory that `layout.PARTS` names. Every byte is checked when it is read. Archives of all earlier schemas are read too.
+A zip file and a Workflow Run RO-Crate (schema `archive/3`): `archive.json` (schema, SHA-256 of every member),
+`ro-crate-metadata.json`, `README.md`, `campaign.json` and `config/` (the campaign as used, with its programs), the workflow, and
+the parts of the results directory that `layout.PARTS` names. Every byte is checked when it is read. Archives of all earlier
+schemas are read too.
 """
 
 from __future__ import annotations
 
 from campaign.archive.layout import PARTS, READABLE, SCHEMA
 from campaign.archive.merge_archives import Merged, merge
-from campaign.archive.open_results import as_planned, report_from, report_from_archive
+from campaign.archive.open_results import as_planned, report_from, report_from_archive, writable
+from campaign.archive.programs import LIMIT_MIB
 from campaign.archive.read import Opened, check, extract, opened
 from campaign.archive.write import Wishes, Written, write_archive
 
 __all__ = [
+    "LIMIT_MIB",
     "PARTS",
     "READABLE",
     "SCHEMA",
@@ -28,5 +31,6 @@ __all__ = [
     "opened",
     "report_from",
     "report_from_archive",
+    "writable",
     "write_archive",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
@@ -66,6 +66,8 @@ class Described:
     creator: str = ""
     packages: Mapping[str, tuple[str, ...]] | None = None
     """Versions of the software on the hosts, by package."""
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Members that are programs and input files, by workload."""
 
 
 def crate_document(described: Described, files: Mapping[str, FileFacts], actions: Sequence[Action]) -> dict[str, Any]:
@@ -152,6 +154,8 @@ def _actions(
 ) -> Iterator[dict[str, Any]]:
     """The campaign as a whole, and each lease."""
     configured = [name for name in files if name.startswith(f"{CONFIG}/")]
+    of_workloads = {name for name in configured if name.startswith(f"{CONFIG}/workloads/")}
+    of_workloads |= {member for members in described.programs.values() for member in members}
     yield {
         "identifier": "#campaign",
         "name": f"Campaign {described.name} on {described.system}",
@@ -164,8 +168,9 @@ def _actions(
         "actionStatus": _status(any(action.runs for action in actions)),
     }
     for action in actions:
-        workloads = {f"{name}.yaml" for name in action.workloads}
-        used = [name for name in configured if "/workloads/" not in name or name.rpartition("/")[2] in workloads]
+        theirs = {f"{CONFIG}/workloads/{name}.yaml" for name in action.workloads}
+        theirs |= {member for name in action.workloads for member in described.programs.get(name, ())}
+        used = [name for name in configured if name in theirs or name not in of_workloads]
         yield {
             "identifier": f"#lease-{action.lease_id}",
             "name": f"Lease {action.lease_id}",
@@ -207,9 +212,9 @@ def problems(document: Mapping[str, Any], files: Mapping[str, FileFacts]) -> lis
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             crate = ROCrate(source=json.loads(json.dumps(document)))
-    except Exception as error:
+        return [*_of_root(crate), *_of_actions(crate), *_of_files(crate, files)]
+    except Exception as error:  # of an entity of any form, which the package looks at late
         return [f"the rocrate package does not read it ({type(error).__name__}: {error})"]
-    return [*_of_root(crate), *_of_actions(crate), *_of_files(crate, files)]
 
 
 def _of_root(crate: Any) -> Iterator[str]:

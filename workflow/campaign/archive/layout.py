@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-SCHEMA = "archive/2"
-READABLE = ("archive/1", SCHEMA)
+from campaign.documents.record import IN_ARCHIVE
+
+SCHEMA = "archive/3"
+READABLE = ("archive/1", "archive/2", SCHEMA)
 """Schemas that this version reads: all that there ever were."""
 
 RECORDED = (
@@ -33,7 +35,7 @@ PARTS = ("plan", "records", SHARED, *RECORDED[1:], "tables")
 """Directories of the results that an archive holds, in their order; logs, scratch and the drawn report stay where they are."""
 
 INDEX = "archive.json"
-CAMPAIGN = "campaign.json"
+CAMPAIGN = IN_ARCHIVE
 CRATE = "ro-crate-metadata.json"
 README = "README.md"
 CONFIG = "config"
@@ -41,11 +43,12 @@ SNAKEFILE = "workflow/Snakefile"
 _SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet",), "tables": (".parquet", ".csv", ".json")}
 _BESIDE = re.compile(
     rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
-    rf"|(workflow/)?Snakefile|workflow/rules/[^/]+\.smk|{CONFIG}/.+\.yaml"
+    rf"|(workflow/)?Snakefile|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
 )
 
 MEANINGS: Mapping[str, str] = {
-    "config": "the campaign as used, with the system and the workloads that it names, as YAML with all defaults filled in",
+    "config": "the campaign as used, with the system and the workloads that it names, as YAML with all defaults filled in, and the "
+    "programs and input files of the workloads",
     "plan": "what was to be measured, in which order and at what expected cost",
     "records": "one JSON file a run (`<cell id>.<repetition>.json`): what was asked, how it ended, every step time, all metrics",
     "shared": "what many records have in common, once, under its hash: environments, compositions, the campaign, measured links",
@@ -55,7 +58,7 @@ MEANINGS: Mapping[str, str] = {
     "manifests": "what became of the runs of each lease",
     "stops": "cells that a target for the interval ended before their most repetitions",
     "limits": "batches that ran out of memory, and those that contradict it",
-    "slurm/excluded": "hosts that failed and were left out",
+    "slurm/excluded": "hosts that failed and were left out, and when they were used again",
     "questions": "rounds of each question that leases were chosen for: what was known, which leases came next and why, the answer",
     "superseded": "what was set aside and measured again, or gave way in a merge; it counts for nothing",
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
@@ -76,16 +79,15 @@ class Index:
     order: tuple[str, ...] = ()
     """Manifests from the oldest to the newest: the newest one of a lease says why runs are missing."""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    schema: str = SCHEMA
+    schema_version: str = SCHEMA
 
     def document(self) -> dict[str, Any]:
-        document = asdict(self)
-        return {"schema_version": document.pop("schema"), **document}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """Of one member. size: bytes before compression."""
+    """Size and checksum of one member. size: bytes before compression."""
 
     size: int
     sha256: str
@@ -116,8 +118,18 @@ def is_member(name: str) -> bool:
     return name.endswith(_SUFFIXES.get(part, (".json",))) if part else _BESIDE.fullmatch(name) is not None
 
 
-def readme(campaign: str, title: str, parts: list[str], predicted: Collection[str] = ()) -> bytes:
-    """What an archive says of itself to somebody who has nothing but a zip program. predicted: workloads that were replayed."""
+def readme(
+    campaign: str,
+    title: str,
+    parts: list[str],
+    predicted: Collection[str] = (),
+    programs: Collection[str] = (),
+    left_out: Collection[str] = (),
+) -> bytes:
+    """What an archive says of itself to somebody who has nothing but a zip program.
+
+    predicted: workloads that were replayed; programs: members that are programs and input files; left_out: those that are not here.
+    """
     listed = "\n".join(f"- `{part}/`: {MEANINGS[part]}" for part in MEANINGS if part in parts)
     noted = (
         f"\nPredicted by replay, no device was measured: {', '.join(sorted(predicted))}. The column `predicted` of the tables\n"
@@ -125,6 +137,14 @@ def readme(campaign: str, title: str, parts: list[str], predicted: Collection[st
         if predicted
         else ""
     )
+    brought = [
+        "",
+        "Programs and input files of the workloads, as they were measured:",
+        "",
+        *(f"- `{name}`" for name in programs),
+    ]
+    lacking = ["", "Not in this archive:", "", *(f"- {each}" for each in left_out)]
+    listed += "\n".join(["", *(brought if programs else []), *(lacking if left_out else [])]).rstrip()
     return f"""# {title or campaign}
 
 Results of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from campaign.archive.read import opened
 from campaign.config.resolve import Campaign, from_document, load_campaign, systems_of
-from campaign.documents.record import Store
-from campaign.errors import ConfigError, RecordError
-from campaign.files import read_json
+from campaign.documents.record import campaigns_as_used
+from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.report.write import draw_figures, render_report
+from campaign.report.write import draw_figures, render_report, write_recommendation
 from campaign.tables.collect import collect, gather, tables_of
 
 if TYPE_CHECKING:  # it brings pandas
@@ -20,18 +22,27 @@ if TYPE_CHECKING:  # it brings pandas
 
 
 def as_planned(campaign: Campaign, directory: Path) -> Campaign:
-    """The campaign as its plan has it, where both differ only in what a profile or an option said: who starts runs, and whether
-    implied runs are started. So a page says the same, whether the workflow, a command or an archive makes it."""
-    name = read_json(Results.at(directory).plan_document).get("campaign_hash")
-    try:
-        planned = from_document(Store(directory).shared_document(str(name))) if name else campaign
-    except (ConfigError, RecordError):
-        return campaign
-    return planned if _files_of(planned) == _files_of(campaign) else campaign
+    """The campaign as its plan has it, where both differ only in what a profile or an option said (who starts runs, and whether
+    implied runs are started), or in its workloads' input files, which may have been moved, edited or lost since.
+
+    So a page says what was measured, and the same, whether the workflow, a command or an archive makes it.
+    """
+    files = _files_of(campaign)
+    for document in campaigns_as_used(directory):
+        try:
+            planned = from_document(document)
+        except ConfigError:
+            continue
+        if _files_of(planned) == files:
+            return planned
+    return campaign
 
 
 def _files_of(campaign: Campaign) -> dict[str, Any]:
     document = campaign.document()
+    for name in ("inputs", "workload_dirs"):
+        document.pop(name, None)
+    del document["campaign"]["references"]  # names of files, whose content stands beside
     del document["campaign"]["protocol"]["skip_implied"]
     for system in systems_of(document).values():
         del system["launcher"]
@@ -42,25 +53,31 @@ def tables_from(source: Path, results: Path = Path("results"), where: str | None
     """The tables of a source, made from its records as they are now.
 
     source: a campaign file (its results are below `results`), an archive (`.zip`), or one campaign's results directory, whose
-    tables/ are read as they are. ConfigError for anything else, with what is allowed.
+    tables/ are read as they are, if it has them and all is wanted. ConfigError for anything else, with what is allowed.
     """
-    if source.suffix == ".zip":
+    if source.suffix == ".zip" and not source.is_dir():
         with opened(source) as archive:
             return tables_of(gather(archive.campaign, archive.directory, where or archive.where))
-    if source.suffix in (".yaml", ".yml"):
-        campaign = load_campaign(source)
-        directory = Results(results, campaign.name).directory
-        return tables_of(gather(as_planned(campaign, directory), directory, where))
-    if (Results.at(source).tables / "runs.parquet").is_file():
-        if where:
-            raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
+    if not where and (Results.at(source).tables / "runs.parquet").is_file():
         from campaign.tables.io import read
 
         return read(Results.at(source).tables)
-    raise ConfigError(
-        f"{source}: is not a source of measurements; give a campaign file (.yaml), an archive (.zip), or a campaign's results "
-        "directory, which holds tables/"
-    )
+    if not source.is_dir() and source.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"{source}: is not a source of measurements; give a campaign file (.yaml), an archive (.zip), or the results directory "
+            "of a campaign"
+        )
+    campaign = load_campaign(source, results=results)
+    directory = source if source.is_dir() else Results(results, campaign.name).directory
+    return tables_of(gather(as_planned(campaign, directory), directory, where))
+
+
+def collect_into(scratch: Path, source: Path, results: Results) -> Results:
+    """Make the tables of results in a directory that is empty; gives it. source: what `load_campaign` reads."""
+    campaign = as_planned(load_campaign(source, results=results.root), results.directory)
+    made = Results.at(scratch)
+    collect(gather(campaign, results.directory), made.tables)
+    return made
 
 
 def report_from_archive(path: Path, out: Path, where: str | None = None) -> None:
@@ -69,9 +86,23 @@ def report_from_archive(path: Path, out: Path, where: str | None = None) -> None
         report_from(archive.campaign, archive.directory, where or archive.where, Path(scratch), out)
 
 
+@contextmanager
+def writable(results: Results) -> Iterator[Path]:
+    """Where tables and figures may be made: the directory of the results, or, where it may only be read, one that is gone
+    afterwards."""
+    made = (results.tables, results.figures, results.recommendation)
+    paths = [results.directory, *(path for each in made if each.is_dir() for path in (each, *each.iterdir()))]
+    if all(os.access(path, os.W_OK) for path in paths):
+        yield results.directory
+        return
+    with TemporaryDirectory(prefix="campaign-report-") as scratch:
+        yield Path(scratch)
+
+
 def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
     """Tables and figures into `scratch`, the page into `out`."""
     made = Results.at(scratch)
     collect(gather(campaign, results, where), made.tables)
-    draw_figures(made.tables, made.figures, recommendation=made.recommendation)
+    draw_figures(made.tables, made.figures)
+    write_recommendation(made.tables, made.recommendation)
     render_report(made.tables, made.figures, out)

@@ -13,15 +13,17 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from campaign.archive.crate import problems
-from campaign.archive.layout import CAMPAIGN, CRATE, INDEX, READABLE, FileFacts, Index, is_member
+from campaign.archive.layout import CAMPAIGN, CONFIG, CRATE, INDEX, READABLE, FileFacts, Index, is_member, part_of
+from campaign.archive.programs import refuse_others
 from campaign.config.resolve import Campaign, from_document
-from campaign.errors import ArchiveError, CampaignError
+from campaign.errors import ArchiveError, CampaignError, first_problem
 
 MAX_BYTES = 50 * 2**30  # what an archive may unpack to: a bomb must not fill the disk
 MAX_MEMBERS = 5_000_000
@@ -78,18 +80,19 @@ def unpack(path: Path, directory: Path) -> Opened:
         if getattr(error, "errno", None) in _NO_ROOM:
             raise ArchiveError(f"{path}: could not be unpacked into {directory} ({error}); {_ROOM}") from error
         raise ArchiveError(f"{path}: is not a complete archive ({error}); {_AGAIN}") from error
-    _set_order(directory, index.order)
     try:
         campaign = from_document(json.loads((directory / CAMPAIGN).read_bytes()))
+        refuse_others(campaign.inputs, index.sha256)
     except CampaignError as error:
         raise ArchiveError(f"{path}: {error}") from error
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ArchiveError(f"{path}: its {CAMPAIGN} cannot be read ({error}); {_AGAIN}") from error
+    _set_order(directory, index.order)
     return Opened(campaign, directory, index.where, index, {info.filename: info.file_size for info in infos})
 
 
-def extract(path: Path, root: Path) -> Path:
-    """Unpack an archive to `<root>/<campaign>`, whole or not at all; gives that directory.
+def extract(path: Path, root: Path) -> Opened:
+    """Unpack an archive to `<root>/<campaign>`, whole or not at all.
 
     ArchiveError as `opened`, and when the directory is there already.
     """
@@ -108,7 +111,7 @@ def extract(path: Path, root: Path) -> Path:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    return target
+    return replace(archive, directory=target)
 
 
 def check(path: Path) -> tuple[Index, list[str]]:
@@ -118,11 +121,15 @@ def check(path: Path) -> tuple[Index, list[str]]:
     """
     with opened(path) as archive:
         crate = archive.directory / CRATE
-        if archive.index.schema == READABLE[0]:
+        if archive.index.schema_version == READABLE[0]:
             return archive.index, []
         if not crate.is_file():
             return archive.index, [f"there is no {CRATE}"]
-        return archive.index, problems(json.loads(crate.read_bytes()), archive.facts(CRATE))
+        try:
+            document = json.loads(crate.read_bytes())
+        except (ValueError, RecursionError) as error:
+            return archive.index, [f"{CRATE} is not JSON ({error})"]
+        return archive.index, problems(document, archive.facts(CRATE))
 
 
 def _index(path: Path, archive: zipfile.ZipFile) -> Index:
@@ -130,20 +137,24 @@ def _index(path: Path, archive: zipfile.ZipFile) -> Index:
         info = archive.getinfo(INDEX)
         if info.file_size > _most_bytes(min(info.compress_size, path.stat().st_size)):
             raise ArchiveError(f"{path}: its {INDEX} is larger than any can be; {_DISTRUST}")
-        document: dict[str, Any] = json.loads(archive.read(INDEX))
-        version = document["schema_version"]
+        content = archive.read(INDEX)
+        version = json.loads(content)["schema_version"]
     except (KeyError, ValueError, TypeError, RecursionError):
         raise ArchiveError(f"{path}: has no readable {INDEX}; it was not made by 'campaign archive'") from None
     if version not in READABLE:
         raise ArchiveError(
-            f"{path}: has schema {version!r}; this version reads {' and '.join(map(repr, READABLE))}. Use the version that made it"
+            f"{path}: has schema {version!r}; this version reads {', '.join(map(repr, READABLE))}. Use the version that made it"
         )
-    checksums = document.get("sha256")
-    if not isinstance(checksums, dict) or CAMPAIGN not in checksums:
+    try:
+        index = TypeAdapter(Index).validate_json(content, strict=True)
+    except ValidationError as error:
+        raise ArchiveError(f"{path}: its {INDEX} is damaged ({first_problem(error)}); {_AGAIN}") from None
+    if CAMPAIGN not in index.sha256:
         raise ArchiveError(f"{path}: its {INDEX} lists no checksums; it was not made by 'campaign archive'")
-    said = {name: str(document.get(name) or "") for name in ("campaign", "license", "creator", "made_by")}
-    order = tuple(str(name) for name in document.get("order") or ())
-    return Index(**said, where=document.get("where"), order=order, sha256=checksums, schema=version)
+    for name in index.order:
+        if name not in index.sha256 or part_of(name) != "manifests":
+            raise ArchiveError(f"{path}: its {INDEX} orders '{name}', which is no manifest in it; {_DISTRUST}")
+    return index
 
 
 def _members(
@@ -181,7 +192,7 @@ def _gib(size: int) -> str:
 def _inside(info: zipfile.ZipInfo) -> bool:
     parts = PurePosixPath(info.filename).parts
     link = (info.external_attr >> 16) & 0o170000 == 0o120000
-    plain = info.filename and "\\" not in info.filename and ":" not in parts[0]
+    plain = parts and "\\" not in info.filename and ":" not in parts[0]
     return bool(plain and not link and not info.is_dir() and not info.filename.startswith("/") and ".." not in parts)
 
 
@@ -213,6 +224,8 @@ def _write(
             continue
         if digest.hexdigest() != checksums[info.filename]:
             damaged.append(info.filename)
+        elif info.filename.startswith(f"{CONFIG}/") and info.external_attr >> 16 & 0o100:
+            (directory / info.filename).chmod(0o755)
     if damaged:
         told = ", ".join(damaged[:5]) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
         raise ArchiveError(f"{path}: the checksum differs for {told}; {_AGAIN}")
@@ -221,5 +234,4 @@ def _write(
 def _set_order(directory: Path, order: tuple[str, ...]) -> None:
     # Which manifest of a lease is the newest is told by the times of the files.
     for position, name in enumerate(order):
-        if (file := directory / name).is_file():
-            os.utime(file, (position + 1.0, position + 1.0))
+        os.utime(directory / name, (position + 1.0, position + 1.0))

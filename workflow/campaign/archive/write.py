@@ -32,10 +32,14 @@ from campaign.archive.layout import (
     part_of,
     readme,
 )
+from campaign.archive.programs import LIMIT_MIB, Programs, programs_of
 from campaign.archive.read import Opened, unpack
 from campaign.archive.zip_file import Content, pack
 from campaign.config.published_file import is_set
 from campaign.config.resolve import Campaign, systems_of
+from campaign.config.workload_inputs import Inputs
+from campaign.credentials import find_in
+from campaign.documents.record import CAMPAIGN_SCHEMA as AS_USED
 from campaign.documents.record import Store
 from campaign.documents.superseded import put_aside
 from campaign.errors import ArchiveError
@@ -46,13 +50,15 @@ from campaign.tables.collect import collect, gather
 @dataclass(frozen=True)
 class Written:
     """What became of an archive. kept: members of the archive that was there before which the results do not have;
-    superseded: records of it that the results have otherwise."""
+    superseded: records of it that the results have otherwise; secrets: where something looks like one."""
 
     path: Path
     members: int
     records: int
     kept: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
+    programs: Programs = field(default_factory=Programs)
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,25 +68,33 @@ class Wishes:
     license: str | None = None
     creator: str | None = None
     telemetry: bool = True
+    inputs_mib: float = LIMIT_MIB
+    """Size of the largest program or input file that is packed; 0: none is."""
 
 
 def write_archive(
-    campaign: Campaign, results: Path, out: Path, where: str | None = None, wishes: Wishes | None = None
+    campaign: Campaign,
+    results: Path,
+    out: Path,
+    where: str | None = None,
+    wishes: Wishes | None = None,
+    inputs: Inputs | None = None,
 ) -> Written:
     """Pack a campaign's results. The same results give the same bytes, by the same version of this program and of zlib.
 
-    Where `out` is an archive of the campaign, what it has and the results do not is kept. Raises ArchiveError when there are no
-    records, when `out` is something else or cannot be written; it is then as it was before.
+    inputs: where input files are now. Where `out` is an archive of the campaign, what it has and the results do not is kept.
+    Raises ArchiveError when there are no records, when `out` is something else or cannot be written; it is then as it was before.
     """
     wishes = wishes or Wishes()
     with ExitStack() as stack:
         members = parts_of(results, () if wishes.telemetry else ("telemetry",))
         kept: tuple[str, ...] = ()
         superseded: tuple[str, ...] = ()
-        before = Index(campaign.name)
+        before, roots = Index(campaign.name), [results]
         if out.exists():
             old = _earlier(out, campaign, Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-"))))
             before = old.index
+            roots.append(old.directory)
             kept, superseded = _keep(members, old)
         if not any(name.startswith("records/") for name in members):
             raise ArchiveError(f"{results}: there are no records to archive; run the campaign first")
@@ -94,8 +108,8 @@ def write_archive(
             before.creator if wishes.creator is None else wishes.creator,
             order=manifests_by_age(members),
         )
-        written = pack_crate(campaign, members, out, index)
-        return Written(out, len(written), sum(name.startswith("records/") for name in written), kept, superseded)
+        packed = pack_crate(campaign, members, out, index, roots, wishes.inputs_mib, inputs)
+        return replace(packed, kept=kept, superseded=superseded)
 
 
 def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]:
@@ -188,18 +202,32 @@ def _digest(source: Content) -> str:
     return hashlib.sha256(source if isinstance(source, bytes) else source.read_bytes()).hexdigest()
 
 
-def pack_crate(campaign: Campaign, members: Mapping[str, Content], out: Path, index: Index) -> dict[str, FileFacts]:
-    """Write an archive of these parts, with everything beside them; ArchiveError when it would not be a sound crate."""
+def pack_crate(
+    campaign: Campaign,
+    members: Mapping[str, Content],
+    out: Path,
+    index: Index,
+    roots: Sequence[Path],
+    inputs_mib: float = LIMIT_MIB,
+    inputs: Inputs | None = None,
+) -> Written:
+    """Write an archive of these parts, with everything beside them; ArchiveError when it would not be a sound crate.
+
+    roots: directories that archives were unpacked to, which may have the programs; inputs_mib: as in `Wishes`; inputs: as
+    in `write_archive`.
+    """
     ordered = {
         name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(part_of(name) or "plan"), name))
     }
-    told = _Told()
+    told, own = _Told(), beside(campaign)
+    programs = programs_of(campaign.inputs, inputs or {}, roots, {*own, *ordered}, inputs_mib)
 
     def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
         described = Described(
             campaign.name, campaign.file.title, campaign.file.question, campaign.system_names, __version__, index.license,
             index.creator,
             {name: tuple(sorted(versions)) for name, versions in told.software.items()},
+            programs.of,
         )  # fmt: skip
         document = crate_document(
             described, dict(written), [told.action(lease) for lease in sorted({*told.runs, *told.names})]
@@ -211,14 +239,19 @@ def pack_crate(campaign: Campaign, members: Mapping[str, Content], out: Path, in
         sums = {name: facts.sha256 for name, facts in written.items()}
         yield INDEX, dumped(replace(index, made_by=f"composable-campaign {__version__}", sha256=sums).document())
 
-    return pack(out, {**beside(campaign, ordered), **ordered}, last, told.see)
+    parts = sorted({part_of(name) for name in ordered} | {CONFIG, "workflow"})
+    predicted = [name for name, workload in campaign.workloads.items() if workload.predicts]
+    words = readme(campaign.name, campaign.file.title, parts, predicted, programs.packed, programs.left_out)
+    written = pack(out, {README: words, **own, **programs.packed, **ordered}, last, told.see)
+    records = sum(name.startswith("records/") for name in written)
+    return Written(out, len(written), records, programs=programs, secrets=tuple(told.secrets))
 
 
-def beside(campaign: Campaign, members: Mapping[str, Content]) -> dict[str, bytes]:
-    """What stands beside the parts: the campaign as used, as JSON and as YAML, the workflow, and how to read it all."""
+def beside(campaign: Campaign) -> dict[str, bytes]:
+    """What stands beside the parts: the campaign as used, as JSON and as YAML, and the workflow."""
     document = campaign.document()
     own, names = _own_references(campaign)
-    found = {
+    return {
         CAMPAIGN: dumped(document),
         f"{CONFIG}/campaign.yaml": _yaml({**document["campaign"], "references": names}),
         **own,
@@ -227,9 +260,6 @@ def beside(campaign: Campaign, members: Mapping[str, Content]) -> dict[str, byte
         SNAKEFILE: (ROOT / SNAKEFILE).read_bytes(),
         **{f"workflow/rules/{path.name}": path.read_bytes() for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))},
     }  # fmt: skip
-    parts = sorted({part_of(name) for name in members} | {CONFIG, "workflow"})
-    predicted = [name for name, workload in campaign.workloads.items() if workload.predicts]
-    return {README: readme(campaign.name, campaign.file.title, parts, predicted), **found}
 
 
 def _own_references(campaign: Campaign) -> tuple[dict[str, bytes], list[str]]:
@@ -254,9 +284,12 @@ class _Told:
     names: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     software: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    secrets: list[str] = field(default_factory=list)
 
     def see(self, name: str, content: bytes) -> None:
         part = part_of(name)
+        if name == CAMPAIGN:
+            self._look(name, json.loads(content))
         if part not in ("records", "leases", "links", "manifests", "shared"):
             return
         try:
@@ -269,6 +302,8 @@ class _Told:
 
     def _take(self, part: str, name: str, document: Mapping[str, Any]) -> None:
         if part == "shared":
+            if document.get("schema_version") != AS_USED:  # what it says stands in the campaign's document, too
+                self._look(name, document)
             for package, version in (document.get("packages") or {}).items():
                 self.software[str(package)].add(str(version))
         elif part == "manifests":
@@ -277,12 +312,16 @@ class _Told:
             lease = document["lease_id"]
             self.of_lease[lease].append(name)
             if part == "records":
+                self._look(name, document.get("failure"))
                 wanted = ("started", "ended", "implied_by")
                 self.runs[lease].append(
                     {**{key: document.get(key) for key in wanted}, "workload": document["cell"]["workload"]}
                 )
             elif part == "leases":
                 self.names[lease] = document.get("lease") or lease
+
+    def _look(self, name: str, document: object) -> None:
+        self.secrets += [f"{name}: {what} at {'.'.join(map(str, place))}" for place, what in find_in(document)]
 
     def action(self, lease: str) -> Action:
         name = self.names.get(lease, lease)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from campaign.archive.layout import FileFacts, facts
+from campaign.archive.layout import CONFIG, FileFacts, facts
 from campaign.errors import ArchiveError
 from campaign.files import acquire_lock, sync_directory
 
@@ -36,7 +36,7 @@ def pack(
                 content = source if isinstance(source, bytes) else source.read_bytes()
                 seen(name, content)
                 written[name] = facts(content)
-                add(archive, name, content)
+                add(archive, name, content, executable=_is_program(name, source))
             for name, content in last(written):
                 written[name] = facts(content)
                 add(archive, name, content)
@@ -48,11 +48,15 @@ def pack(
     return written
 
 
-def add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _is_program(name: str, source: Content) -> bool:
+    return name.startswith(f"{CONFIG}/") and isinstance(source, Path) and bool(source.stat().st_mode & 0o100)
+
+
+def add(archive: zipfile.ZipFile, name: str, content: bytes, *, executable: bool = False) -> None:
     """Add one member without the time of day."""
     info = zipfile.ZipInfo(name, _NO_TIME)
     info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o644 << 16
+    info.external_attr = (0o755 if executable else 0o644) << 16
     archive.writestr(info, content)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import click
 
 from campaign import archive as archives
-from campaign.cli.options import PATH, campaign_argument, output_option, results_option
+from campaign.archive.programs import is_program
+from campaign.cli.options import PATH, output_option, source_options
+from campaign.cli.terminal import warn
 from campaign.config.resolve import load_campaign
 from campaign.paths import Results
 
@@ -35,11 +38,17 @@ def archive() -> None:
 
 
 @archive.command()
-@campaign_argument
+@source_options(changes=True)
 @click.option("--where", metavar="EXPRESSION", help="Cells that the archive's report shows. All records are packed.")
-@results_option
 @output_option("The archive. Default: <campaign>.zip in the results directory.")
 @click.option("--no-telemetry", is_flag=True, help="Leave out telemetry/, often the largest part.")
+@click.option(
+    "--inputs-mib",
+    type=click.FloatRange(0),
+    default=archives.LIMIT_MIB,
+    metavar="MIB",
+    help="Pack programs and input files of workloads up to this size each. 0: none.",
+)
 @click.option(
     "--license", metavar="SPDX|URL", help="Licence of the measurements, such as CC-BY-4.0. Default: not stated."
 )
@@ -49,15 +58,17 @@ def pack(
 ) -> None:
     """Pack the configuration as used, plan, records, telemetry, tables and leases into one file with checksums.
 
-    If the file is an archive of the same campaign, its records that the results lack are kept.
+    Programs and input files of workloads are packed as they were measured; those with what looks like a secret are left out.
+    Anything else that looks like one is listed. If the file is an archive of the same campaign, its records that the results lack
+    are kept.
     """
-    loaded = load_campaign(campaign)
+    loaded = load_campaign(campaign, results=results)
     paths = Results(results, loaded.name)
     out = output or paths.root / f"{loaded.name}.zip"
     asked = archives.Wishes(**wishes, telemetry=not no_telemetry)
     used = archives.as_planned(loaded, paths.directory)
-    written = archives.write_archive(used, paths.directory, out, where, asked)
-    click.echo(f"{written.path}: {written.members} files, {written.records} records")
+    written = archives.write_archive(used, paths.directory, out, where, asked, loaded.inputs)
+    _show(written)
     if written.kept:
         click.echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")
     if written.superseded:
@@ -82,7 +93,7 @@ def merge(out: Path, parts: tuple[Path, ...], on_conflict: Any) -> None:
     The archives may differ in configurations, axis values, workloads, exclusions and repetitions.
     """
     merged = archives.merge(out, parts, on_conflict)
-    click.echo(f"{merged.path}: {merged.members} files, {merged.records} records")
+    _show(merged.written)
     if merged.taken:
         click.echo(f"the archives differ in {', '.join(merged.taken)}; the values of {parts[0]} are used")
     for old, new in merged.renamed.items():
@@ -94,6 +105,19 @@ def merge(out: Path, parts: tuple[Path, ...], on_conflict: Any) -> None:
         )
     if not merged.plan:
         click.echo("the archives have different plans; the merged archive has none")
+
+
+def _show(written: archives.Written) -> None:
+    click.echo(f"{written.path}: {written.members} files, {written.records} records")
+    if written.programs.packed:
+        click.echo(f"programs and input files: {', '.join(written.programs.packed)}")
+    for left_out in written.programs.left_out:
+        click.echo(f"left out: {left_out}")
+    warn([f"looks like a secret: {each}" for each in written.secrets[:_SHOWN]])
+    if len(written.secrets) > _SHOWN:
+        warn([f"{len(written.secrets) - _SHOWN} more look like secrets"])
+    if written.secrets:
+        warn([f"do not give {written.path} away before you know that they are none, or are no longer valid"])
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -115,7 +139,7 @@ def verify(file: Path) -> None:
     records = sum(name.startswith("records/") for name in index.sha256)
     made = f", by {index.made_by}" if index.made_by else ""
     click.echo(
-        f"{file}: intact; {index.schema}, campaign {index.campaign}, {len(index.sha256)} files, {records} records{made}"
+        f"{file}: intact; {index.schema_version}, campaign {index.campaign}, {len(index.sha256)} files, {records} records{made}"
     )
 
 
@@ -129,5 +153,9 @@ def verify(file: Path) -> None:
 )
 def extract(file: Path, into: Path) -> None:
     """Extract an archive into a results directory, where the campaign can be reported and continued."""
-    directory = archives.extract(file, into)
-    click.echo(f"{directory}\ncampaign report {directory / 'config' / 'campaign.yaml'} --results {into}")
+    archive = archives.extract(file, into)
+    where = ["--where", archive.where] if archive.where else []
+    report = ["campaign", "report", f"{archive.directory / 'config' / 'campaign.yaml'}", "--results", f"{into}", *where]
+    click.echo(f"{archive.directory}\n{shlex.join(report)}")
+    if programs := [name for name in archive.index.sha256 if is_program(name)]:
+        click.echo(f"'campaign run' would start programs of this archive; read them first: {_some(tuple(programs))}")

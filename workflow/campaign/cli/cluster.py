@@ -11,11 +11,11 @@ import click
 
 from campaign.cli.options import PATH, format_option
 from campaign.cli.practice_cluster import default_directory
+from campaign.emulators.slurm import cluster as clusters
+from campaign.emulators.slurm import daemons
+from campaign.emulators.slurm.cluster_directory import granted, on_demand
 from campaign.errors import ConfigError
 from campaign.launch.emulation.cluster_spec import Cluster, find_from_environment
-from campaign.testbed.slurm import cluster as clusters
-from campaign.testbed.slurm import daemons
-from campaign.testbed.slurm.cluster_directory import granted, on_demand
 
 if TYPE_CHECKING:
     from campaign.config.system_file import SystemFile
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _directory_option = click.option(
     "--directory",
     type=PATH,
-    help=f"The cluster's directory. Default: that of SLURM_CONF where this is a cluster's, else {default_directory()}.",
+    help="The cluster's directory. Default: that of SLURM_CONF where this is a cluster's, else $TMPDIR/campaign-cluster-$UID.",
 )
 
 
@@ -46,7 +46,7 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 
     This takes about ten seconds. All files are in one directory, of which 'campaign cluster down' keeps only the logs.
     """
-    from campaign.testbed.slurm.spec_from_system import cluster_of
+    from campaign.emulators.slurm.spec_from_system import cluster_of
 
     spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
     started = clusters.up(directory or default_directory(), spec, click.echo)
@@ -67,7 +67,8 @@ def down(directory: Path | None) -> None:
     """Stop the cluster and its jobs, and remove everything except its logs."""
     where = _where(directory)
     composed = on_demand(where)
-    if clusters.down(where):
+    # One that is named, here or by SLURM_CONF, is meant.
+    if clusters.down(where, anybodys=directory is not None or where != default_directory()):
         click.echo(f"{where}: down; its logs are in {where / 'log'}")
     else:
         click.echo(f"{where}: no cluster is running here")

@@ -1,9 +1,9 @@
-"""`campaign compare`: one campaign against another, or against published claims."""
+"""`campaign compare` and `campaign published`: one campaign against another, or campaigns against published claims."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,16 @@ import click
 from campaign import wording
 from campaign.archive.open_results import tables_from
 from campaign.cli.options import ERROR_CODE, format_option, output_option, results_option
-from campaign.cli.terminal import show, show_rows, table_of
+from campaign.cli.terminal import say, show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import read_yaml
 from campaign.errors import ConfigError, nearest
 from campaign.insight import compare as comparing
 from campaign.insight.compare.comparison import Comparison
-from campaign.insight.published import NOT_HERE
-from campaign.insight.published.claims import held_against
+from campaign.insight.published import INPUT, NOT_HERE
+from campaign.insight.published.claims import held_against, with_claims
+from campaign.insight.published.judgement import nearness, off, score
 from campaign.report.compare_page import by_change, claims_page, compare_page, findings
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
@@ -29,6 +30,7 @@ from campaign.report.sections.published import OTHER, became, verdict_of
 from campaign.statistics.verdict import p_value
 from campaign.tables.io import Tables
 
+_NEAR = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
 _SHOWN = 20  # changes, and what breaks a rule, on the terminal
 
 
@@ -236,3 +238,81 @@ def _show_claims(said: Mapping[str, Any]) -> None:
     if rest := len(claims) - len(measured):
         were = "was" if rest == 1 else "were"
         click.echo(f"{wording.plural(rest, 'claim')} {were} not {done} here (the page, --output, says why)")
+
+
+@click.command()
+@click.argument("sources", metavar="CAMPAIGN...", nargs=-1, required=True)
+@results_option
+@output_option("Also write a page (HTML).", dir_okay=False)
+@format_option("table", "json")
+def published(sources: tuple[str, ...], results: Path, output: Path | None, style: str) -> None:
+    """Show campaigns beside the published claims of their `references`, and how many of these claims they reach.
+
+    CAMPAIGN is a campaign file, an archive, or a results directory. A claim that depends on what the document leaves open has a
+    row for each way. Claims that a campaign takes as given are inputs and have no verdict.
+
+    \b
+    campaign published falcon.zip faster.zip --output published.html
+    """
+    said = _held_claims(sources, results)
+    claims = [claim for each in said for claim in each["claims"]]
+    if output:
+        documents = {document["name"]: document for each in said for document in each["documents"]}
+        together = {"documents": list(documents.values()), "claims": claims}
+        write_report(output, claims_page("Campaigns", together, str(score(claims))))
+        click.echo(output, err=True)
+    if style == "json":
+        scored = [{**claim, "near": nearness(claim)} for claim in claims]
+        click.echo(json.dumps({"claims": scored, "score": str(score(claims))}, indent=1, ensure_ascii=False))
+        return
+    for each in said:
+        show(table_of(each["name"], list(_claim_rows(each["claims"]))), most=None)
+        for claim in each["claims"]:
+            if nearness(claim) == "off" and claim["if_predicted"]:
+                say(f"{claim['id']}: {claim['if_predicted']}")
+        say(f"{each['name']}: {score(each['claims'])}", style="bold")
+    if rest := sum(claim["verdict"] == NOT_HERE for claim in claims):
+        say(f"{wording.plural(rest, 'claim')} not reached (the page, --output, says why)")
+    if len(said) > 1:
+        say(f"All campaigns: {score(claims)}", style="bold")
+
+
+def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
+    """The claims of each source, beside its tables. ConfigError: it refers to none."""
+    said = []
+    for source in sources:
+        tables = tables_from(Path(source), results)
+        held = with_claims(tables).get("published")
+        if not held:
+            raise ConfigError(
+                f"{source}: the campaign names no `references`; add the claims that it is to be held against"
+            )
+        said.append({"name": tables.name, **held})
+    return said
+
+
+def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """A row for each claim, and below it one for each way in which it may have been made."""
+    for claim in claims:
+        if claim["verdict"] == NOT_HERE:
+            continue
+        several = len(claim.get("cases", ())) > 1
+        yield {
+            "claim": claim["says"],
+            "published": claim["published"] or "a direction",
+            "here": claim["reason"] if claim["verdict"] == INPUT else "" if several else claim["here"],
+            "verdict": claim["verdict"],
+            "range": " ".join(filter(None, (_NEAR[nearness(claim)], "" if several else _off_by(claim)))),
+        }
+        for case in claim["cases"] if several else ():
+            yield {
+                "claim": f"  {case['words']}" + ("" if case["stated"] else " (does not count)"),
+                "published": "",
+                "here": case["here"],
+                "verdict": case["verdict"],
+                "range": off(case),
+            }
+
+
+def _off_by(claim: Mapping[str, Any]) -> str:
+    return ", ".join(filter(None, map(off, claim.get("cases", ()))))

@@ -1,9 +1,9 @@
-"""`campaign compose`, `release`, `inventory` and `verify`: compositions by hand."""
+"""`campaign systems`, `inventory`, `compose`, `release` and `verify`: what a site has, and compositions by hand."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -15,10 +15,14 @@ from campaign.cli.options import (
     format_option,
     name_option,
     results_option,
+    source_options,
 )
-from campaign.cli.terminal import Table, say, show, show_json
-from campaign.errors import ConfigError
-from campaign.fabrics.hardware import Device
+from campaign.cli.source import located
+from campaign.cli.terminal import TextTable, say, show, show_json, table_of
+from campaign.config.load import config_directories, validate
+from campaign.config.system_file import SystemFile
+from campaign.config.yaml_file import read_yaml
+from campaign.errors import CampaignError, ConfigError
 from campaign.lease import manual
 from campaign.paths import Results
 from campaign.run import check_results
@@ -28,20 +32,60 @@ _SHOWN = 20
 
 
 @click.command()
+@campaign_argument
+@format_option("table", "json")
+def systems(campaign: Path, style: str) -> None:
+    """List the systems that a campaign can name: those in systems/ beside CAMPAIGN, above it, and in the package."""
+    rows: list[dict[str, object]] = []
+    for directory in config_directories(campaign):
+        for path in sorted((directory / "systems").glob("*.yaml")):
+            if all(row["system"] != path.stem for row in rows):
+                rows.append(_system_row(path))
+    if style == "json":
+        show_json(rows)
+    else:
+        show(replace(table_of("Systems", rows), spare=("description",)), most=None)
+
+
+def _system_row(path: Path) -> dict[str, object]:
+    file = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    try:
+        system = validate(read_yaml(path), SystemFile, path.stem)
+    except CampaignError as error:
+        message = str(error).partition("\n")[0]
+        return {
+            "system": path.stem,
+            "fabric": "invalid",
+            "hosts": "",
+            "devices": "",
+            "description": message,
+            "file": str(path),
+        }
+    own = sum(device.count * len(group.names()) for group in system.hosts for device in group.devices)
+    pooled = sum(entry.count for entry in system.pool if entry.kind == "gpu")
+    return {
+        "system": system.name, "fabric": str(system.fabric["kind"]), "hosts": sum(len(group.names()) for group in system.hosts),
+        "devices": f"{own} + {pooled} pooled" if pooled else str(own), "description": system.description, "file": file,
+    }  # fmt: skip
+
+
+@click.command()
 @click.argument("configuration")
+@source_options(changes=True)
 @campaign_option
-@results_option
 @click.option(
     "--hosts", metavar="HOST,HOST..", default="", show_default=False, help="Only on these hosts. Default: any that fit."
 )
 @name_option
 @dry_run_option("Print the exact requests to the fabric, and send none that changes anything.")
-def compose(configuration: str, campaign: Path, results: Path, hosts: str, name: str | None, dry_run: bool) -> None:
-    """Compose one CONFIGURATION by hand and keep it until 'campaign release'.
+def compose(
+    configuration: str, campaign: Path, option: Path | None, results: Path, hosts: str, name: str | None, dry_run: bool
+) -> None:
+    """Compose one CONFIGURATION of CAMPAIGN by hand and keep it until 'campaign release'.
 
     A campaign waits for devices that are kept so.
     """
-    asked = campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
+    asked = option or campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
     if dry_run:
         click.echo(printable("\n".join(manual.rehearse(*asked))))
         return
@@ -51,7 +95,7 @@ def compose(configuration: str, campaign: Path, results: Path, hosts: str, name:
         for host in lease["obtained"]["hosts"]
         for device in (*host["devices"], *host["storage"])
     ]
-    show(Table(lease["lease_id"], ["host", "device", "model", "where"], rows))
+    show(TextTable(lease["lease_id"], ["host", "device", "model", "where"], rows))
     times = lease["times"]
     say(f"composed in {times['ready_s'] - times['requested_s']:.2f} s, {lease['operations']} operations")
     for mismatch in lease["mismatches"]:
@@ -60,19 +104,31 @@ def compose(configuration: str, campaign: Path, results: Path, hosts: str, name:
 
 @click.command()
 @click.argument("configuration", required=False)
+@source_options(changes=True)
 @campaign_option
-@results_option
 @click.option(
     "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
 )
 @dry_run_option("With --orphans: only list them.")
 @name_option
 def release(
-    configuration: str | None, campaign: Path, results: Path, orphans: bool, dry_run: bool, name: str | None
+    configuration: str | None,
+    campaign: Path,
+    option: Path | None,
+    results: Path,
+    orphans: bool,
+    dry_run: bool,
+    name: str | None,
 ) -> None:
-    """Release a CONFIGURATION that 'campaign compose' keeps, or what dead processes left (--orphans)."""
-    if orphans == (configuration is not None):
-        raise ConfigError("give either a configuration or --orphans")
+    """Release a CONFIGURATION of CAMPAIGN that 'campaign compose' keeps, or what dead processes left.
+
+    The latter is 'campaign release --orphans CAMPAIGN'.
+    """
+    campaign = option or campaign
+    if orphans and configuration is not None:
+        campaign, configuration = Path(configuration), None
+    elif not orphans and configuration is None:
+        raise ConfigError("give a configuration, or --orphans")
     if configuration is not None:
         click.echo(printable(manual.release(campaign, results, configuration, name)))
         return
@@ -81,32 +137,29 @@ def release(
 
 
 @click.command()
-@campaign_argument
-@results_option
+@source_options()
 @format_option("table", "json")
 def inventory(campaign: Path, results: Path, style: str) -> None:
-    """Show the system's hosts and devices, and who holds them."""
+    """List the hosts and devices that the fabric of a system shows now, and who holds them.
+
+    CAMPAIGN may also be a system file. 'campaign verify' compares what is held with what was requested.
+    """
     system, capabilities, found = manual.read_inventory(campaign, results)
     if style == "json":
         show_json({"system": system, "capabilities": asdict(capabilities), **asdict(found)})
         return
     hosts = [(h.name, h.cores, h.memory_gib, ", ".join(h.ports), h.holder) for h in found.hosts]
     devices = [
-        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder or _left_by(d))
-        for d in found.devices
+        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder) for d in found.devices
     ]
     columns = ["device", "kind", "model", "where", "attached to", "state", "health", "held by"]
     numbers = ["cores", "memory GiB"]
     show(
-        Table(f"Hosts of {system}", ["host", *numbers, "ports", "held by"], hosts, numbers),
-        Table("Devices", columns, devices),
+        TextTable(f"Hosts of {system}", ["host", *numbers, "ports", "held by"], hosts, numbers),
+        TextTable("Devices", columns, devices),
     )
     checked = "" if capabilities.verified else "UNVERIFIED against a real control plane; "
     say(f"attach: {capabilities.attach_mode}; {checked}{capabilities.note}")
-
-
-def _left_by(device: Device) -> str | None:
-    return f"nobody (since {device.stays})" if device.stays else None
 
 
 _SEEN = {True: "yes", False: "NO", None: "not looked at"}
@@ -117,13 +170,15 @@ _SEEN = {True: "yes", False: "NO", None: "not looked at"}
 @results_option
 @format_option("table", "json")
 def verify(campaign: Path, results: Path, style: str) -> None:
-    """Read back every composition that is held, from the fabric and from the hosts, device by device.
+    """Read back every composition that is held, from the fabric and from the hosts, device by device, and name what is wrong.
 
-    Of the results directory of a campaign, such as results/first: read every record, lease, journal and plan instead. Exits with 1
-    when a device is missing, broken, or not what was requested, or a file is damaged.
+    Of a campaign file or a system file. Of the results directory of a campaign, or of an archive: read every record, lease, journal
+    and plan instead. Exits with 1 when a device is missing, broken, or not what was requested, or a file is damaged.
     """
+    given = campaign
+    campaign, results = located(campaign, results)
     if campaign.is_dir():
-        _verify_results(Results.at(campaign.absolute()))
+        _verify_results(given, Results.at(campaign.absolute()))
         return
     found = manual.verify(campaign, results)
     if style == "json":
@@ -145,19 +200,19 @@ def verify(campaign: Path, results: Path, style: str) -> None:
         title = f"{lease['lease']} ({owner})"
         if not rows:
             say(f"{title}: no device")
-        show(Table(title, columns, rows))
+        show(TextTable(title, columns, rows))
         for mismatch in lease["mismatches"]:
             say(f"differs from the request: {mismatch}")
     if not well:
         sys.exit(1)
 
 
-def _verify_results(results: Results) -> None:
+def _verify_results(given: Path, results: Results) -> None:
     found = list(check_results.problems(results))
     for problem in found[:_SHOWN]:
         click.secho(problem, fg="red", err=True)
     if found:
         more = f", {len(found) - _SHOWN} more are not shown" if len(found) > _SHOWN else ""
-        click.echo(f"{results.directory}: {plural(len(found), 'problem')}{more}", err=True)
+        click.echo(f"{given}: {plural(len(found), 'problem')}{more}", err=True)
         sys.exit(1)
-    say(f"{results.directory}: every record, lease, journal and plan is whole")
+    say(f"{given}: every record, lease, journal and plan is whole")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from campaign.cli.terminal import MANY, Table
-from campaign.documents.lease_cost import LeaseCharge
+from campaign.cli.terminal import MANY, TextTable
+from campaign.documents.lease_plan import LeaseCharge
 from campaign.plan.cost.estimates import Estimate
 from campaign.plan.plan import Plan, PlannedLease
 
@@ -16,7 +16,7 @@ _COLUMNS = (*_ASKED, "composing", "95 %", "expected", "device\nhours", "host\nho
 _SPARE = ("expected", "runs", "95 %", "idle")
 
 
-def cost_table(plan: Plan) -> Table:
+def cost_table(plan: Plan) -> TextTable:
     """A row a lease that is to be measured, or one for all leases of a configuration where there are many; then the total."""
     leases = [(lease, lease.charge) for lease in plan.leases if lease.charge is not None]
     groups: dict[str, list[tuple[PlannedLease, LeaseCharge]]] = {}
@@ -35,7 +35,7 @@ def cost_table(plan: Plan) -> Table:
     kept = [n for n, name in enumerate(_COLUMNS) if by_slurm or name not in _SLURM]
     columns = [_COLUMNS[n] for n in kept]
     title = "Cost: what is held from composing to release"
-    return Table(title, columns, [[row[n] for n in kept] for row in rows], columns[1:], spare=_SPARE)
+    return TextTable(title, columns, [[row[n] for n in kept] for row in rows], columns[1:], spare=_SPARE)
 
 
 def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[object, ...]:
@@ -73,9 +73,9 @@ def _brief(time: Estimate) -> tuple[str, str]:
 
 
 def _limit(minutes: int) -> str:
-    """As sbatch takes it."""
+    """A time limit as sbatch takes it."""
     days, rest = divmod(minutes, 24 * 60)
-    return f"{days}-" * bool(days) + f"{rest // 60:02d}:{rest % 60:02d}:00"
+    return f"{f'{days}-' if days else ''}{rest // 60:02d}:{rest % 60:02d}:00"
 
 
 def _sum(times: Sequence[float | None]) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -13,14 +12,14 @@ import yaml
 
 from campaign import wording
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import FILE, PATH, format_option, output_option, results_option
-from campaign.cli.terminal import show_json, show_rows
+from campaign.cli.options import PATH, Number, format_option, output_option, results_option
+from campaign.cli.terminal import show_json
 from campaign.documents.operation_times import OPERATIONS
+from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve
 from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
 from campaign.lease.campaign_leases import Site
-from campaign.lease.journaled_times import journaled_times
-from campaign.testbed.serve_control_plane import serve
+from campaign.lease.check_site import journaled_times
 from campaign.wording import printable
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
@@ -81,90 +80,61 @@ def _tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
 @click.argument("system")
 @results_option
 @click.option("--release", "releases", is_flag=True, help="Release the listed leases.")
-@click.option("--grace", "grace_s", default=600.0, metavar="SECONDS",
+@click.option("--grace", "grace_s", type=Number(0), default=600.0, metavar="SECONDS",
               help="Skip leases that were active less than this long ago.")  # fmt: skip
-@click.option("--unjournaled", is_flag=True,
-              help="Also release leases of this program without a journal here, e.g. of a lost results directory. "
-                   "Use it only when no other campaign uses the fabric.")  # fmt: skip
+@click.option(
+    "--unjournaled",
+    is_flag=True,
+    help="Also list leases of this program without a journal here, e.g. of a lost results directory.",
+)
+@click.option("--of", "owners", multiple=True, metavar="OWNER",
+              help="With --unjournaled: release those of this owner, who must not be using them. May be repeated.")  # fmt: skip
 @click.option(
     "--force", is_flag=True, help="Detach devices even if a process on their host uses them; that process will fail."
 )
 @format_option("table", "json")
 def reconcile(
-    system: str, results: Path, releases: bool, grace_s: float, unjournaled: bool, force: bool, style: str
+    system: str,
+    results: Path,
+    releases: bool,
+    grace_s: float,
+    unjournaled: bool,
+    owners: tuple[str, ...],
+    force: bool,
+    style: str,
 ) -> None:
     """List what a crash left behind on SYSTEM's fabric, and release it with --release.
 
-    Devices that leases of a running campaign left attached for its next one are detached as well, and attached again by it.
+    Devices that a lease found on a host and took are attached to that host again.
 
     Leases of others are listed and never changed.
     """
-    orphans, foreign, staying = sites.left_behind(
-        _site(system, results), dry_run=not releases, grace_s=grace_s, unjournaled=unjournaled, force=force
+    if owners and not unjournaled:
+        raise ConfigError(f"--of {owners[0]}: names an owner of leases without a journal; add --unjournaled")
+    orphans, foreign, away = sites.left_behind(
+        _site(system, results),
+        dry_run=not releases,
+        grace_s=grace_s,
+        unjournaled=owners if unjournaled else None,
+        force=force,
     )
     if style == "json":
-        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "attached": staying})
+        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": away})
     for orphan in orphans if style == "table" else ():
         held = ", ".join(orphan.devices) or "no device"
         click.echo(
-            printable(f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip())
+            printable(
+                f"{orphan.lease_id} of {orphan.owner}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip()
+            )
         )
-    for line in staying if style == "table" else ():
-        click.echo(printable(f"{'detached' if releases else 'would detach'}, held by nobody: {line}"))
+    for line in away if style == "table" else ():
+        click.echo(printable(f"{'brought back' if releases else 'would bring back'}: {line}"))
     for line in foreign if style == "table" else ():
         click.echo(printable(f"not changed, held by {line}"))
     if not orphans and style == "table":
         click.echo("no lease was left behind")
     if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):
         sys.exit(1)
-
-
-@fabric.command()
-@click.argument("system")
-@results_option
-@output_option("Output file. Default: the terminal.")
-def export(system: str, results: Path, output: Path | None) -> None:
-    """Save the allocation of SYSTEM's fabric to a file, if the fabric supports it."""
-    text = json.dumps(sites.export(_site(system, results)), indent=1, sort_keys=True) + "\n"
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        output.write_text(text)
-        click.echo(output)
-
-
-@fabric.command("import")
-@click.argument("system")
-@click.argument("file", type=FILE)
-@results_option
-def restore(system: str, file: Path, results: Path) -> None:
-    """Restore the allocation in FILE, which 'campaign fabric export' saved. Leases of others are refused."""
-    try:
-        document = json.loads(file.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{file}: not an allocation that was exported: {error}") from error
-    changed = sites.restore(_site(system, results), document)
-    for line in changed or ("nothing had to be changed",):
-        click.echo(printable(line))
-
-
-@fabric.command()
-@click.argument("system")
-@results_option
-@format_option("table", "json")
-def health(system: str, results: Path, style: str) -> None:
-    """Show the state of links, ports and parts of SYSTEM's fabric, if the fabric reports it."""
-    show_rows("Readings", sites.readings(_site(system, results)), style)
-
-
-@fabric.command()
-@click.argument("system")
-@results_option
-@click.option("--after", metavar="CURSOR", help="Only events after this one (first column).")
-@format_option("table", "json")
-def events(system: str, results: Path, after: str | None, style: str) -> None:
-    """Show the event log of SYSTEM's fabric, if it has one."""
-    show_rows("Events", sites.events(_site(system, results), after), style)
 
 
 @fabric.command()
@@ -194,7 +164,13 @@ def times(system: str, results: Path, output: Path | None) -> None:
 @fabric.command()
 @click.argument("kind")
 @click.option("--directory", type=PATH, help="Directory for its files. Default: campaign-emulator-KIND.")
-@click.option("--port", default=0, show_default=False, help="Port on loopback. Default: any that is free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=False,
+    help="Port on loopback. Default: any that is free.",
+)
 @click.option("--host", "hosts", default="host[1-4]", help="Hosts, as in a system file.")
 @click.option("--device", "devices", multiple=True, metavar="KIND:MODEL:COUNT",
               help="Pooled devices; may be repeated. Default: gpu:cpu-rank:14 and nvme:nvme-4tb:2.")  # fmt: skip
@@ -216,4 +192,5 @@ def emulate(
 
     It is an HTTP server with the vendor's composition semantics and no hardware. It writes a system file for itself.
     """
-    serve(kind, directory or Path(f"campaign-emulator-{kind}"), port, hosts, devices, faults, options, click.echo)
+    directory = directory or Path(f"campaign-emulator-{kind}")
+    serve(ControlPlaneEmulation(kind, directory, port, hosts, devices, faults, options), click.echo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import click
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import CONFIG, ROOT
 
+PROFILES = ("local", "slurm")
 _SNAKEFILE = """\
 # The workflow of the installed package composable-campaign, used as a module. Rules of your own can follow.
 from campaign.paths import SNAKEFILE
@@ -26,8 +28,9 @@ use rule * from composable_campaign
 _NEXT = """
 Next, in {directory}:
   campaign plan                    show what would be measured
-  snakemake --profile local        measure it on this machine and write results/first/report.html
-  snakemake --profile slurm        the same in Slurm allocations; first set account and partition in slurm/values.yaml
+  campaign run                     measure it on this machine and write results/first/report.html
+  snakemake --profile local        the same
+  snakemake --profile slurm        the same in Slurm allocations; first set account and partition in profiles/slurm/values.yaml
 
 config/README.md of the package and docs/ explain every key of the files in config/."""
 
@@ -40,7 +43,7 @@ def init(directory: Path) -> None:
     The campaign runs in seconds on any machine. No file that exists is changed.
     """
     files = project_files()
-    if present := [name for name in files if (directory / name).exists()]:
+    if present := [name for name in (*files, *PROFILES) if os.path.lexists(directory / name)]:
         raise ConfigError(
             f"{directory}: {', '.join(present)} exist already; choose another directory, or move them away"
         )
@@ -48,6 +51,9 @@ def init(directory: Path) -> None:
         for name, content in files.items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_bytes(content)
+        # `--profile` looks for a directory of this name, `--workflow-profile` below profiles/.
+        for name in PROFILES:
+            (directory / name).symlink_to(f"profiles/{name}")
     except OSError as error:
         raise unwritable(error, directory) from error
     for name in files:
@@ -58,7 +64,7 @@ def init(directory: Path) -> None:
 def project_files() -> dict[str, bytes]:
     """Content of every file of a new project, by its path."""
     starter = CONFIG / "starter"
-    profiles = [path for room in ("local", "slurm", "profiles") for path in sorted((ROOT / room).rglob("*.yaml"))]
+    profiles = sorted((ROOT / "profiles").rglob("*.yaml"))
     return {
         "workflow/Snakefile": _SNAKEFILE.encode(),
         **{f"config/{path.relative_to(starter)}": path.read_bytes() for path in sorted(starter.rglob("*.yaml"))},

@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import MutableMapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,47 +15,66 @@ import click
 from campaign import __version__
 from campaign.cli.options import ERROR_CODE
 from campaign.cli.practice_cluster import use_practice_cluster
+from campaign.cli.source import as_given
 from campaign.errors import CampaignError, unwritable
+from campaign.files import share_like
 from campaign.wording import printable
 
-_COMMANDS = {
-    "archive": ("archive", "Pack a campaign into one file; verify, merge and extract such archives."),
-    "cluster": ("cluster", "A local practice cluster: Slurm on emulated hosts of this machine."),
-    "collect": ("report", "Write the tables of a planned campaign from its records."),
-    "compare": ("compare", "Compare campaign B with campaign A, or a campaign with published claims."),
-    "compose": ("compose", "Compose one CONFIGURATION by hand and keep it until 'campaign release'."),
-    "fabric": ("fabric", "Check a site's fabric, release what a crash left behind, or start an emulated fabric."),
-    "figures": ("figures", "Draw the figures of a campaign, an archive, or a results directory."),
-    "import": ("import_logs", "Make records from logs that were written without this program."),
-    "init": ("init", "Make a directory a project: a campaign to change, Snakemake profiles, and a Snakefile."),
-    "inventory": ("compose", "Show the system's hosts and devices, and who holds them."),
-    "measure": ("measure", "Measure the runs of one lease that have no record."),
-    "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
-    "published": ("published", "Show campaigns beside published claims, and how many of these they reach."),
-    "recommend": ("recommend", "Recommend what to build, from measured cells and model predictions."),
-    "redo": ("run", "Move the records that match aside, so that 'campaign run' measures their runs again."),
-    "release": ("compose", "Release a composition that is kept, or what dead processes left (--orphans)."),
-    "report": ("report", "Write the report as one HTML page."),
-    "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
-    "serve": ("serve", "Show the results of all campaigns in a browser."),
-    "sql": ("sql", "Run one query over the tables runs, cells, leases, links and telemetry."),
-    "status": ("status", "Show what is done, what is running, and what failed so far."),
-    "summary": ("report", "Show on one screen what was measured and found."),
-    "validate": ("validate", "Check a campaign file and everything it names, or a system or workload file alone."),
-    "verify": ("compose", "Read back every composition that is held, device by device."),
-    "workload": (
-        "workload",
-        "List and show workloads, run one once on this machine, trace it for replays, or read a saved log.",
-    ),
+GROUPS = {
+    "Start": {
+        "init": ("init", "Make a directory a project: a campaign to change, Snakemake profiles, and a Snakefile."),
+        "systems": ("compose", "List the systems that a campaign can name."),
+        "workload": ("workload", "List and show workloads, try one, trace it for replays, or read a saved log."),
+        "validate": ("validate", "Check the text of a campaign, system, workload or claims file."),
+    },
+    "Plan and run": {
+        "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
+        "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
+        "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
+        "logs": ("logs", "Show why runs failed or are missing, where their logs are, and the last lines."),
+        "redo": ("run", "Move the records that match aside, so that 'campaign run' measures their runs again."),
+        "remove": ("run", "Delete the results of a campaign."),
+    },
+    "Look at results": {
+        "summary": ("report", "Show the findings of a campaign on one screen: what was measured, and what to build."),
+        "report": ("report", "Write the report as one HTML page."),
+        "sql": ("sql", "Run one query over the tables runs, cells, leases, links and telemetry."),
+        "serve": ("serve", "Show the results of all campaigns in a browser."),
+    },
+    "Answer questions": {
+        "recommend": ("recommend", "Recommend what to build, from measured cells and model predictions."),
+        "compare": ("compare", "Compare campaign B with campaign A, or a campaign with published claims."),
+        "published": ("compare", "Show campaigns beside published claims, and how many of these they reach."),
+    },
+    "Publish and share": {
+        "figures": ("report", "Draw the figures of a campaign, for a page or for a paper."),
+        "archive": ("archive", "Pack a campaign into one file; verify, merge and extract such archives."),
+        "import": ("import_logs", "Make records from logs that were written without this program."),
+    },
+    "Your site": {
+        "inventory": ("compose", "List the hosts and devices that a system's fabric shows now, and who holds them."),
+        "compose": ("compose", "Compose one CONFIGURATION by hand and keep it until 'campaign release'."),
+        "release": ("compose", "Release a composition that is kept, or what dead processes left (--orphans)."),
+        "verify": ("compose", "Read back held devices, or the files of a results directory, and name what is wrong."),
+        "fabric": ("fabric", "Check a site's fabric, release what a crash left behind, or start an emulated fabric."),
+        "cluster": ("cluster", "A local practice cluster: Slurm on emulated hosts of this machine."),
+    },
+    "Stages, which the rules of the workflow call": {
+        "ask": ("plan", "Choose the leases of the next round of a question."),
+        "measure": ("measure", "Measure the runs of one lease that have no record."),
+        "measured": ("measure", "Say what the leases of a plan came to, and end what is left of them."),
+        "collect": ("report", "Write the tables of a planned campaign from its records."),
+    },
 }
 """Module of each command in this package, and what the command does."""
+_COMMANDS = {name: of for group in GROUPS.values() for name, of in group.items()}
 
 
 class _Commands(click.Group):
     """Loads a command when it is used, and reports a CampaignError as one message without a traceback."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return list(_COMMANDS)
 
     def get_command(self, context: click.Context | None, name: str) -> click.Command | None:
         if name not in _COMMANDS:
@@ -69,8 +89,10 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
+        widest = max(map(len, _COMMANDS))
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(widest), words) for name, (_, words) in commands.items()])
 
     @property
     def commands(self) -> MutableMapping[str, click.Command]:
@@ -83,6 +105,7 @@ class _Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
         use_practice_cluster()
         try:
+            share_like(Path.cwd())
             return super().invoke(context)
         except CampaignError as error:
             problem = error
@@ -90,7 +113,7 @@ class _Commands(click.Group):
             if error.errno == errno.EPIPE:
                 raise  # whoever reads the output has seen enough; click ends quietly
             problem = unwritable(error, "a file")
-        click.secho(f"error: {printable(str(problem))}", err=True, fg="red")
+        click.secho(f"error: {as_given(printable(str(problem)))}", err=True, fg="red")
         context.exit(context.meta.get(ERROR_CODE, 1))
 
 
@@ -102,7 +125,8 @@ class _Commands(click.Group):
 def main() -> None:
     """Characterization campaigns on composable infrastructure.
 
-    CAMPAIGN is a campaign file. Default: config/campaign.yaml. Start with 'campaign plan', which changes nothing.
+    CAMPAIGN is a campaign file, the results directory of a campaign, or an archive. Default: config/campaign.yaml. Start with
+    'campaign init' and 'campaign plan'; the latter changes nothing.
     """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import click
 import yaml
 
+from campaign.cli.source import located
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError
 
@@ -17,11 +19,31 @@ Command = Callable[..., Any]
 ERROR_CODE = "campaign.error_code"
 """Key of click's `meta` under which a command says the exit code of an error, where that is not 1."""
 CAMPAIGN_FILE = Path("config/campaign.yaml")
-PATH = click.Path(path_type=Path)
+
+
+class Number(click.FloatRange):
+    """A finite number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, param, context)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a number of this kind.", param, context)
+
+
+class _Path(click.Path):
+    """A path that names something: an empty one, as an unset variable of a shell gives it, would be the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        if str(value) == "" or "\0" in str(value):
+            self.fail("it is empty, or has a NUL in it; name a file or directory.", param, context)
+        return super().convert(value, param, context)
+
+
+PATH = _Path(path_type=Path, readable=False)  # what may not be read is an error of ours, which says whose it is
 # What a campaign file takes.
 STEPS = click.IntRange(1, 1_000_000)
 WARMUP = click.IntRange(0, 100_000)
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FILE = _Path(path_type=Path, exists=True, dir_okay=False)
+_EXISTING = _Path(path_type=Path, exists=True)
 
 results_option = click.option(
     "--results",
@@ -30,66 +52,69 @@ results_option = click.option(
     help="Directory of all results. Campaigns on the same system share state in it.",
 )
 campaign_argument = click.argument("campaign", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN]")
-# Of finished measurements, wherever they are.
-tables_argument = click.argument("source", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]")
-cells_option = click.option("--where", metavar="EXPRESSION", help='Only cells that match, e.g. "batch >= 8".')
+tables_argument = click.argument("source", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN]")
+cells_option = click.option("--where", metavar="EXPRESSION", help="Only cells that match, e.g. 'batch >= 8'.")
 # Of campaigns that are planned and measured.
-campaign_option = click.option("--campaign", type=PATH, default=CAMPAIGN_FILE, help="Campaign file.")
-where_option = click.option(
-    "--where",
-    metavar="EXPRESSION",
-    help="Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
-)
+campaign_option = click.option("--campaign", "option", type=PATH, hidden=True, help="Campaign, as an option.")
 name_option = click.option("--name", help="Name of the composition. Default: the configuration's name.")
-_implied_option = click.option(
-    "--run-implied", is_flag=True, help="Also run batches that are skipped because a smaller batch ran out of memory."
-)
-_until_option = click.option(
-    "--until",
-    metavar="QUESTION",
-    help="Choose leases in rounds until it is answered: 'the best configuration is known within 5 %'.",
-)
-_budget_option = click.option(
-    "--budget",
-    metavar="AMOUNT",
-    help="Choose the most informative runs for this cost: '500 device-hours', or '8 h' of elapsed time.",
-)
-_assume_option = click.option(
-    "--assume",
-    metavar="TIME",
-    default="",
-    help="Time where nothing is known: '10 min a run', 'bert-large: 2 h a run', '30 s to compose'; several with commas.",
-)
-_learn_option = click.option(
-    "--learn-from",
-    type=click.Path(path_type=Path, exists=True),
-    multiple=True,
-    help="Further archive or results directory to learn durations from. May be repeated.",
-)
 
 
-def request_options(*, costs: bool) -> Callable[[Command], Command]:
-    """A campaign and which of its runs are meant, which a command gets as `asked`. costs: with a budget, and what to learn from."""
+def _plan_option(name: str) -> Callable[[Command], Command]:
+    """The option of a field of `plan.request.PlanRequest`, as text."""
+    from campaign.plan.request import OPTIONS  # most commands plan nothing
+
+    option = OPTIONS[name]
+    return click.option(
+        f"--{option.flag or name}",
+        name,
+        help=option.meaning,
+        metavar=option.metavar or None,
+        is_flag=name == "run_implied",
+        multiple=option.repeated,
+        type=click.Choice(option.choices) if option.choices else _EXISTING if option.repeated else None,
+    )
+
+
+def source_options(*, changes: bool = False) -> Callable[[Command], Command]:
+    """A campaign and `--results`, which a command gets as `campaign` and `results` as `located` gives them."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def called(campaign: Path, results: Path, where: str | None, run_implied: bool, **others: Any) -> Any:
-            from campaign.plan.cost.assumption import NOTHING_ASSUMED, parse_assumption  # most commands plan nothing
-            from campaign.plan.cost.budget import parse_budget
-            from campaign.plan.dag import Request
+        def called(campaign: Path, results: Path, **others: Any) -> Any:
+            campaign, results = located(campaign, results, changes=changes)
+            return command(campaign=campaign, results=results, **others)
 
-            budget, learn_from, until = (others.pop(name, None) for name in ("budget", "learn_from", "until"))
-            paid = parse_budget(budget) if budget else None
-            assumed = parse_assumption(text) if (text := others.pop("assume", "")) else NOTHING_ASSUMED
-            asked = Request(
-                campaign, results, where, run_implied=run_implied, until=until, budget=paid, learn_from=learn_from or (),
-                assumed=assumed,
-            )  # fmt: skip
-            return command(asked, **others)
+        return campaign_argument(results_option(called))
 
-        options = [campaign_argument, where_option, _implied_option, results_option]
-        options[3:3] = [_until_option, _budget_option, _assume_option, _learn_option] if costs else []
-        return functools.reduce(lambda made, option: option(made), reversed(options), called)
+    return decorate
+
+
+def request_options(*groups: str, changes: bool = False) -> Callable[[Command], Command]:
+    """A campaign and what is asked of its plan, which a command gets as `asked`: the options of these groups of `plan.request`.
+
+    changes: as in `located`.
+    """
+    from campaign.plan.request import OPTIONS, PlanRequest
+
+    chosen = {name: option for name, option in OPTIONS.items() if option.group in groups}
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def called(campaign: Path, results: Path, **others: Any) -> Any:
+            given = {name: others.pop(name) for name in chosen}
+            read: dict[str, Any] = {
+                name: value if isinstance(value, bool) else chosen[name].read(value)
+                for name, value in given.items()
+                if value is not None
+            }
+            campaign, results = located(campaign, results, changes=changes)
+            return command(PlanRequest(campaign, results, **read), **others)
+
+        made: Command = called
+        options: list[Callable[[Command], Command]] = [campaign_argument, *map(_plan_option, chosen), results_option]
+        for add in reversed(options):
+            made = add(made)
+        return made
 
     return decorate
 
@@ -119,7 +144,7 @@ def _option(text: str) -> tuple[str, Scalar]:
 
 def output_option(says: str, **kind: bool) -> Callable[[Command], Command]:
     """`--output`, a path of a kind (`dir_okay`, `file_okay`)."""
-    return click.option("--output", type=click.Path(path_type=Path, **kind), help=says)
+    return click.option("--output", type=_Path(path_type=Path, **kind), help=says)
 
 
 def dry_run_option(says: str) -> Callable[[Command], Command]:

@@ -1,36 +1,36 @@
-"""`campaign plan`: what would be measured, and at what cost."""
+"""`campaign plan`: what would be measured, and at what cost; `campaign ask`: which leases of a question come next."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from campaign.cli.cost_table import cost_table
-from campaign.cli.options import format_option, output_option, request_options
-from campaign.cli.terminal import Table, say, show, warn
-from campaign.config.resolve_slurm_options import given_options
+from campaign.cli.options import PATH, format_option, output_option, request_options
+from campaign.cli.source import refuse_archive
+from campaign.cli.terminal import TextTable, say, show, warn
+from campaign.documents.rounds import keep_rounds
 from campaign.documents.run_numbers import runs_of, whole
 from campaign.errors import ConfigError
+from campaign.files import lock, make_directory, read_json, write_json
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation
 from campaign.plan.cost.estimates import Estimate, Expected
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import Dag, read_plan
 from campaign.plan.plan import Plan, time_words
-from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
-from campaign.plan.planned_operations import stays_attached
 from campaign.plan.repetitions import said
-from campaign.plan.write import write_plan, write_tables
-from campaign.report.sections.question import answer, chosen, cost, state
+from campaign.plan.request import PlanRequest
+from campaign.plan.write import counts_per_axis, plan_document, plan_rows, write_plan, write_tables
+from campaign.report.sections.question import answer, chosen, cost, leading, state
 from campaign.run.preflight import missing_software
 from campaign.wording import plural
 from campaign.workloads.steady_warmup import least_of
 
 if TYPE_CHECKING:  # it brings SciPy
-    from campaign.statistics.replication import Design
+    from campaign.insight.sample_size import SampleSize
 
 _FURTHER = 3
 """Alternatives with more compositions than the cheapest one: of interest to who has time, but not without end."""
@@ -40,13 +40,13 @@ _ALONE = {
     "none": "as many leases at the same time as the pool allows",
 }
 _LEAST = (
-    "leases in the order of least recomposition: drift over the campaign cannot be told from differences between "
+    "leases in the order of the file: drift over the campaign cannot be told from differences between "
     "configurations ('lease_order: blocks' can)\n"
 )
 
 
 @click.command()
-@request_options(costs=True)
+@request_options("selection", "costs", "allocations")
 @format_option("table", "json", "tsv")
 @output_option("Write plan.json and plan.tsv into this directory instead.")
 @click.option(
@@ -66,31 +66,23 @@ _LEAST = (
     metavar="TEXT",
     help="With --detect: assume this spread, such as 'composition 1 %, run 0.5 %, step 5 %', instead of the measured one.",
 )
-@click.option("--launcher", type=click.Choice(["local", "slurm"]), help="Default: the system's.")
-@click.option("--slurm", default="{}", show_default=False, metavar="JSON",
-              help='Options of the allocations, such as \'{"partition": "gpu"}\'.')  # fmt: skip
 def plan(
-    asked: Request,
+    asked: PlanRequest,
     style: str,
     output: Path | None,
     write: bool,
-    launcher: str | None,
-    slurm: str,
     detect: str | None,
     spread: str,
 ) -> None:
     """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
-    Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows what
-    would be measured for it, what would be learned, and what is left out.
+    Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows how
+    many compositions it pays for, and what is left out.
 
     Exits with 1 when a configuration does not fit the system.
     """
-    try:
-        options = given_options(json.loads(slurm))
-    except ValueError as error:
-        raise ConfigError(f"--slurm: '{slurm}' is not JSON ({error})") from error
-    asked = replace(asked, launcher=launcher, slurm=options)
+    if write:
+        refuse_archive()
     planned = read_plan(asked, allow_unfit=not write)
     if asked.until and not planned.is_mid_round:
         from campaign.insight.question_rounds import next_rounds  # loads pandas
@@ -115,7 +107,7 @@ def plan(
 
 
 def _show(plan: Plan) -> None:
-    """Print the plan: axes, what is left out, leases, totals and costs."""
+    """Print the plan: what does not fit, axes, what is left out, leases, totals and costs."""
     per_axis = [
         (axis, value, counts["cells"], counts["runs"])
         for axis, values in counts_per_axis(plan).items()
@@ -123,31 +115,36 @@ def _show(plan: Plan) -> None:
     ]
     left_out = [(r.cells, r.rule, r.why) for r in plan.removed] + [("-", i.shape, i.why) for i in plan.impossible]
     show(
-        Table("Cells and runs by axis", ["axis", "value", "cells", "runs"], per_axis, ["cells", "runs"]),
-        Table("Left out", ["cells", "rule", "why"], left_out, ["cells"]),
+        TextTable("Does not fit", ["configuration", "why"], list(plan.unfit.items())),
+        TextTable("Cells and runs by axis", ["axis", "value", "cells", "runs"], per_axis, ["cells", "runs"]),
+        TextTable("Left out", ["cells", "rule", "why"], left_out, ["cells"]),
     )
     _show_leases(plan)
     _show_totals(plan)
 
 
-def end_dry_run(plan: Plan) -> None:
-    """Print at the end of a dry run what would be measured at what cost, and what may be wrong."""
+def end_dry_run(dag: Dag) -> None:
+    """Print at the end of a dry run what would be measured at what cost, and what may be wrong; of a question, its next round."""
+    plan = dag.plan
+    if dag.asked.until:
+        from campaign.insight.question_rounds import next_rounds  # loads pandas
+
+        plan = read_plan(dag.asked, rounds=next_rounds(dag.asked))
     _show_totals(plan)
     warn([*plan.warnings, *missing_software(plan.campaign)])
 
 
 def _show_leases(plan: Plan) -> None:
-    """Print the leases of a plan in order, and what does not fit."""
+    """Print the leases of a plan in order."""
     leases = [
         (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
-         time_words(lease.expected), lease.basis)
+         "does not fit" if lease.configuration.name in plan.unfit else time_words(lease.expected), lease.basis)
         for order, lease in enumerate(plan.leases, 1)
     ]  # fmt: skip
     show(
-        Table("Leases in order",
+        TextTable("Leases in order",
               ["#", "lease", "composition", "runs", "without record", "expected", "estimate from"], leases,
               ["#", "runs", "without record", "expected"], spare=("estimate from", "runs", "composition")),
-        Table("Does not fit", ["configuration", "why"], list(plan.unfit.items())),
     )  # fmt: skip
 
 
@@ -171,7 +168,7 @@ def _show_totals(plan: Plan) -> None:
         f"{plan.cell_count} cells, {plan.runs} runs, "
         f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n"
         f"{''.join([*repeated, *longer, *notes])}{_of_reference(plan)}{_unplanned(plan)}"
-        f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
+        f"{_LEAST if plan.campaign.protocol.lease_order == 'least-recomposition' else ''}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n{_moves(plan)}"
         f"{_expected(plan)}"
         f"compositions: {_compositions(plan)}; add --detect '3 %' to see what other numbers cost, and what they can find\n"
@@ -180,29 +177,26 @@ def _show_totals(plan: Plan) -> None:
 
 
 def _moves(plan: Plan) -> str:
-    """What composing attaches, and what the order saves; nothing where that is not known."""
-    moving, in_file_order, at_random = plan.moving, plan.moving_in_file_order, plan.moving_at_random
-    if moving is None or in_file_order is None or at_random is None or not moving.attached:
-        return ""
-    if not stays_attached(plan.campaign):
-        return f"moves: {moving.words()}; nothing stays attached between leases\n"
-    return f"moves: {moving.words()}; in random order {at_random.words()}, in the order of the file {in_file_order.words()}\n"
+    """What composing attaches; nothing where that is not known, or nothing."""
+    return f"composing attaches {plural(plan.attached, 'device')}\n" if plan.attached else ""
 
 
 def _expected(plan: Plan) -> str:
     """What it will take, and how that is known."""
     alone = f"{_ALONE[isolation(plan.campaign)]}\n"
-    learned = f"in brackets: 95 % intervals; learned from {plan.learned_from}\n" * bool(plan.learned_from)
-    source = plan.forecast.composing_from
-    learned += f"times of composing from {source}\n" * bool(source)
-    assumed = f"assumed, so without an interval: {plan.assumed}\n" * bool(plan.assumed)
+    known = [
+        ("in brackets: 95 % intervals; learned from", plan.learned_from),
+        ("times of composing from", plan.forecast.composing_from),
+        ("assumed, so without an interval:", plan.assumed),
+    ]
+    sources = "".join(f"{words} {value}\n" for words, value in known if value)
     device, wall, range_s = plan.forecast.device_s, plan.wall_s, plan.wall_range_s
     if wall is None or device.expected_s is None:
         unknown = plan.forecast.unknown
-        return f"expected: {unknown.words()}; {alone}{unknown.advice()}\n{learned}{assumed}"
+        return f"expected: {unknown.words()}; {alone}{unknown.advice()}\n{sources}"
     lasts = time_words(Estimate(wall, *(range_s or ())))
     hours = f"{_hours(device, 'device-hours')}, {_hours(plan.forecast.host_s, 'host-hours')}"
-    return f"expected: {hours}, {lasts}; {alone}{learned}{assumed}"
+    return f"expected: {hours}, {lasts}; {alone}{sources}"
 
 
 def _hours(expected: Expected, unit: str) -> str:
@@ -244,13 +238,13 @@ def _percent(text: str) -> float:
     return value
 
 
-def _show_detectable(plan: Plan, asked: Request, detect_pct: float, assumed: str) -> None:
+def _show_detectable(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str) -> None:
     """Print which choice finds a difference of this size for the least cost, and the alternatives."""
-    from campaign.insight.replication import advise  # loads pandas
+    from campaign.insight.sample_size import sample_sizes  # loads pandas
 
-    found = advise(plan, asked, detect_pct, assumed)
+    found = sample_sizes(plan, asked, detect_pct, assumed)
 
-    def row(name: str, each: Design) -> tuple[object, ...]:
+    def row(name: str, each: SampleSize) -> tuple[object, ...]:
         steps = each.steps or "as now"
         return (name, each.compositions, each.runs, steps, _size(each.half_width_pct), _size(each.detectable_pct),
                 f"{each.device_hours:.3g}" if found.hours_known else "unknown")  # fmt: skip
@@ -264,7 +258,7 @@ def _show_detectable(plan: Plan, asked: Request, detect_pct: float, assumed: str
         if each.compositions <= most
     ]
     columns = ["", "compositions", "runs in each", "steps", "half-width", "detectable", "device-hours"]
-    show(Table(f"To detect a difference of {detect_pct:g} %", columns, rows, columns[1:]))
+    show(TextTable(f"To detect a difference of {detect_pct:g} %", columns, rows, columns[1:]))
     spread = found.spread
     say(
         f"Standard deviation from composition to composition {spread.composition_pct:.2g} %, from run to run "
@@ -285,18 +279,13 @@ def _size(pct: float) -> str:
 
 
 def _show_choice(plan: Plan) -> None:
-    """Print what a budget pays for, what would be learned, and what is left out; nothing without a budget."""
+    """Print what a budget pays for, and what is left out; nothing without a budget."""
     if (choice := plan.budget) is None:
         return
-    rows = [(a.axis, a.levels, a.covered, "-" if a.error_pct is None else f"±{a.error_pct:.2g} %") for a in choice.axes]
-    columns = ["axis", "levels", "covered", "standard error of differences"]
-    show(Table(f"What {choice.budget} pay for", columns, rows, ["levels", "covered"]))
-    after = "" if choice.next_cost is None else f"; the next one would cost {choice.next_cost:.3g} more"
+    after = "" if choice.next_cost is None else f"; one composition more would cost {choice.next_cost:.3g}"
     say(
-        f"{choice.runs} runs chosen for {choice.cost:.4g} of {choice.budget}; {choice.runs_left_out} runs left out, "
-        f"{choice.cells_left_out} cells have none{after}\n"
-        f"information on the axes' main effects: {choice.share_pct:.1f} % of what the whole matrix would tell "
-        f"({choice.share_before_pct:.1f} % before); the errors follow from the design alone\n"
+        f"{choice.budget} pay for {plural(choice.compositions, 'composition')} of each configuration: {choice.runs} runs for "
+        f"{choice.cost:.4g}; {choice.runs_left_out} runs {choice.left_out}{after}\n"
     )
 
 
@@ -316,3 +305,42 @@ def _show_rounds(plan: Plan) -> None:
 
 def _up_to(least: int, most: int) -> str:
     return str(most) if least == most else f"{least} to {most}"
+
+
+@click.command()
+@request_options("selection", "costs", "allocations")
+@click.option(
+    "--before", type=PATH, help="What the last asking wrote: a round that stays incomplete ends the question for now."
+)
+@click.option(
+    "--output", "out", type=PATH, required=True, help="File for the round and its leases, or why there is none."
+)
+def ask(asked: PlanRequest, before: Path | None, out: Path) -> None:
+    """Choose the leases of the next round of a question (--until), by the records that there are, and write their documents.
+
+    The rule 'ask' of the workflow calls it before each round. What was chosen is kept in questions/.
+    """
+    from campaign.insight.question_rounds import next_rounds  # loads pandas
+
+    if asked.until is None:
+        raise ConfigError(
+            "--until: is missing; give the question, such as 'the best configuration is known within 5 %'"
+        )
+    results = Results(asked.results, asked.load().name)
+    with lock(results.questions_lock):
+        rounds = next_rounds(asked)
+        keep_rounds(results, rounds)
+        plan = read_plan(asked, rounds=rounds)
+        last, number = rounds[-1], read_json(before).get("round") if before else None
+        make_directory(out.parent)
+        if plan.is_mid_round and last.number != number:
+            write_plan(plan, results)
+            say("\n".join([f"until {last.question}", f"known so far: {last.statement}", *leading(last), chosen(last)]))
+            write_json(out, {"round": last.number, "leases": [lease.name for lease in plan.leases if lease.missing]})
+            return
+        write_plan(plan, results, ())
+    if plan.is_mid_round:
+        say(f"until {last.question}: round {last.number} is not complete; the same command again goes on with it")
+    else:
+        say("\n".join([f"until {last.question}: {state(last)}", *answer(rounds), cost(rounds)]))
+    write_json(out, {"round": last.number, "end": last.end or "incomplete"})

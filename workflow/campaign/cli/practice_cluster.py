@@ -13,7 +13,7 @@ _OF_SITE = Path("/etc/slurm/slurm.conf")
 
 
 def default_directory() -> Path:
-    """Where a person's cluster is when nothing else is said."""
+    """The directory of a person's cluster when nothing else is said."""
     return Path(tempfile.gettempdir()) / f"campaign-cluster-{os.getuid()}"
 
 

@@ -8,10 +8,11 @@ import click
 
 from campaign import wording
 from campaign.cli.options import cells_option, format_option, output_option, results_option, tables_argument
-from campaign.cli.terminal import Table, say, show
+from campaign.cli.terminal import TextTable, say, show
 from campaign.errors import ConfigError
-from campaign.insight.recommend import advise, asked
-from campaign.insight.recommend.document import Answer, Choice, RecommendationDocument
+from campaign.insight.recommend.advise import advise
+from campaign.insight.recommend.document import RecommendationAnswer, RecommendationDocument, RecommendedChoice
+from campaign.insight.recommend.objectives import asked
 from campaign.report.write import write_recommendation
 from campaign.statistics.comparable_cells import option_columns
 
@@ -48,7 +49,7 @@ def recommend(
 ) -> None:
     """Recommend what to build, from measured cells and from model predictions for other shapes of the same pool.
 
-    Each answer lists ties, extrapolation, and the cells that support it.
+    Each answer lists ties, what is not told apart, extrapolation, and the cells that support it.
 
     \b
     campaign recommend --objective cheapest-within:5% --constraint "hosts == 1"
@@ -79,7 +80,14 @@ def _show(document: RecommendationDocument) -> None:
     for objective in dict.fromkeys(answer.objective for answer in document.answers):
         answers = [answer for answer in document.answers if answer.objective == objective]
         title = f"{objective}: {answers[0].meaning}"
-        show(Table(title, ["For", "Build", "Gives", "Tied with", "Rests on"], list(map(_row, answers)), ruled=True))
+        show(
+            TextTable(
+                title,
+                ["For", "Build", "Gives", "As good, or perhaps", "Rests on"],
+                list(map(_row, answers)),
+                ruled=True,
+            )
+        )
     if document.constraints:
         say(f"Constraints: {', '.join(document.constraints)}.")
     for model in document.models:
@@ -88,20 +96,20 @@ def _show(document: RecommendationDocument) -> None:
         say(sentence, "dim")
 
 
-def _row(answer: Answer) -> tuple[str, ...]:
+def _row(answer: RecommendationAnswer) -> tuple[str, ...]:
     further = ""
     if beyond := answer.beyond:
         further = f"\nBeyond what was measured: {_built(beyond)}, {beyond.said}. Extrapolated: {beyond.extrapolated}"
     if (choice := answer.choice) is None:
         return answer.about, "no answer", f"{answer.sentences[0]}{further}", "", ""
-    how = "measured" if choice.measured else "predicted, not measured"
+    how = choice.how if choice.measured else "predicted, not measured"
     memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
     evidence = [f"{e.words} ({e.cell_id[:8]}, {wording.plural(e.runs, 'run')})" for e in choice.evidence]
     if (rest := choice.evidence_total - len(evidence)) > 0:
         evidence.append(f"{rest} more")
     said = f"{choice.said}, {how}{memory}{further}"
-    return answer.about, _built(choice), said, answer.tied_words(), "; ".join(evidence)
+    return answer.about, _built(choice), said, answer.beside(), "; ".join(evidence)
 
 
-def _built(choice: Choice) -> str:
+def _built(choice: RecommendedChoice) -> str:
     return f"{choice.configuration} ({choice.words}), {choice.batches}"

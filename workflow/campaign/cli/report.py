@@ -1,4 +1,4 @@
-"""From records to a page: `campaign collect`, `report` and `summary`.
+"""From records to what people read: `campaign collect`, `figures`, `report` and `summary`.
 
 The rules of the workflow call these, each in a process of its own, so each imports only what it needs.
 """
@@ -6,10 +6,20 @@ The rules of the workflow call these, each in a process of its own, so each impo
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
-from campaign.cli.options import PATH, output_option, results_option, tables_argument, where_option
+from campaign.cli.options import (
+    PATH,
+    cells_option,
+    output_option,
+    results_option,
+    source_options,
+    tables_argument,
+)
+from campaign.cli.source import as_given, results_of
+from campaign.cli.terminal import warn
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import Results
 
@@ -34,53 +44,130 @@ def collect(plan: Path) -> None:
 
 @click.command()
 @tables_argument
-@where_option
+@results_option
+@cells_option
+@click.option(
+    "--for",
+    "medium",
+    type=click.Choice(("page", "paper", "report")),
+    default="page",
+    help="page: SVG in the page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
+    "embedded, and figures.tex with their captions and with tables (booktabs). report: every "
+    "figure with something to show as 'campaign report' reads it (SVG, CSV, JSON); CAMPAIGN must then be a results directory.",
+)
+@click.option("--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that have data.")
+@output_option(
+    "Directory. Default: figures/ or paper/ in the current directory; for a report, figures/ of the results."
+)
+def figures(
+    source: Path,
+    results: Path,
+    where: str | None,
+    medium: str,
+    only: str | None,
+    output: Path | None,
+) -> None:
+    """Draw the figures of a campaign, each with its data as CSV.
+
+    \b
+    campaign figures --for paper                          all, into paper/
+    campaign figures demo.zip --for paper --only scaling  one, from an archive
+    """
+    if medium == "report":
+        from campaign.report.write import draw_figures
+
+        if where or only or not (source / "tables").is_dir():
+            raise ConfigError(
+                f"{source}: --for report takes a results directory with tables/, no --where and no --only"
+            )
+        draw_figures(source / "tables", output or source / "figures")
+        return
+    from campaign.archive.open_results import tables_from  # a report needs no campaign file
+    from campaign.report.paper import draw
+
+    out = output or Path("paper" if medium == "paper" else "figures")
+    names = only.split(",") if only else None
+    drawn, left_out = draw(tables_from(source, results, where), out, medium == "paper", names)
+    for path in drawn:
+        click.echo(path)
+    for name, reason in left_out.items():
+        click.echo(f"{name}: left out because {reason}", err=True)
+    if not drawn:
+        raise ConfigError(f"{source}: there is no figure to draw")
+
+
+@click.command()
+@tables_argument
+@click.option(
+    "--where",
+    metavar="EXPRESSION",
+    help="Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
+)
 @results_option
 @output_option("The page. Default: in the results, or beside the archive.")
 def report(source: Path, where: str | None, results: Path, output: Path | None) -> None:
     """Write the report as one HTML page.
 
-    From a CAMPAIGN file, tables and figures are first made anew from the records that there are; from an ARCHIVE (a .zip file),
-    without the campaign's files. From a results DIRECTORY, the page is made of its tables/, figures/ and recommendation/ as they
-    are.
+    From a campaign file, tables and figures are first made anew from the records that there are; from an archive (a .zip file),
+    without the campaign's files. From a results directory, the page is made of its tables/, figures/ and recommendation/ as they
+    are, and made anew where it has none or with --where. Results that may only be read need --output.
     """
-    if source.is_dir():
-        from campaign.report.write import render_report
-
-        if where:
-            raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
-        paths = Results.at(source)
-        out = output or paths.report
-        render_report(paths.tables, paths.figures, out)
-    elif source.suffix == ".zip":
+    if source.suffix == ".zip" and not source.is_dir():
         from campaign.archive import report_from_archive
 
         out = output or source.with_suffix(".report.html")
         report_from_archive(source, out, where)
-    else:
-        from campaign.archive import as_planned, report_from
-        from campaign.config.resolve import load_campaign
+    elif source.is_dir() and not where and (source / "tables").is_dir():
+        from campaign.report.write import figures_of, render_report
 
-        loaded = load_campaign(source)
-        paths = Results(results, loaded.name)
+        paths = Results.at(source)
         out = output or paths.report
-        report_from(as_planned(loaded, paths.directory), paths.directory, where, paths.directory, out)
+        with figures_of(paths) as figures:
+            render_report(paths.tables, figures, out)
+    else:
+        from campaign.archive import as_planned, report_from, writable
+        from campaign.config.resolve import load_campaign
+        from campaign.config.workload_inputs import edited
+        from campaign.plan.dag import read_plan
+        from campaign.plan.request import PlanRequest
+        from campaign.run.preflight import missing_inputs
+
+        loaded = load_campaign(source, results=results)
+        paths = Results.at(source) if source.is_dir() else Results(results, loaded.name)
+        if not paths.manifests.is_dir() and not paths.records.is_dir():
+            read_plan(
+                PlanRequest(source, results)
+            )  # ConfigError: it does not fit its system, so nothing will ever be measured
+        out = output or paths.report
+        measured = as_planned(loaded, paths.directory)
+        warn([*edited(loaded.inputs, measured.inputs), *missing_inputs(loaded)])
+        with writable(paths) as scratch:
+            report_from(measured, paths.directory, where, scratch, out)
     click.echo(out)
 
 
 @click.command()
-@click.argument("directory", type=PATH)
+@source_options()
 @output_option("Also write it to this file, if no run is missing.")
-def summary(directory: Path, output: Path | None) -> None:
-    """Show on one screen what was measured and found, from a results DIRECTORY with a report.
+def summary(campaign: Path, results: Path, output: Path | None) -> None:
+    """Show the findings of a campaign on one screen: what was measured, which runs failed, and what to build.
 
-    Exits with 1 when planned runs have no record, and says why.
+    Exits with 1 when planned runs have no record, and says why. 'campaign status' shows the progress of one that runs.
     """
     from campaign.report import campaign_summary
+    from campaign.report.write import figures_of
 
-    text = campaign_summary.summary(directory)
-    click.echo(text)
-    if missing := campaign_summary.missing_reasons(directory):
+    paths = results_of(campaign, results)
+    tabulated = paths
+    if not (paths.tables / "cells.csv").is_file():
+        from campaign.archive.open_results import collect_into
+
+        scratch = click.get_current_context().with_resource(TemporaryDirectory(prefix="campaign-summary-"))
+        tabulated = collect_into(Path(scratch), campaign, paths)
+    with figures_of(tabulated) as figures:
+        text = campaign_summary.summary(paths.directory, figures, tabulated.tables)
+    click.echo(as_given(text))
+    if missing := campaign_summary.missing_reasons(paths.directory, tabulated.tables):
         raise ConfigError("\n".join(["some runs have no record; run the same command again to measure them", *missing]))
     if output:
         try:

@@ -55,7 +55,7 @@ def serve(results: Path, host: str, port: int, wanted: bool | None) -> None:
     with needs_extra("serve"):
         import uvicorn
 
-        from campaign.serve.application import application
+        from campaign.results_site.application import application
 
     if not results.is_dir():
         click.echo(f"{results}: there are no results yet; campaigns appear here as they start", err=True)

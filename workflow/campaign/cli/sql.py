@@ -14,16 +14,17 @@ import click
 
 from campaign.archive.open_results import tables_from
 from campaign.cli.options import CAMPAIGN_FILE, PATH, cells_option, format_option, results_option
-from campaign.cli.terminal import MANY, Table, say, show
+from campaign.cli.terminal import MANY, TextTable, say, show
 from campaign.errors import ConfigError
-from campaign.tables.sql import Answer, Database, no_tables
+from campaign.tables.sql import Database, QueryResult, no_tables
+from campaign.wording import plural
 
 _TEXTS = ("VARCHAR", "BOOLEAN")  # types that are not aligned to the right
 
 
 @click.command()
 @click.argument("query", required=False)
-@click.argument("sources", nargs=-1, type=PATH, metavar="[SOURCE]...")
+@click.argument("sources", nargs=-1, type=PATH, metavar="[CAMPAIGN]...")
 @results_option
 @cells_option
 @format_option("table", "csv", "json", says="Output format; csv and json hold all rows.")
@@ -35,14 +36,15 @@ def sql(
 ) -> None:
     """Run one QUERY (DuckDB's SQL) over the tables runs, cells, leases, links and telemetry.
 
-    SOURCE is a campaign file, an archive, or a campaign's results directory. Default: config/campaign.yaml. With several sources,
-    the column 'campaign' tells their rows apart. A query cannot change tables, read files or use the network.
+    CAMPAIGN is a campaign file, an archive, or a campaign's results directory. Default: config/campaign.yaml. With several, the
+    column 'campaign' tells their rows apart. 'configuration' names the hardware. A query cannot change tables, read files or use
+    the network.
 
     \b
     campaign sql "select workload, batch, median, cv_pct from cells where state = 'measured' order by median desc"
     campaign sql "select status, count(*) as runs from runs group by status" study.zip
-    campaign sql "select a.workload, a.batch, b.median / a.median as ratio
-                  from cells a join cells b using (workload, batch, precision, ranks)
+    campaign sql "select a.configuration as local, b.configuration as fabric, workload, batch, b.median / a.median as ratio
+                  from cells a join cells b using (workload, batch, precision, hosts, devices_per_host, devices_used, storage)
                   where a.attach = 'local' and b.attach = 'fabric'" --format csv
     campaign sql "select campaign, avg(compose_s) from leases group by campaign" before.zip after.zip
     campaign sql --tables
@@ -57,7 +59,7 @@ def sql(
     try:
         if tables:
             rows = list(database.described())
-            answer = Answer(tuple(rows[0]), ("VARCHAR",) * len(rows[0]), [tuple(row.values()) for row in rows])
+            answer = QueryResult(tuple(rows[0]), ("VARCHAR",) * len(rows[0]), [tuple(row.values()) for row in rows])
         else:
             answer = database.answer(str(query))
         _print(answer, style, most=None if tables else MANY)
@@ -69,7 +71,7 @@ def sql(
             click.echo(f"{source}: there are no records yet{of_which}, so that runs is empty", err=True)
 
 
-def _print(answer: Answer, style: str, most: int | None) -> None:
+def _print(answer: QueryResult, style: str, most: int | None) -> None:
     if style == "json":
         if len(set(answer.columns)) < len(answer.columns):
             raise ConfigError("two columns have one name, and JSON keeps only one of them; name them with AS")
@@ -79,8 +81,8 @@ def _print(answer: Answer, style: str, most: int | None) -> None:
         csv.writer(sys.stdout, lineterminator="\n").writerows([answer.columns, *answer.rows])
     else:
         numbers = [name for name, kind in zip(answer.columns, answer.types, strict=True) if kind not in _TEXTS]
-        show(Table("", answer.columns, answer.rows, numbers), most=most)
-        say(f"{len(answer.rows)} row{'s' * (len(answer.rows) != 1)}")
+        show(TextTable("", answer.columns, answer.rows, numbers), most=most)
+        say(plural(len(answer.rows), "row"))
 
 
 def _plain(value: Any) -> Any:

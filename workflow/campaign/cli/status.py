@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from campaign.cli.options import format_option, request_options
-from campaign.cli.terminal import Table, clear, say, show, show_json
+from campaign.cli.options import Number, format_option, request_options
+from campaign.cli.terminal import TextTable, clear, say, show, show_json, warn
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
 from campaign.files import is_locked, read_json, read_json_lines
@@ -19,29 +19,33 @@ from campaign.paths import Results
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.budget import parse_budget
 from campaign.plan.cost.estimates import Estimate
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Plan, time_words
+from campaign.plan.request import PlanRequest
+from campaign.report.campaign_summary import missing_reasons
 from campaign.report.sections.question import chosen, cost, state
+from campaign.run.preflight import missing_inputs
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
-from campaign.slurm.parse import Job
+from campaign.slurm.parse import SlurmJob
 from campaign.slurm.poll import Poll
 
 
 @click.command()
-@request_options(costs=False)
+@request_options("selection")
 @click.option(
     "--all", "everything", is_flag=True, help="Of the whole campaign, also where only a part of it was run last."
 )
-@click.option("--watch", type=click.FloatRange(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
+@click.option("--watch", type=Number(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
               help="Show it again every so many seconds (10), until all is measured and the question answered.")  # fmt: skip
 @format_option("table", "json")
-def status(asked: Request, everything: bool, watch: float | None, style: str) -> None:
-    """Show what is done, what is running, and what failed so far.
+def status(asked: PlanRequest, everything: bool, watch: float | None, style: str) -> None:
+    """Show the progress of a campaign: what is done, what is running, and what failed so far.
 
-    Without --where, it is of the runs that the last 'campaign run' or 'snakemake' was asked for.
+    Without --where, it is of the runs that the last 'campaign run' or 'snakemake' was asked for. 'campaign summary' shows what was
+    found.
     """
     while True:
         found = _status(asked if everything else _asked_last(asked), watch)
@@ -57,7 +61,7 @@ def status(asked: Request, everything: bool, watch: float | None, style: str) ->
         time.sleep(watch)
 
 
-def _asked_last(asked: Request) -> Request:
+def _asked_last(asked: PlanRequest) -> PlanRequest:
     """The request with the selection, question and budget of the last run, where it has none of its own."""
     written = read_json(Results(asked.results, asked.load().name).plan_document)
     if assumed := (written.get("totals") or {}).get("assumed"):
@@ -73,7 +77,7 @@ def _asked_last(asked: Request) -> Request:
     )
 
 
-def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
+def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
     """JSON-able."""
     plan = read_plan(asked, allow_unfit=True, checked=False)
     results = Results(asked.results, plan.campaign.name)
@@ -102,6 +106,7 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "campaign": plan.campaign.name,
+        "source": str(asked.campaign),
         "where": asked.where,
         "budget": asked.budget and str(asked.budget),
         "question": _question(plan),
@@ -113,8 +118,11 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         "predicted": sorted(name for name, workload in plan.campaign.workloads.items() if workload.predicts),
         "excluded_hosts": {
             host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
-            for host, why in ExcludedHosts(results.slurm).read().items()
+            for host, why in ExcludedHosts(results.slurm).current().items()
         },
+        "missing_inputs": missing_inputs(plan.campaign),
+        "unfit": dict(plan.unfit),
+        "not_measured": missing_reasons(results.directory, tried=True) if results.plan_document.exists() else [],
         "slurm_problem": problem,
     }
 
@@ -126,7 +134,7 @@ def _question(plan: Plan) -> dict[str, Any] | None:
     last = rounds[-1]
     return {
         "question": last.question, "round": last.number, "end": last.end, "state": state(last), "statement": last.statement,
-        "rests_on": last.rests_on, "cost": cost(rounds), "chosen": "" if last.end else chosen(last),
+        "answers": last.answers, "rests_on": last.rests_on, "cost": cost(rounds), "chosen": "" if last.end else chosen(last),
     }  # fmt: skip
 
 
@@ -151,16 +159,25 @@ def _show(found: Mapping[str, Any]) -> None:
     if found["slurm_problem"]:
         say(f"Slurm does not answer ({found['slurm_problem']}); the states are those of its last answer")
     rows = [(each["lease"], f"{each['runs_done']}/{each['runs']}", _words(each)) for each in found["leases"]]
-    show(Table(f"Campaign {found['campaign']}", ["lease", "runs done", "state"], rows))
+    show(TextTable(f"Campaign {found['campaign']}", ["lease", "runs done", "state"], rows))
     tally = ", ".join(f"{count} {outcome}" for outcome, count in found["outcomes"].items()) or "none yet"
+    failed = found["runs_done"] - found["outcomes"].get("ok", 0) - found["outcomes"].get("implied", 0)
     question = found["question"] or {}
     until = question and f"until {question['question']}"
     said = [words for words in (found["where"] and f"where {found['where']}", until, found["budget"]) if words]
     part = f" of the part that was asked for last ({', '.join(said)}; --all shows the whole campaign)" if said else ""
     say(f"{found['runs_done']} of {found['runs']} runs{part} have a record: {tally}")
+    if failed > 0 or found["not_measured"]:
+        say("\n".join([*found["not_measured"], f"'campaign logs {found['source']}' shows why, and how the logs end"]))
+    for name, why in found["unfit"].items():
+        say(f"configuration {name} does not fit and cannot be measured: {why}")
     if question:
         say(f"{until}: {question['state']}; {question['cost']}")
-        say("\n".join(filter(None, [question["statement"], *question["rests_on"], question["chosen"]])))
+        say(
+            "\n".join(
+                filter(None, [question["statement"], *question["answers"], *question["rests_on"], question["chosen"]])
+            )
+        )
     if found["predicted"]:
         say(f"predicted by replay, not measured: {', '.join(found['predicted'])}")
     left = found["left"]
@@ -169,6 +186,7 @@ def _show(found: Mapping[str, Any]) -> None:
     elif found["runs_done"] < found["runs"]:
         words = time_words(Estimate(left["expected_s"], left["low_s"], left["high_s"]))
         say(f"still to measure: {words}, {left['device_hours']:.4g} device-hours expected")
+    warn(found["missing_inputs"])
     for host, excluded in found["excluded_hosts"].items():
         say(f"host {host} is excluded: {excluded['why']} (to use it again: rm {excluded['file']})")
 
@@ -180,11 +198,11 @@ def _words(lease: Mapping[str, Any]) -> str:
     return f"{state}, {'last: ' + lease['last_run'] if lease['last_run'] else 'no run finished yet'}"
 
 
-def _where(job: Job) -> str:
+def _where(job: SlurmJob) -> str:
     return f"{job.state.lower()} " + (f"on {', '.join(job.hosts)}" if job.hosts else f"({job.reason})")
 
 
-def _queue(results: Results, interval_s: float | None) -> tuple[Mapping[str, Job], str]:
+def _queue(results: Results, interval_s: float | None) -> tuple[Mapping[str, SlurmJob], str]:
     """This user's Slurm jobs by id, and why Slurm does not answer; interval_s: between two looks, None: look now."""
     poll = Poll(results.slurm, Slurm(results.slurm_calls), interval_s or 1.0)
     snapshot = poll.snapshot(fresh=interval_s is None)

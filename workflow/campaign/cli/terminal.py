@@ -19,6 +19,8 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from campaign.cli.source import as_given
+from campaign.files import open_regular
 from campaign.wording import printable
 from campaign.workloads.log_reader import plain
 
@@ -33,7 +35,7 @@ _console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDT
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows under columns. numbers: columns that are aligned to the right; ruled: with lines between the rows; spare: columns that
     are left out, the first one first, where the terminal is too narrow for all.
     """
@@ -45,19 +47,19 @@ class Table:
     ruled: bool = False
     spare: Sequence[str] = ()
 
-    def without(self, column: str) -> Table:
+    def without(self, column: str) -> TextTable:
         place = list(self.columns).index(column)
         rows = [[*row[:place], *row[place + 1 :]] for row in self.rows]
         columns = [name for name in self.columns if name != column]
         return replace(self, columns=columns, rows=rows, spare=[name for name in self.spare if name != column])
 
 
-def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """The table of rows that have equal keys."""
-    return Table(title, list(rows[0]) if rows else (), [list(row.values()) for row in rows])
+    return TextTable(title, list(rows[0]) if rows else (), [list(row.values()) for row in rows])
 
 
-def show(*tables: Table, most: int | None = MANY) -> None:
+def show(*tables: TextTable, most: int | None = MANY) -> None:
     """Print the tables that have rows; most: rows shown of each, None for all."""
     for table in tables:
         if not table.rows:
@@ -70,7 +72,7 @@ def show(*tables: Table, most: int | None = MANY) -> None:
         _console.print(drawn, "")
 
 
-def _drawn(table: Table, most: int | None) -> RichTable:
+def _drawn(table: TextTable, most: int | None) -> RichTable:
     drawn = RichTable(
         title=Text(table.title, style="bold") if table.title else None, title_justify="left", header_style="bold",
         pad_edge=table.ruled, show_lines=table.ruled, box=box.HEAVY_HEAD if table.ruled else None,
@@ -101,7 +103,7 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table
 
 def say(text: str, style: str = "") -> None:
     """Print text as it is; long lines are wrapped by the terminal, so that they can be copied whole."""
-    _console.print(Text(printable(text), style=style), soft_wrap=True)
+    _console.print(Text(as_given(printable(text)), style=style), soft_wrap=True)
 
 
 def clear() -> None:
@@ -131,7 +133,7 @@ class _LastLine:
 
     def __rich__(self) -> Text:
         try:
-            with self.log.open("rb") as file:
+            with open_regular(self.log) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
                 lines = plain(file.read()).decode(errors="replace").split("\n")
         except OSError:

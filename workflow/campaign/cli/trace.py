@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +13,9 @@ from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import PATH, STEPS, WARMUP, options_option
+from campaign.cli.options import PATH, STEPS, WARMUP, Number, options_option
 from campaign.cli.terminal import following, warn
-from campaign.config.load import Loaded
+from campaign.config.load import LoadedFile
 from campaign.documents.cell import Scalar
 from campaign.documents.fields import NAME_PATTERN, PATTERN_WORDS, Name, Precision
 from campaign.errors import ConfigError
@@ -33,15 +32,7 @@ _OF_PUBLIC = frozenset((*_RATES, "source", "optimizer_pct", "options"))
 _OF_RUNS = frozenset(("system", "warmup_steps", "measured_steps", "options"))
 
 
-class _Number(click.FloatRange):
-    """A finite one."""
-
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
-        number = super().convert(value, param, context)
-        return number if math.isfinite(number) else self.fail(f"{value} is not a number of this kind.", param, context)
-
-
-_ABOVE_0 = _Number(0, min_open=True)
+_ABOVE_0 = Number(0, min_open=True)
 
 
 class _Listed(click.ParamType[tuple[Any, ...]]):
@@ -56,7 +47,7 @@ class _Listed(click.ParamType[tuple[Any, ...]]):
 
 @dataclass(frozen=True)
 class _Asked:
-    """Of which steps the trace is."""
+    """The steps that a trace is of."""
 
     batches: tuple[int, ...] | None
     precisions: tuple[Precision, ...] | None
@@ -102,7 +93,7 @@ class _Asked:
 @click.option("--mfu-pct", type=_ABOVE_0, metavar="PERCENT", help="The same, in percent of the device's peak.")
 @click.option(
     "--optimizer-pct",
-    type=_Number(0, 99),
+    type=Number(0, 99),
     default=0.0,
     metavar="PERCENT",
     help="Part of the optimizer in the public number.",
@@ -165,14 +156,19 @@ def _refuse(names: Iterable[str], of: str) -> None:
             raise ConfigError(f"{option.opts[0]} is not for {of}")
 
 
-def _with_options(found: Loaded[Workload], options: Mapping[str, Scalar]) -> Loaded[Workload]:
+def _with_options(found: LoadedFile[Workload], options: Mapping[str, Scalar]) -> LoadedFile[Workload]:
     return replace(found, model=found.model.model_copy(update={"options": {**found.model.options, **options}}))
 
 
 def _measured(
-    found: Loaded[Workload], name: str, asked: _Asked, options: Mapping[str, Scalar], system: str | None, **steps: Any
+    found: LoadedFile[Workload],
+    name: str,
+    asked: _Asked,
+    options: Mapping[str, Scalar],
+    system: str | None,
+    **steps: Any,
 ) -> Trace:
-    from campaign.run.trace_workload import trace_workload
+    from campaign.run.try_workload import trace_workload
 
     if asked.device:
         _named(asked.device, "--device-model")
@@ -189,7 +185,7 @@ def _measured(
 
 
 def _name_of(output: Path | None, name: str) -> str:
-    """Of the new workload, which is that of its file."""
+    """The name of the new workload, which is that of its file."""
     if output is None:
         return name[:48]
     if output.suffix != ".yaml":
@@ -229,7 +225,7 @@ def _published(
     return published_trace(found, name, number)
 
 
-def _write(traced: Trace, output: Path | None, there: Loaded[Workload] | None) -> None:
+def _write(traced: Trace, output: Path | None, there: LoadedFile[Workload] | None) -> None:
     from campaign.workloads.traces.trace_file import text_of, with_rows
 
     rows = ", ".join(

@@ -8,34 +8,36 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import campaign_argument
+from campaign.cli.source import located
 from campaign.cli.terminal import warn
-from campaign.config.single_file import check_alone, noun_of
+from campaign.config.load import noun_of
+from campaign.config.single_file import check_alone
 from campaign.config.yaml_file import read_yaml
-from campaign.plan.dag import Request, read_plan
+from campaign.plan.dag import read_plan
+from campaign.plan.request import PlanRequest
 from campaign.run.preflight import preflight
 
 
 @click.command()
 @campaign_argument
 def validate(campaign: Path) -> None:
-    """Check a campaign file and everything it names, or a system or workload file alone.
+    """Check the text of a campaign file and of everything it names, or of a system, workload or claims file alone.
 
-    Warnings are about values that are valid and probably a mistake; only errors exit with 1.
+    No fabric is asked. Warnings are about values that are valid and probably a mistake; only errors exit with 1.
     """
-    source = read_yaml(campaign)
-    noun = noun_of(source.data)
-    if noun == "campaign":
+    given, (campaign, _) = campaign, located(campaign, Path("results"))
+    if campaign.is_dir() or (noun := noun_of((source := read_yaml(campaign)).data)) == "campaign":
         said, warnings, notes = _campaign(campaign)
     else:
         said, warnings, notes = f"a {noun} file", check_alone(noun, source), ()
     warn(warnings)
-    click.echo(f"{campaign}: valid; {said}")
+    click.echo(f"{given}: valid; {said}")
     for note in notes:
         click.echo(f"note: {note}")
 
 
 def _campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
-    plan = read_plan(Request(path, Path("results")))
+    plan = read_plan(PlanRequest(path, Path("results")))
     preflight(plan.campaign)
     counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
     return counted, plan.warnings, plan.notes

@@ -14,14 +14,14 @@ import click
 import yaml
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import FILE, PATH, STEPS, WARMUP, Command, format_option, options_option
-from campaign.cli.terminal import Table, following, say, show, show_rows
+from campaign.cli.options import FILE, PATH, STEPS, WARMUP, Command, Number, format_option, options_option
+from campaign.cli.terminal import TextTable, following, say, show, show_rows
 from campaign.cli.trace import trace
-from campaign.config.load import Loaded
+from campaign.config.load import LoadedFile
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, unwritable
 from campaign.run import try_workload
-from campaign.run.try_workload import Found, Wish
+from campaign.run.try_workload import Trial, Wish
 from campaign.workloads.parsers import Curve, Scope
 from campaign.workloads.protocol import Workload
 
@@ -87,7 +87,7 @@ def show_workload(name: str, as_json: bool) -> None:
         click.echo(f"# {found.source.path}\n{text}", nl=False)
 
 
-def _example(found: Loaded[Workload]) -> dict[str, Any]:
+def _example(found: LoadedFile[Workload]) -> dict[str, Any]:
     """The command by precision, under Slurm."""
     hosts = [{"name": "host[1-2]", "cores": 64, "devices": [{"model": "gpu", "count": 2}]}]
     system = SystemFile.model_validate({"name": "two-hosts", "fabric": {"kind": "simulated"}, "hosts": hosts})
@@ -120,7 +120,7 @@ def _example(found: Loaded[Workload]) -> dict[str, Any]:
 )
 @click.option("--warmup", "warmup_steps", type=WARMUP, default=5, help="Steps before the measurement.")
 @click.option("--steps", "measured_steps", type=STEPS, default=10, help="Steps that are timed.")
-@click.option("--time-limit", "time_limit_s", type=click.FloatRange(0, min_open=True), default=900.0, metavar="SECONDS")
+@click.option("--time-limit", "time_limit_s", type=Number(0, min_open=True), default=900.0, metavar="SECONDS")
 @click.option("--log", type=PATH, help="Where its output goes. Default: a new file in the temporary directory.")
 @_json_option
 def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **wish: Any) -> None:
@@ -150,6 +150,7 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **w
 @click.option("--precision", help="Number format. Default: the first that the workload names.")
 @click.option("--warmup", "warmup_steps", type=WARMUP, help="Steps before the measurement.")
 @click.option("--steps", "measured_steps", type=STEPS, help="Steps that were timed.")
+@click.option("--test", type=click.IntRange(min=1), help="Which test counts, where the log holds several.")
 @_json_option
 def parse(name: str, log: Path, precision: str | None, as_json: bool, **known: int | None) -> None:
     """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.
@@ -161,7 +162,7 @@ def parse(name: str, log: Path, precision: str | None, as_json: bool, **known: i
     _show_result(try_workload.read_saved(name, log, scope, precision), as_json)
 
 
-def _show_result(found: Found, as_json: bool) -> None:
+def _show_result(found: Trial, as_json: bool) -> None:
     """Print the status first, then what was read, then where the log is; exit with 1 for a run that is not ok."""
     if as_json:
         click.echo(json.dumps(found.document(), indent=1))
@@ -171,7 +172,7 @@ def _show_result(found: Found, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _say_result(found: Found) -> None:
+def _say_result(found: Trial) -> None:
     outcome = found.outcome
     say(f"{found.workload}: {outcome.status}", "bold green" if outcome.status == "ok" else "bold red")
     if outcome.failure:
@@ -187,13 +188,13 @@ def _say_result(found: Found) -> None:
     rows |= {f"step {name}": value for name, value in found.document().get("steps", {}).items()}
     rows |= {f"phase {name}_s": value for name, value in outcome.phases_s.items()}
     rows |= dict(sorted(outcome.metrics.items()))
-    show(Table("Read", ["what", "value"], [(name, _number(v)) for name, v in rows.items() if v is not None]))
+    show(TextTable("Read", ["what", "value"], [(name, _number(v)) for name, v in rows.items() if v is not None]))
     if found.reading is not None:
         for name, matrix in found.reading.matrices.items():
             # Not as the table's own title, which a narrow table would break in pieces.
             say(f"{name} ({matrix.unit})", "bold")
             lines = zip(matrix.rows, matrix.values, strict=True)
-            show(Table("", ["", *matrix.columns], [(row, *map(_number, values)) for row, values in lines]))
+            show(TextTable("", ["", *matrix.columns], [(row, *map(_number, values)) for row, values in lines]))
         if found.reading.curves:
             show_rows("By message size", _curve_rows(dict(found.reading.curves)))
     for flag in outcome.flags:

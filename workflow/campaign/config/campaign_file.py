@@ -9,11 +9,11 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
-from campaign.documents.fields import AxisName, Count, Many, Model, Name, Precision
+from campaign.documents.fields import AxisName, Count, FileModel, Many, Name, Precision
 from campaign.documents.metric import Better
 
 
-class HostDevices(Model):
+class HostDevices(FileModel):
     """Equal devices of a host."""
 
     count: Count
@@ -24,7 +24,7 @@ class HostDevices(Model):
     """`local`: built into the host; `fabric`: from the pool; `fabric-p2p`: likewise, with peer-to-peer between them."""
 
 
-class EqualHosts(Model):
+class EqualHosts(FileModel):
     """Hosts of a configuration that have the same devices."""
 
     count: Count = 1
@@ -41,7 +41,7 @@ Hosts = Annotated[
 ]
 
 
-class Shape(Model):
+class Shape(FileModel):
     """Requested hardware, declared by shape. A list in any key expands to one configuration per value (their product, or `zip`)."""
 
     name: Name | None = None
@@ -70,7 +70,7 @@ class Shape(Model):
     """Keys whose lists advance together instead of being multiplied, such as `[hosts, devices_per_host]`."""
 
 
-class Axes(Model):
+class Axes(FileModel):
     """The axes of the matrix. A list in any of them expands."""
 
     configuration: Many[Name] | None = None
@@ -85,7 +85,7 @@ class Axes(Model):
     """Further axes: options that every workload of the campaign knows."""
 
 
-class AxesOverride(Model):
+class AxesOverride(FileModel):
     """Values that replace those of the campaign's axes."""
 
     batch: Many[Count] | None = None
@@ -94,7 +94,7 @@ class AxesOverride(Model):
     """Other precisions."""
 
 
-class Override(Model):
+class Override(FileModel):
     """Settings for the cells that a predicate selects."""
 
     when: str
@@ -119,7 +119,7 @@ class Override(Model):
     """Replaces the protocol's."""
 
 
-class Exclusion(Model):
+class Exclusion(FileModel):
     """Cells that are not measured, and the reason."""
 
     when: str
@@ -128,7 +128,7 @@ class Exclusion(Model):
     """The reason. The plan and the report show it."""
 
 
-class LinkMeasurement(Model):
+class LinkMeasurement(FileModel):
     """The stage that measures the links of compositions: matrices of bandwidth and latency between its devices and to their
     hosts, and all-reduce against message size."""
 
@@ -156,7 +156,7 @@ class LinkMeasurement(Model):
         return self.sizes_bytes or (8, 4096, 65536, 2**20, 2**24, 2**26, *([] if runs_on == "cpu" else [2**28]))
 
 
-class ReferenceMeasurement(Model):
+class ReferenceMeasurement(FileModel):
     """One cell that is measured in every composition, whatever the configuration: on the first device of its first host. It shows
     whether the system drifts while the campaign lasts. Its runs are in no figure of the matrix."""
 
@@ -176,7 +176,7 @@ class ReferenceMeasurement(Model):
     Changing it measures nothing again."""
 
 
-class Protocol(Model):
+class Protocol(FileModel):
     """How each cell is measured."""
 
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] = 5
@@ -207,16 +207,16 @@ class Protocol(Model):
     not mistaken for an effect; `sequential`: all repetitions of a cell in a row."""
     lease_order: Literal["blocks", "random-blocks", "least-recomposition"] = "blocks"
     """Order of leases. `blocks`: the first composition of every configuration, then the second of every one, and so on, so that
-    drift over the campaign is not mistaken for an effect. Within a block the order is random; where devices stay attached between
-    leases, all blocks follow one tour that moves few devices, each from another start. `random-blocks`: any order within a block,
-    whatever it moves. `least-recomposition`: neighbours differ little, which moves fewer devices; drift over the campaign cannot
-    be told from differences between configurations."""
+    drift over the campaign is not mistaken for an effect. Within a block the order is random. `random-blocks`: the same.
+    `least-recomposition`: in the order of the file; drift over the campaign cannot be told from differences between
+    configurations."""
     lease_per: Literal["configuration", "workload", "cell"] = "configuration"
     """Cells that share one composition: all cells of a configuration, those of one workload on it, or a single cell."""
     isolation: Literal["machine", "host", "none"] | None = None
     """Leases that may be measured at the same time. `machine`: one; `host`: those on different hosts; `none`: as many as the pool
     allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. If all workloads are replays,
-    `host`: they mostly wait, so that 16 ranks share a core."""
+    `host`: they mostly wait, so that 16 ranks share a core. With `host`, trainings at the `pace` of an emulated system run side by
+    side too, two ranks a core; their runs report what they lost of the pace (`pace_lost_pct`)."""
     time_limit_s: Annotated[float, Field(gt=0)] = 900.0
     """A run that takes longer is stopped and recorded as `time_limit`."""
     memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
@@ -236,7 +236,7 @@ class Protocol(Model):
     """How long to wait for devices that another lease holds."""
 
 
-class PrimaryMetric(Model):
+class PrimaryMetric(FileModel):
     """The number of a run that figures, tables and comparisons are about."""
 
     name: AxisName
@@ -247,7 +247,7 @@ class PrimaryMetric(Model):
     """`higher` or `lower`. Default: as the workload file says, or the unit: rates are better higher, times and energies lower."""
 
 
-class CampaignFile(Model):
+class CampaignFile(FileModel):
     """A campaign: what is compared, on which system or systems, and how it is measured."""
 
     schema_version: Literal["campaign/1"] = "campaign/1"

@@ -11,7 +11,7 @@ from campaign.config.campaign_file import CampaignFile
 from campaign.config.expand_shapes import device_models, product
 from campaign.config.launch_prefix_rules import rules_of
 from campaign.config.primary_metric import metric_problems
-from campaign.config.system_file import DeviceModel, Link, SystemFile
+from campaign.config.system_file import DeviceModel, SiteLink, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import AXES, SHAPE_AXES, Configuration
 from campaign.documents.expression import parse
@@ -144,7 +144,7 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
         "local": False,
     }
     for name, asked in needed.items():
-        link: Link | None = getattr(system.links, name)
+        link: SiteLink | None = getattr(system.links, name)
         if asked and link is None:
             meaning = "spread over hosts" if name == "network" else "attach devices through the fabric"
             yield f"{where}: configurations {meaning}, but links.{name} has no rate; add gb_per_s there"

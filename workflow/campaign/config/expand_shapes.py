@@ -1,10 +1,10 @@
-"""From shapes to configurations: the hardware that a campaign file asks for, and combinations of lists. Pure."""
+"""Expands shapes to configurations, the hardware that a campaign file asks for, and lists to their combinations. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,9 +64,26 @@ class Impossible:
     of: int = 0
 
 
-def expand_shapes(
-    shapes: Sequence[Shape], systems: Sequence[SystemFile], source: YamlFile
-) -> tuple[tuple[Configuration, ...], tuple[Impossible, ...]]:
+@dataclass(frozen=True)
+class Expanded:
+    """What shapes make."""
+
+    configurations: tuple[Configuration, ...]
+    impossible: tuple[Impossible, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    """Positions in the file of the shapes that make a configuration, by its name."""
+
+    def repeated(self, place: Callable[..., str]) -> Iterator[str]:
+        """Warnings about shapes that make only configurations which earlier ones make."""
+        for index in sorted({index for made in self.shapes.values() for index in made}):
+            first = {name: made[0] for name, made in self.shapes.items() if index in made}
+            if index not in first.values():
+                name, before = next(iter(first.items()))
+                where = place("configurations", index)
+                yield f"{where}: '{name}' is the same hardware as in configurations.{before}, and is measured once; remove one"
+
+
+def expand_shapes(shapes: Sequence[Shape], systems: Sequence[SystemFile], source: YamlFile) -> Expanded:
     """Configurations of all shapes; the same hardware declared twice is one configuration.
 
     Of several systems, a shape makes one on each that can hold it, or on those that it names. Names then begin with that of the
@@ -78,35 +95,39 @@ def expand_shapes(
         if unknown := sorted(set(shape.system or ()) - set(names)):
             where = source.place("configurations", index, "system")
             raise ConfigError(f"{where}: '{unknown[0]}' is no system of the campaign; {nearest(unknown[0], names)}")
-    found = gathered(partial(on_system, shapes, system, systems, source) for system in systems)
+    found = gathered(partial(_on_system, shapes, system, systems, source) for system in systems)
     where = source.place("configurations")
-    for system, (own, lacking, _) in zip(systems, found, strict=True):
-        if not own:
+    for system, here in zip(systems, found, strict=True):
+        if not here.configurations:
             on = f" on system '{system.name}'" if len(systems) > 1 else ""
-            whys = "; ".join(f"{each.shape}: {each.why}" for each in lacking) or "no shape is for it"
+            whys = "; ".join(f"{each.shape}: {each.why}" for each in here.impossible) or "no shape is for it"
             raise ConfigError(f"{where}: no configuration is possible{on}: {whys}")
-    for index in set(range(len(shapes))).difference(*(making for _, _, making in found)) if len(systems) > 1 else ():
-        whys = "; ".join(f"{each.shape}: {each.why}" for _, lacking, _ in found for each in lacking if each.of == index)
+    impossible = tuple(each for here in found for each in here.impossible)
+    making = {index for here in found for indexes in here.shapes.values() for index in indexes}
+    for index in set(range(len(shapes))) - making if len(systems) > 1 else ():
+        whys = "; ".join(f"{each.shape}: {each.why}" for each in impossible if each.of == index)
         raise ConfigError(f"{source.place('configurations', index)}: no system can hold it: {whys}")
-    configurations = tuple(each for own, _, _ in found for each in own)
+    configurations = tuple(each for here in found for each in here.configurations)
     if twice := [name for name, count in Counter(each.name for each in configurations).items() if count > 1]:
         named_so = next((index for index, shape in enumerate(shapes) if shape.name == twice[0]), None)
         where = source.place("configurations") if named_so is None else source.place("configurations", named_so, "name")
         raise ConfigError(f"{where}: the name {', '.join(twice)} names two different shapes; rename one")
-    return configurations, tuple(each for _, lacking, _ in found for each in lacking)
+    return Expanded(
+        configurations, impossible, {name: places for here in found for name, places in here.shapes.items()}
+    )
 
 
-def on_system(
+def _on_system(
     shapes: Sequence[Shape], system: SystemFile, systems: Sequence[SystemFile], source: YamlFile
-) -> tuple[tuple[Configuration, ...], tuple[Impossible, ...], set[int]]:
-    """The configurations on one of the systems, what is impossible there, and which shapes make a configuration."""
+) -> Expanded:
+    """What the shapes make on one of the systems."""
     prefix = f"{system.name}-" if len(systems) > 1 else ""
     asked = [(index, shape) for index, shape in enumerate(shapes) if system.name in (shape.system or [system.name])]
     expanded = gathered(partial(_expanded, shape, system, systems, source, index) for index, shape in asked)
     by_shape: dict[str, Configuration] = {}
     named: dict[str, str] = {}
     impossible: list[Impossible] = []
-    making: set[int] = set()
+    making: defaultdict[str, dict[int, None]] = defaultdict(dict)
     for (index, shape), configurations in zip(asked, expanded, strict=True):
         for configuration in configurations:
             if (
@@ -118,8 +139,8 @@ def on_system(
             if isinstance(configuration, Impossible):
                 impossible.append(replace(configuration, shape=f"{prefix}{configuration.shape}", of=index))
                 continue
-            making.add(index)
             key = content_hash(configuration.shape())
+            making[key][index] = None
             if shape.name and key in named and by_shape[key].name != shape.name:
                 where = source.place("configurations", index)
                 raise ConfigError(f"{where}: '{shape.name}' is the same hardware as '{by_shape[key].name}'; remove one")
@@ -128,11 +149,12 @@ def on_system(
             if shape.name:
                 named[key] = shape.name if len(shape.system or ()) == 1 else f"{prefix}{shape.name}"
     several = len({model for configuration in by_shape.values() for model in configuration.models}) > 1
-    found = (
-        replace(each, name=named.get(key) or f"{prefix}{_name(each, several)}", system=system.name)
+    found = {
+        key: replace(each, name=named.get(key) or f"{prefix}{_name(each, several)}", system=system.name)
         for key, each in by_shape.items()
-    )
-    return tuple(found), tuple(impossible), making
+    }
+    places = {found[key].name: tuple(indexes) for key, indexes in making.items()}
+    return Expanded(tuple(found.values()), tuple(impossible), places)
 
 
 def _may_lack(shape: Shape, systems: Sequence[SystemFile]) -> bool:

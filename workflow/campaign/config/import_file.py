@@ -11,9 +11,10 @@ from pydantic import AfterValidator, Field, model_validator
 from campaign.config.campaign_file import PrimaryMetric, Shape
 from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
 from campaign.documents.cell import SHAPE_AXES, Scalar
-from campaign.documents.fields import Argument, AxisName, Many, Model, Name
+from campaign.documents.fields import Argument, AxisName, FileModel, Many, Name
 from campaign.errors import nearest
-from campaign.workloads.parsers import ParserName
+from campaign.workloads.load.load_file import LatencyObjective
+from campaign.workloads.parsers import OF_SERVICES, ParserName
 from campaign.workloads.parsers.expressions import Parser
 from campaign.workloads.protocol import MetricFacts
 
@@ -52,7 +53,7 @@ def _relative(path: str) -> str:
 _Group = Annotated[str, AfterValidator(_one_group)]
 
 
-class ImportedSystem(Model):
+class ImportedSystem(FileModel):
     """The system that the logs come from, as its owner describes it. It is not contacted."""
 
     name: Name
@@ -71,11 +72,14 @@ class ImportedSystem(Model):
     """Remarks for the report."""
 
 
-class ImportedWorkload(Model):
+class ImportedWorkload(FileModel):
     """What was run. Without `parser` and `parsers`, the workload file of this name is used."""
 
     parser: ParserName | None = None
     """Built-in parser for its logs. `campaign workload parse` tries it on a single log."""
+    test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
+    """Which test counts where each log holds several that `parser` reads: a number from 1, or `last`. `tests` of a pattern makes
+    each of them a run instead."""
     parsers: tuple[Parser, ...] = ()
     """Instead of `parser`: expressions that read its logs."""
     description: str = ""
@@ -86,12 +90,21 @@ class ImportedWorkload(Model):
     """Options with the values that apply where a log gives no other."""
     metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
     """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
+    objective: LatencyObjective = LatencyObjective()
+    """Upper limits of percentiles that a service has to hold, such as `{ttft_ms: {p99: 500}}`. A workload with an objective, or
+    with the parser of a client of servers (`vllm`, `sglang`), is a service. It has no batch, and its option `rate_per_s` is the
+    rate at which requests were sent."""
+
+    @property
+    def is_service(self) -> bool:
+        """Whether its logs are of a client that applied a load to a server."""
+        return self.parser in OF_SERVICES or self.objective != LatencyObjective()
 
     @model_validator(mode="after")
     def _one_way(self) -> ImportedWorkload:
         if self.parser is not None and self.parsers:
             raise ValueError("give either 'parser' or 'parsers'")
-        own = self.description or self.options or self.metrics or self.command != ("unknown",)
+        own = self.model_fields_set - {"parser", "parsers"}
         if self.parser is None and not self.parsers and own:
             raise ValueError(
                 "give a 'parser' or 'parsers'; without them, the workload file of this name is used and no other key is allowed"
@@ -99,7 +112,7 @@ class ImportedWorkload(Model):
         return self
 
 
-class LogTimes(Model):
+class LogTimes(FileModel):
     """When a run started and ended, by its log. Default: it ended when the file was last written; its duration is unknown."""
 
     start: _Group | None = None
@@ -114,7 +127,7 @@ class LogTimes(Model):
     """Time zone of times without one, such as `Europe/Berlin`."""
 
 
-class LogPattern(Model):
+class LogPattern(FileModel):
     """Logs of one kind: their paths, and where each states its configuration, workload and so on."""
 
     path: Annotated[str, Field(min_length=1), AfterValidator(_relative)]
@@ -128,6 +141,10 @@ class LogPattern(Model):
     """Values read from the log: name -> regular expression with one group. A log that contradicts its path is not imported."""
     words: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
     """Translations: name -> word in the log -> value, such as `{precision: {amp: fp16, o0: fp32}}`."""
+    tests: Literal["one", "repetitions"] | AxisName = "one"
+    """What a log with several tests is (of `parser`): `one` refuses it, with a list of them; `repetitions` makes each a run of the
+    cell; the name of an option makes each a run of the cell whose option is the test's name, such as `all_reduce_perf`. When the
+    runs of one log started and ended is not known."""
     times: LogTimes = LogTimes()
     """When runs started and ended."""
     exit_code: _Group | None = None
@@ -136,7 +153,7 @@ class LogPattern(Model):
     """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""
 
 
-class ImportedProtocol(Model):
+class ImportedProtocol(FileModel):
     """How the runs were made, as far as known."""
 
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)]
@@ -155,7 +172,7 @@ class ImportedProtocol(Model):
     """Seed that the programs were given, if any."""
 
 
-class ImportFile(Model):
+class ImportFile(FileModel):
     """A map from logs to a campaign."""
 
     schema_version: Literal["import/1"] = "import/1"
@@ -195,7 +212,8 @@ class ImportFile(Model):
         files = any(each.parser is None and not each.parsers for each in self.workloads.values())
         known = {*IDENTITY, *SHAPE_AXES, *options}
         for number, pattern in enumerate(self.logs):
-            for name in [*pattern.values, *pattern.read, *pattern.words]:
+            tests = [] if pattern.tests in ("one", "repetitions") else [pattern.tests]
+            for name in [*pattern.values, *pattern.read, *pattern.words, *tests]:
                 if name not in known and not files:
                     raise ValueError(f"logs.{number}: '{name}' can be said of no log; {nearest(name, known)}")
         return self

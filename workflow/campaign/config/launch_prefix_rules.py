@@ -14,7 +14,7 @@ from typing import Any
 
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
-from campaign.fabrics.prefix.options import LaunchRule, Options
+from campaign.fabrics.prefix import LaunchPrefixOptions, LaunchRule
 from campaign.workloads.protocol import Workload
 
 _KIND = "prefix"
@@ -25,7 +25,7 @@ def rules_of(system: SystemFile, model: str) -> dict[bool, LaunchRule]:
     if system.fabric.get("kind") != _KIND:
         return {}
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
-    rules = Options.model_validate(options)
+    rules = LaunchPrefixOptions.model_validate(options)
     found = {local: rules.rule(model, local=local) for local in (True, False)}
     return {local: rule for local, rule in found.items() if rule is not None}
 

@@ -1,26 +1,30 @@
-"""From files to validated models: finds the three nouns, and turns every problem into one message with its place."""
+"""Reads files into validated models: finds the three nouns, and turns every problem into one message with its place and remedy."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import math
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
 from campaign.config.campaign_file import CampaignFile, composed_once
 from campaign.config.import_file import ImportFile
-from campaign.config.remedies import named_key, remedy
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
+from campaign.credentials import find_in, masked
 from campaign.documents.fields import PATTERN_WORDS
+from campaign.documents.metric import unit_words
 from campaign.errors import ConfigError, nearest
-from campaign.fabrics import FABRICS, fabric_kind, fabric_modules
+from campaign.fabrics import FABRICS, REMOVED, REMOVED_OPTIONS, fabric_kind, fabric_modules
 from campaign.paths import CONFIG
 from campaign.workloads import workload_class
 from campaign.workloads.protocol import Workload
@@ -32,6 +36,9 @@ NOUNS: dict[str, type[BaseModel]] = {
     "import": ImportFile,
 }
 
+_MOST_PROBLEMS = 20
+"""Of a file in one message: a range that is out of bounds has thousands, and the first lines were out of sight."""
+
 _M = TypeVar("_M", bound=BaseModel)
 _R = TypeVar("_R")
 
@@ -41,28 +48,45 @@ _PATTERN_STARTS = {
 }
 
 
+Noun = Literal["campaign", "system", "workload", "claims"]
+
+
+def noun_of(document: Mapping[str, Any]) -> Noun:
+    """What kind of file it is, by its keys; a campaign where they do not tell."""
+    if {"axes", "configurations"} & document.keys():
+        return "campaign"
+    if {"fabric", "hosts", "pool"} & document.keys():
+        return "system"
+    if "claims" in document:
+        return "claims"
+    return "workload" if {"kind", "precisions", "command"} & document.keys() else "campaign"
+
+
 @dataclass(frozen=True)
-class Loaded(Generic[_M]):
+class LoadedFile(Generic[_M]):
     """A valid model and the document it came from, which later messages name places in."""
 
     model: _M
     source: YamlFile
 
 
-def load_campaign_file(path: Path) -> Loaded[CampaignFile]:
+def load_campaign_file(path: Path) -> LoadedFile[CampaignFile]:
     """Read and validate a campaign file."""
     if not path.exists():
         raise ConfigError(
             f"{path}: no such file; name a campaign file, or run 'campaign init', which makes a project with one"
         )
     source = read_yaml(path)
-    return Loaded(validate(source, CampaignFile), source)
+    if (noun := noun_of(source.data)) != "campaign":
+        names = {"system": "system", "workload": "axes.workload", "claims": "references"}[noun]
+        raise ConfigError(f"{path}: is a {noun} file; give a campaign file, which names it under `{names}`")
+    return LoadedFile(validate(source, CampaignFile), source)
 
 
-def load_named(kind: type[_M], name: str, campaign_path: Path, place: str = "") -> Loaded[_M]:
+def load_named(kind: type[_M], name: str, campaign_path: Path, place: str = "") -> LoadedFile[_M]:
     """Find, read and validate the system or workload file `name` for a campaign; place: where it is named, for messages."""
     source = read_yaml(_find(f"{_noun(kind)}s", name, campaign_path, place))
-    return Loaded(validate(source, kind, name), source)
+    return LoadedFile(validate(source, kind, name), source)
 
 
 def read_system(name: str, campaign_path: Path) -> SystemFile:
@@ -78,18 +102,6 @@ def config_directories(campaign_path: Path) -> list[Path]:
     """Directories whose `systems/` and `workloads/` a campaign can name: its own, the one above, the project's."""
     own = campaign_path.resolve().parent
     return list(dict.fromkeys([own, own.parent, CONFIG]))
-
-
-def files_of(campaign: CampaignFile, campaign_path: Path) -> list[Path]:
-    """The campaign's own file, those of its systems and workloads, and of the published claims that it names."""
-    workloads = [_find("workloads", name, campaign_path) for name in dict.fromkeys(campaign.axes.workload)]
-    systems = [_find("systems", name, campaign_path) for name in campaign.system_names]
-    files = [campaign_path, *systems, *workloads]
-    if campaign.references:
-        from campaign.config.published_file import path_of
-
-        files += [path_of(reference, campaign_path.parent) for reference in campaign.references]
-    return files
 
 
 def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
@@ -117,10 +129,11 @@ def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
     return results
 
 
-def validate(source: YamlFile, kind: type[_M], name: str | None = None) -> _M:
+def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, stored: bool = False) -> _M:
     """Validate a document as one of `NOUNS`; ConfigError lists every problem with line, key and remedy.
 
-    name: what the document has to call itself, for a file that is found by its name.
+    name: what the document has to call itself, for a file that is found by its name. stored: it was checked when it was measured,
+    maybe with a fabric that is gone since.
     """
 
     def check_name() -> None:
@@ -141,12 +154,29 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None) -> _M:
         source = replace(source, data=composed_once(source.data))
     calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
     if kind is SystemFile:
-        calls.append(lambda: _check_fabric(source))
+        calls.append(lambda: _check_fabric(source, stored))
     if kind is CampaignFile:
         calls.append(check_systems)
     if name is not None:
         calls.append(check_name)
-    return cast(_M, gathered(calls)[0])
+    valid = gathered(calls)[0]
+    if source.lines:  # of a file: what is stored was measured, and stays what it is
+        _refuse_secrets(source)
+    return cast(_M, valid)
+
+
+def _refuse_secrets(source: YamlFile) -> None:
+    """ConfigError for values that look like secrets."""
+    problems = []
+    for place, what in find_in(source.data):
+        named = "environment" in place[:-1] or "precision_environment" in place
+        name, rest = (place[-1], "") if named else ("NAME", ", which the program reads")
+        problems.append(
+            f"{source.place(*place)}: {what} looks like a secret, and records, pages and archives would show it; take it from the "
+            f"environment that the campaign is started in: `environment: {{{name}: {{from: environment}}}}`{rest}"
+        )
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
 
 
 def _model_of(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
@@ -161,17 +191,26 @@ def _model_of(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
         raise ConfigError(f"{source.place('kind')}: {error}") from None
 
 
-def _check_fabric(source: YamlFile) -> None:
+def _check_fabric(source: YamlFile, stored: bool) -> None:
     fabric = source.data.get("fabric")
     if not isinstance(fabric, dict):
         return  # the model says so
     kind = fabric.get("kind")
+    removed = next((key for key in fabric if (str(kind), key) in REMOVED_OPTIONS), None)
+    if stored and (str(kind) in REMOVED or removed is not None):
+        return  # an adapter, or an option, of before measured it
     known = FABRICS if str(kind) in FABRICS else fabric_modules()
+    if isinstance(kind, str) and kind in REMOVED and kind not in known:
+        raise ConfigError(f"{source.place('fabric', 'kind')}: fabric '{kind}' was removed; {REMOVED[kind]}")
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
             f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {nearest(str(kind), known)}"
             if "kind" in fabric
             else f"{source.place('fabric', 'kind')}: this key is missing; choose one of: {', '.join(known)}"
+        )
+    if removed is not None:
+        raise ConfigError(
+            f"{source.place('fabric', removed)}: option '{removed}' of {kind} was removed; {REMOVED_OPTIONS[kind, removed]}"
         )
     _valid(fabric_kind(kind).options, source, "fabric", {k: v for k, v in fabric.items() if k != "kind"}, ("fabric",))
 
@@ -195,9 +234,11 @@ def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None
             continue
         if problem["type"] != "missing" or at not in misspelt:
             by_place.setdefault(_in_document(at, data), []).append(problem)
-    raise ConfigError(
-        "\n".join(_message(source, model, noun, found, data, prefix, place) for place, found in by_place.items())
-    )
+    told = list(by_place.items())[:_MOST_PROBLEMS]
+    lines = [_message(source, model, noun, found, data, prefix, place) for place, found in told]
+    if further := len(by_place) - len(told):
+        lines.append(f"{source.path}: and {further} more problems; repair those above first")
+    raise ConfigError("\n".join(lines))
 
 
 def _message(
@@ -255,7 +296,7 @@ def _meant(location: tuple[str | int, ...], model: Any, data: Any) -> str | int:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = masked(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -290,3 +331,108 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if typing.get_origin(annotation) is None and not isinstance(annotation, types.UnionType):
         return []
     return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
+
+
+_PLAIN = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d*)?")
+_QUANTITY = re.compile(r"([-+]?\d+(?:\.\d*)?)\s*([A-Za-zµ%][\w/%]*)")
+_TIMES_S = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("ms",), 1e-3),
+    **dict.fromkeys(("us", "µs"), 1e-6),
+}
+# As Slurm reads K, M, G and T: powers of two.
+_SIZES_BYTES = {
+    unit: 2.0 ** (10 * power)
+    for power, units in enumerate((("b", "bytes"), ("k", "kib"), ("m", "mib"), ("g", "gib"), ("t", "tib")))
+    for unit in units
+}
+_KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
+    "_s": (_TIMES_S, 1.0),
+    "_min": (_TIMES_S, 60.0),
+    "_ms": (_TIMES_S, 1e-3),
+    "_bytes": (_SIZES_BYTES, 1.0),
+    "_mib": (_SIZES_BYTES, 2.0**20),
+    "_gib": (_SIZES_BYTES, 2.0**30),
+}
+"""End of a key -> units that can be converted to its own, and what its own is in them."""
+
+
+def remedy(kind: str, found: object, key: str) -> str:
+    """'; what to write instead' for a problem of pydantic's `kind` with the value of `key`; empty where its message tells."""
+    if found is None:
+        said = "the key has no value; give it one, or remove the key"
+    elif kind in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
+        said = _number(found, key, whole=kind.startswith("int"))
+    elif kind == "string_type":
+        said = _text(found)
+    elif kind == "bool_type":
+        said = "write true or false, without quotes"
+    elif kind in ("tuple_type", "list_type"):
+        said = (
+            f"write a list: [{', '.join(str(found).split())}]"
+            if isinstance(found, str | int | float)
+            else "write a list: [..]"
+        )
+    elif kind in ("dict_type", "model_type", "model_attributes_type"):
+        said = "write keys with values: {key: value}"
+    else:
+        return ""
+    return f"; {said}"
+
+
+def _text(found: object) -> str:
+    if isinstance(found, dict) and list(found.values()) == [None]:
+        return f'put braces in quotes: "{{{next(iter(found))}}}"'
+    if isinstance(found, list | dict):
+        return "write one text"
+    return 'put the word in quotes, such as "no"' if isinstance(found, bool) else f'put it in quotes: "{found}"'
+
+
+def _number(found: object, key: str, *, whole: bool) -> str:
+    if isinstance(found, bool) or not isinstance(found, str | float):
+        return "write a whole number" if whole else "write a number"
+    if isinstance(found, float):
+        return f"write {found:.0f}" if found.is_integer() else "write a whole number"
+    words = unit_words(f"_{key}")
+    with suppress(ValueError):  # 1e3 is a text in YAML 1.1
+        value = float(found)
+        return (
+            "remove the quotes"
+            if _PLAIN.fullmatch(found)
+            else f"write {value:.12g}"
+            if math.isfinite(value)
+            else "write a finite number"
+        )
+    if match := _QUANTITY.fullmatch(found.strip()):
+        if converted := _converted(float(match[1]), match[2].lower(), key):
+            return f"this key is in {words}: write {converted}"
+        return f"this key is in {words}: write the number alone" if words else f"write the number alone: {match[1]}"
+    return f"write a number of {words}" if words else "write a number"
+
+
+def _converted(value: float, unit: str, key: str) -> str:
+    """The quantity in the unit of the key; empty where one of the two units is not known."""
+    for ending, (units, own) in _KEYS.items():
+        if key.endswith(ending) and unit in units:
+            return f"{value * units[unit] / own:.12g}"
+    return ""
+
+
+def named_key(message: str, data: Any) -> tuple[str | int, ...]:
+    """The place in `data` that a message about it as a whole names first ('key' or 'key.3'); () for none."""
+    for name in re.findall(r"['`]([\w.-]+)[:'`]", message):
+        place: tuple[str | int, ...] = ()
+        inner = data
+        for part in name.split("."):
+            if isinstance(inner, dict) and part in inner:
+                inner, place = inner[part], (*place, part)
+            elif isinstance(inner, list) and part.isdigit() and int(part) < len(inner):
+                inner, place = inner[int(part)], (*place, int(part))
+            else:
+                break
+        else:
+            return place
+    return ()

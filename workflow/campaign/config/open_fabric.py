@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from campaign.config.resolve import Campaign
 from campaign.config.system_file import SystemFile
@@ -15,11 +16,10 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Incompatible
 from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
-from campaign.fabrics.placement.tenancy import Tenant, admitted
+from campaign.fabrics.operations import Operations, operations
+from campaign.fabrics.placement.quotas import Tenant, admitted
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.registry import fabric_kind, offering
-
-_Told = TypeVar("_Told")
 
 
 @contextmanager
@@ -64,32 +64,33 @@ def request_of(
     return admitted(asked, system.tenancy.quota, system.allowed_hosts())
 
 
-def of_each(of_system: Mapping[str, Callable[[Configuration], _Told]]) -> Callable[[Configuration], _Told]:
-    """A function of configurations of several systems, from one for each."""
-    return lambda configuration: of_system[configuration.system](configuration)
+@dataclass(frozen=True)
+class PlannedPlacement:
+    """Where a configuration goes where nobody else uses its system, and what composing it takes."""
+
+    unfit: str | None = None
+    """Why it does not fit the system; None where it does."""
+    hosts: tuple[str, ...] = ()
+    operations: Operations | None = None
+    """Operations of the fabric that compose it; None where they are not known before."""
 
 
-def unfit(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], str | None]:
-    """A function that says why a configuration does not fit the system even when nobody else uses it, or None."""
-
-    def reason(configuration: Configuration) -> str | None:
-        try:
-            fabric.select_planned(request_of(campaign.system, "plan", campaign.name, configuration))
-        except FabricError as error:
-            return str(error)
-        return None
-
-    return reason
+Placing = Callable[[Configuration], PlannedPlacement]
 
 
-def hosts_taken(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], tuple[str, ...]]:
-    """A function that gives the hosts that a configuration takes where nobody else uses the system; none where it does not fit."""
+def placing(fabric: Fabric, campaign: Campaign) -> Placing:
+    """A function that places configurations on an open fabric, as if it were free."""
+    steps = fabric_kind(str(campaign.system.fabric["kind"])).steps
+    devices = {device.fabric_id: device for device in fabric.inventory_planned().devices if not device.local}
 
-    def hosts(configuration: Configuration) -> tuple[str, ...]:
+    @cache
+    def place(configuration: Configuration) -> PlannedPlacement:
         try:
             selection = fabric.select_planned(request_of(campaign.system, "plan", campaign.name, configuration))
-        except FabricError:
-            return ()
-        return tuple(host.host for host in selection.hosts)
+        except FabricError as error:
+            return PlannedPlacement(unfit=str(error))
+        attached = (devices[name] for name in selection.ids if name in devices)
+        hosts = tuple(host.host for host in selection.hosts)
+        return PlannedPlacement(hosts=hosts, operations=operations(attached, steps) if steps else None)
 
-    return hosts
+    return place

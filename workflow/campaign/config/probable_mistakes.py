@@ -74,7 +74,7 @@ def in_system(source: YamlFile) -> Iterator[str]:
 def in_workload(workload: Workload, source: YamlFile) -> Iterator[str]:
     """Warnings about a workload file."""
     yield from _twice(source)
-    if workload.reads_log and workload.log_parser is None and not source.data.get("parsers"):
+    if workload.kind == "command" and workload.log_parser is None and not source.data.get("parsers"):
         yield (
             f"{source.place(name='workload')}: neither 'parser' nor 'parsers' is given, so no number of its output is read; "
             "add `parsers`, or a built-in `parser` (campaign workload list)"

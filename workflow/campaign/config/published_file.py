@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
 from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import AXES, SHAPE_AXES, Scalar
 from campaign.documents.expression import parse
+from campaign.documents.fields import ClosedModel
 from campaign.errors import ConfigError
 from campaign.paths import PUBLISHED
 
@@ -52,11 +53,7 @@ def _in_order(bounds: Bounds) -> Bounds:
 Interval = Annotated[Bounds, AfterValidator(_in_order)]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Document(_Closed):
+class Document(ClosedModel):
     """The publication that a set is taken from."""
 
     title: str
@@ -71,7 +68,7 @@ class Document(_Closed):
     """A remark for people."""
 
 
-class ModelHere(_Closed):
+class ModelHere(ClosedModel):
     """A model of the document among the workloads of campaigns."""
 
     same: tuple[str, ...] = ()
@@ -85,22 +82,22 @@ class ModelHere(_Closed):
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """All of them."""
+        """All workloads that stand for the model."""
         return (*self.same, *self.replayed, *self.like)
 
 
-class ChoiceValue(_Closed):
+class ChoiceValue(ClosedModel):
     """One way in which the document's runs may have been made."""
 
     value: Scalar
     """Value of the axis or option."""
     words: str
-    """The same in words."""
+    """The value in words."""
     stated: bool = False
     """Whether the document, or the program that it names, says that it was so."""
 
 
-class Choice(_Closed):
+class Choice(ClosedModel):
     """How the document's runs were made in one respect, where it leaves that open or says it in passing.
 
     A claim is judged once for each value that a campaign has cells of. It agrees where it agrees under every value that is
@@ -117,7 +114,7 @@ class Choice(_Closed):
     """What the document says of it."""
 
 
-class Here(_Closed):
+class Here(ClosedModel):
     """How a campaign's cells are held against a claim."""
 
     compute: Compute
@@ -145,7 +142,7 @@ class Here(_Closed):
     ends: tuple[str, ...] = ()
     """Kinds of ends of a link, such as [local, fabric]; of a ratio, those of the numerator."""
     against_ends: tuple[str, ...] = ()
-    """Of a ratio of links: those of the denominator."""
+    """Kinds of ends of the links in the denominator of a ratio."""
     limit: float | None = None
     """`near_linear_up_to`: efficiency in percent that counts as near linear."""
     expect: Interval | None = None
@@ -154,7 +151,7 @@ class Here(_Closed):
     """The document's own conditions, by axis. Cells that meet them go before cells that do not, which are called otherwise."""
 
 
-class Claim(_Closed):
+class Claim(ClosedModel):
     """One number or one statement of the document."""
 
     id: str
@@ -195,7 +192,7 @@ class Claim(_Closed):
         return self
 
 
-class Check(_Closed):
+class Check(ClosedModel):
     """Arithmetic inside the document: one claim's value over another's lies in what a third one accepts."""
 
     over: tuple[str, str]
@@ -206,7 +203,7 @@ class Check(_Closed):
     """The claim whose `accept` contains the quotient."""
 
 
-class ReferenceSet(_Closed):
+class ReferenceSet(ClosedModel):
     """The claims of one document."""
 
     schema_version: Literal["published/1"] = "published/1"

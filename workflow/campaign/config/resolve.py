@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from campaign.config import input_files
+from campaign.config import workload_inputs
 from campaign.config.campaign_file import CampaignFile, Protocol, composed_once
 from campaign.config.check import Sources, check
-from campaign.config.expand_shapes import Impossible, expand_shapes, on_system
+from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
 from campaign.config.primary_metric import primary_metric
 from campaign.config.probable_mistakes import in_campaign, in_system, in_workload
@@ -20,13 +20,12 @@ from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
 from campaign.documents.metric import Metric
+from campaign.documents.record import CAMPAIGN_SCHEMA, campaigns_as_used
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Workload
 
 if TYPE_CHECKING:
     from campaign.config.published_file import ReferenceSet
-
-SCHEMA = "campaign-as-used/1"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Campaign:
     """The documents that it was read from, for places in messages."""
     person: SlurmOptions = field(default_factory=SlurmOptions)
     """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
-    inputs: input_files.Inputs = field(default_factory=dict)
+    inputs: workload_inputs.Inputs = field(default_factory=dict)
     """The input files of workloads, with the hashes of their content."""
     workload_dirs: Mapping[str, str] = field(default_factory=dict)
     """Where the files of workloads stand that say `{workload_dir}`."""
@@ -106,16 +105,18 @@ class Campaign:
 
     def shape_of(self, configuration: str) -> int:
         """Position of the shape in the campaign's file that a configuration comes from."""
-        wanted, systems = next(c for c in self.configurations if c.name == configuration), tuple(self.systems.values())
-        for index in range(len(self.file.configurations)):
-            shapes = self.file.configurations[: index + 1]
-            found, _, _ = on_system(shapes, self.systems[wanted.system], systems, self.sources.campaign)
-            if wanted.shape() in (each.shape() for each in found):
-                return index
-        return 0
+        return self._expanded.shapes[configuration][0]
+
+    @cached_property
+    def _expanded(self) -> Expanded:
+        return expand_shapes(self.file.configurations, tuple(self.systems.values()), self.sources.campaign)
+
+    def repeated_shapes(self) -> Iterator[str]:
+        """Warnings about shapes that make only configurations which earlier ones make."""
+        return self._expanded.repeated(self.sources.campaign.place)
 
     def device(self, model: str) -> DeviceModel:
-        """Of the only system, or of the part's."""
+        """What the only system, or that of the part, says of a device model."""
         return self.system.devices.get(model, DeviceModel())
 
     def device_of(self, configuration: Configuration) -> DeviceModel:
@@ -130,13 +131,13 @@ class Campaign:
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
         document: dict[str, Any] = {
-            "schema_version": SCHEMA,
+            "schema_version": CAMPAIGN_SCHEMA,
             "campaign": self.file.model_dump(mode="json", exclude={"system" if self.file.systems else "systems"}),
             **self._systems(),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }
         if self.inputs:
-            document["inputs"] = input_files.document(self.inputs)
+            document["inputs"] = workload_inputs.document(self.inputs)
         if self.workload_dirs:
             document["workload_dirs"] = dict(self.workload_dirs)
         if self.references:
@@ -156,13 +157,22 @@ def systems_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_campaign(
-    path: Path, launcher: str | None = None, person: SlurmOptions | None = None, *, run_implied: bool = False
+    path: Path,
+    launcher: str | None = None,
+    person: SlurmOptions | None = None,
+    *,
+    run_implied: bool = False,
+    results: Path | None = None,
 ) -> Campaign:
     """Read a campaign and the files it names; ConfigError lists what is wrong, where, and what is allowed.
 
-    launcher: who starts runs, where that is not for the system file to say (a Snakemake profile); person: what allocations ask
-    of Slurm, likewise; run_implied: what a smaller batch implies is run all the same.
+    path: of a campaign file, or of a directory of results, whose campaign is as it was planned there. launcher: who starts runs,
+    where that is not for the system file to say (a Snakemake profile); person: what allocations ask of Slurm, likewise;
+    run_implied: what a smaller batch implies is run all the same; results: directory of all results, whose plan and records say
+    what files that are gone held when they were measured.
     """
+    if path.is_dir():
+        return _planned_in(path, launcher, person, run_implied)
     campaign = load_campaign_file(path)
     named, place = list(dict.fromkeys(campaign.model.axes.workload)), campaign.source.place
     calls: list[Callable[[], Any]] = [
@@ -179,32 +189,57 @@ def load_campaign(
     loaded = gathered(calls)
     systems, others = loaded[: len(campaign.model.system_names)], loaded[len(campaign.model.system_names) :]
     workloads, references = dict(zip(named, others, strict=False)), others[len(named) :]
-    file = campaign.model
-    if run_implied:
-        file = file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
+    file = _running_implied(campaign.model) if run_implied else campaign.model
     models = {name: workload.model for name, workload in workloads.items()}
     sources = Sources(
         campaign.source,
         {system.model.name: system.source for system in systems},
         {name: workload.source for name, workload in workloads.items()},
     )
-    used = [system.model for system in systems]
-    if launcher is not None:
-        used = [system.model_copy(update={"launcher": launcher}) for system in used]
+    used = [_launched_by(launcher, system.model) for system in systems]
     campaign_as_used = resolve(path, file, used, models, sources)
     # What was imported was measured elsewhere, by programs that are not here.
-    inputs = {} if file.imported else input_files.read_inputs(path, models, file.axes.options, sources)
+    own = results and results / file.name
+    inputs = {} if file.imported else workload_inputs.read_inputs(path, models, file.axes.options, sources, own)
     return replace(
         campaign_as_used,
         person=person or SlurmOptions(),
         references=tuple(references),
         inputs=inputs,
-        workload_dirs={} if file.imported else input_files.workload_dirs(models, sources),
+        workload_dirs={} if file.imported else workload_inputs.workload_dirs(models, sources),
         warnings=(
             *in_campaign(file, models, sources.campaign),
+            *campaign_as_used.repeated_shapes(),
             *chain.from_iterable(map(in_system, sources.systems.values())),
             *chain.from_iterable(map(in_workload, models.values(), sources.workloads.values())),
         ),
+    )
+
+
+def _running_implied(file: CampaignFile) -> CampaignFile:
+    return file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
+
+
+def _launched_by(launcher: str | None, system: SystemFile) -> SystemFile:
+    return system if launcher is None else system.model_copy(update={"launcher": launcher})
+
+
+def _planned_in(directory: Path, launcher: str | None, person: SlurmOptions | None, run_implied: bool) -> Campaign:
+    """The campaign of a directory of results, as it was planned or measured there, by the name that the directory has now."""
+    if (document := next(campaigns_as_used(directory), None)) is None:
+        several = sorted(path.name for path in directory.glob("*") if path.is_dir() and any(campaigns_as_used(path)))
+        holds = f"holds the results of {', '.join(several)}; name one, such as {directory / several[0]}" if several else (
+            "holds no results of a campaign; name a campaign file, the results directory of a campaign, or an archive"
+        )  # fmt: skip
+        raise ConfigError(f"{directory}: {holds}")
+    campaign = from_document(document)
+    file = campaign.file.model_copy(update={"name": directory.resolve().name})
+    return replace(
+        campaign,
+        path=directory,
+        file=_running_implied(file) if run_implied else file,
+        systems={name: _launched_by(launcher, system) for name, system in campaign.systems.items()},
+        person=person or SlurmOptions(),
     )
 
 
@@ -219,34 +254,44 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
 
     One of before campaigns composed their configurations several times composed each once, in the order of least recomposition.
     """
-    if document.get("schema_version") != SCHEMA:
+    if document.get("schema_version") != CAMPAIGN_SCHEMA:
         raise ConfigError(
-            f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {SCHEMA}"
+            f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {CAMPAIGN_SCHEMA}"
         )
     try:
         name = Path(document["campaign"]["name"])
         sources = Sources(
             YamlFile(name, composed_once(document["campaign"]), {}),
-            {key: YamlFile(name, system, {}) for key, system in systems_of(document).items()},
+            {key: YamlFile(name, _without_memory(system), {}) for key, system in systems_of(document).items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
+        if other := [
+            each for each in (*sources.systems.values(), *sources.workloads.values()) if type(each.data) is not dict
+        ]:
+            raise TypeError(other[0].data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the stored campaign is damaged ({error!r}); restore it from an archive") from error
-    campaign = resolve(
-        name,
-        validate(sources.campaign, CampaignFile),
-        [validate(source, SystemFile) for source in sources.systems.values()],
-        {key: validate(source, Workload) for key, source in sources.workloads.items()},
-        sources,
-    )
-    inputs = input_files.from_document(document.get("inputs", {}))
-    campaign = replace(campaign, inputs=inputs, workload_dirs=document.get("workload_dirs", {}))
+    file = validate(sources.campaign, CampaignFile)
+    systems = [validate(source, SystemFile, key, stored=True) for key, source in sources.systems.items()]
+    workloads = {key: validate(source, Workload, key) for key, source in sources.workloads.items()}
+    if lacking := {*file.system_names, *file.axes.workload} - {*sources.systems, *workloads}:
+        raise ConfigError(f"the stored campaign is damaged (it has no {min(lacking)}); restore it from an archive")
+    campaign = resolve(name, file, systems, workloads, sources)
+    inputs = workload_inputs.from_document(document.get("inputs", {}))
+    campaign = replace(campaign, inputs=inputs, workload_dirs=document.get("workload_dirs") or {})
     if not document.get("references"):
         return campaign
     from campaign.config.published_file import from_document as reference_set
 
     references = (reference_set(each, f"{name}: references") for each in document["references"])
     return replace(campaign, references=tuple(references))
+
+
+def _without_memory(system: Any) -> Any:
+    """Pools of before could list memory, which no configuration could name."""
+    if type(system) is not dict or not isinstance(pool := system.get("pool"), list):
+        return system
+    return {**system, "pool": [each for each in pool if type(each) is not dict or each.get("kind") != "memory"]}
 
 
 def resolve(
@@ -257,10 +302,11 @@ def resolve(
     sources: Sources,
 ) -> Campaign:
     """Check the three nouns against each other; ConfigError lists all that contradicts. sources: for lines in messages."""
-    configurations, impossible = expand_shapes(file.configurations, systems, sources.campaign)
+    expanded = expand_shapes(file.configurations, systems, sources.campaign)
+    configurations = expanded.configurations
     check(file, systems, workloads, configurations, sources)
     if file.axes.configuration:
         configurations = tuple(c for c in configurations if c.name in file.axes.configuration)
     by_name = {system.name: system for system in systems}
     part = systems[0].name if len(systems) == 1 else ""
-    return Campaign(path, file, by_name, workloads, configurations, impossible, sources, part=part)
+    return Campaign(path, file, by_name, workloads, configurations, expanded.impossible, sources, part=part)

@@ -83,4 +83,5 @@ def devices_asked(system: SystemFile, configuration: Configuration, hosts: Colle
 def gres_of(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> str:
     """What an allocation asks of each host, such as `gpu:4`; empty for nothing."""
     devices = devices_asked(system, configuration, hosts)
-    return f"{system.slurm.gres}:{devices}" * bool(system.slurm.gres and (devices or not configuration.devices))
+    wanted = system.slurm.gres and (devices or not configuration.devices)
+    return f"{system.slurm.gres}:{devices}" if wanted else ""

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
 
 from campaign.config.check import system_problems, workload_problems
-from campaign.config.load import validate
+from campaign.config.load import Noun, validate
 from campaign.config.open_fabric import fabric_of
 from campaign.config.probable_mistakes import in_system, in_workload
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Workload
-
-Noun = Literal["campaign", "system", "workload", "claims"]
-
-
-def noun_of(document: Mapping[str, Any]) -> Noun:
-    """What kind of file it is, by its keys; a campaign where they do not tell."""
-    if {"axes", "configurations"} & document.keys():
-        return "campaign"
-    if {"fabric", "hosts", "pool"} & document.keys():
-        return "system"
-    if "claims" in document:
-        return "claims"
-    return "workload" if {"kind", "precisions", "command"} & document.keys() else "campaign"
 
 
 def check_alone(noun: Noun, source: YamlFile) -> list[str]:

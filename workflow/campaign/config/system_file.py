@@ -10,22 +10,22 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from campaign.accelerators import Kind
 from campaign.documents.cell import Configuration, Scalar, Storage
-from campaign.documents.fields import HOSTS_PATTERN, Count, Model, Name, Precision
+from campaign.documents.fields import HOSTS_PATTERN, OPERAND_PATTERN, Count, FileModel, Name, Precision, Variables
 from campaign.errors import nearest
 
 
-class DeviceCount(Model):
+class DeviceCount(FileModel):
     """Devices of one model that are built into a host."""
 
-    kind: Literal["gpu", "nvme", "nic", "memory"] = "gpu"
-    """Kind of device. Configurations cannot name `memory` yet; it is composed by `campaign fabric check` alone."""
+    kind: Literal["gpu", "nvme", "nic"] = "gpu"
+    """Kind of device."""
     model: Name
     """Device model."""
     count: Count
     """Number of devices."""
 
 
-class HostGroup(Model):
+class HostGroup(FileModel):
     """One host, or several of the same kind: `host[1-4]` stands for host1 to host4, `host[1,3-4]` for three of them."""
 
     name: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)]
@@ -73,7 +73,7 @@ class PoolEntry(DeviceCount):
     where the site reserves or drains such a host while its device is elsewhere: plans then charge the host, too."""
 
 
-class PcieLink(Model):
+class PcieLink(FileModel):
     """A PCIe link, such as `{width: 16, gen: 4}`."""
 
     width: Annotated[int, Field(ge=1, le=32)]
@@ -82,7 +82,7 @@ class PcieLink(Model):
     """Generation."""
 
 
-class StoragePlace(Model):
+class StoragePlace(FileModel):
     """Location of a kind of storage on the hosts."""
 
     path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
@@ -104,7 +104,7 @@ class StoragePlace(Model):
         return self
 
 
-class DeviceModel(Model):
+class DeviceModel(FileModel):
     """Properties of a device model."""
 
     runs_on: Kind = "cuda"
@@ -122,7 +122,7 @@ class DeviceModel(Model):
     """Expected PCIe link. Records measured over a lesser link are flagged, as are links below the maximum of both ends."""
 
 
-class Link(Model):
+class SiteLink(FileModel):
     """A type of link, in one direction."""
 
     gb_per_s: Annotated[float, Field(gt=0)]
@@ -135,18 +135,18 @@ class Link(Model):
     """Published claims (their ids) that the numbers come from. The report does not judge these claims."""
 
 
-class Links(Model):
+class Links(FileModel):
     """Links that the traffic of a composition crosses. The report repeats them, and `emulation` scales them down."""
 
-    local: Link | None = None
+    local: SiteLink | None = None
     """Between devices of one host."""
-    fabric: Link | None = None
+    fabric: SiteLink | None = None
     """Between a host and a device behind the fabric."""
-    network: Link | None = None
+    network: SiteLink | None = None
     """Between hosts."""
 
 
-class Emulation(Model):
+class Emulation(FileModel):
     """Emulate the hosts on one Linux machine: network namespaces, joined by links at a fraction of the real rates.
 
     A device behind the fabric has a link at the scaled rate of `links.fabric`, and a host has one at the scaled rate of
@@ -156,7 +156,7 @@ class Emulation(Model):
 
     scale: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Emulated rate divided by the rate in `links`, for every link. The scale is part of a cell's identity."""
-    pace: dict[Name, dict[Precision, Annotated[float, Field(gt=0)]]] = Field(default_factory=dict)
+    pace: dict[Name, dict[Precision, Annotated[float, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
     """Rate of an emulated device in GFLOP/s, by device model and precision: `{cpu-rank: {fp32: 2, bf16: 4}}`. Built-in training is
     slowed down to it, so that devices on one machine do not disturb each other. A precision without a rate has that of fp32. The
     rate is part of a cell's identity."""
@@ -176,16 +176,19 @@ class Emulation(Model):
         }
 
 
-class SlurmOptions(Model):
+_Operand = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
+
+
+class SlurmOptions(FileModel):
     """Slurm options of an allocation. They are not part of a cell's identity: changing them repeats no measurement."""
 
-    partition: str | None = None
+    partition: _Operand | None = None
     """Partition."""
-    account: str | None = None
+    account: _Operand | None = None
     """Account."""
-    qos: str | None = None
+    qos: _Operand | None = None
     """Quality of service."""
-    constraint: str | None = None
+    constraint: _Operand | None = None
     """Node features."""
     time_min: Annotated[int, Field(ge=1)] | None = None
     """Time limit of an allocation in minutes. Default: computed from the plan."""
@@ -204,13 +207,13 @@ class SlurmOverride(SlurmOptions):
     """Predicate over the configuration's shape, such as `hosts > 4`."""
 
 
-class SlurmdCommands(Model):
+class SlurmdCommands(FileModel):
     """Commands of the site that stop and start slurmd on a host. `{host}`, `{devices}` (their number), `{gres}` (`gpu:4`) and
     `{fabric_devices}` are filled in."""
 
-    stop: tuple[str, ...]
+    stop: tuple[str, ...] = Field(min_length=1)
     """Command that stops slurmd, such as `[ssh, "{host}", systemctl, stop, slurmd]`. It also succeeds if slurmd is stopped."""
-    start: tuple[str, ...]
+    start: tuple[str, ...] = Field(min_length=1)
     """Command that starts slurmd, which then registers these devices."""
 
 
@@ -229,12 +232,13 @@ class SlurmSettings(SlurmOptions):
     hosts reserved from before they are recomposed until they are released."""
     slurmd: SlurmdCommands | None = None
     """Commands for the strategy `dynamic`."""
-    devices_command: tuple[str, ...] | None = None
+    devices_command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Command that prints a line `identity, model` for each device that a host sees; it runs on every host at the start of an
     allocation. Default: nvidia-smi, amd-smi or xpu-smi by the kind of the devices; with `cpu`, the devices that Slurm granted are
     counted."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of every rank, such as `NCCL_SOCKET_IFNAME`."""
+    environment: Variables = Field(default_factory=dict)
+    """Environment variables of every rank, such as `NCCL_SOCKET_IFNAME`; `HF_TOKEN: {from: environment}` takes a secret from the
+    environment that the campaign is started in."""
     max_jobs: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of the campaign's allocations in the queue at the same time."""
     poll_s: Annotated[float, Field(ge=1)] = 30.0
@@ -245,7 +249,7 @@ class SlurmSettings(SlurmOptions):
     """Options for some configurations. Later entries win; options of the profile or `--config slurm=...` win over all of them."""
 
 
-class Tenancy(Model):
+class Tenancy(FileModel):
     """Limits on a system that is shared with others. Requests outside of them are refused before the fabric is asked."""
 
     owner: Name | None = None
@@ -256,7 +260,7 @@ class Tenancy(Model):
     """Hosts that may be composed, ranges as in `hosts`. Default: all."""
 
 
-class SystemFile(Model):
+class SystemFile(FileModel):
     """A system: one site's hosts, fabric, pool and scheduler."""
 
     schema_version: Literal["system/1"] = "system/1"
@@ -267,12 +271,16 @@ class SystemFile(Model):
     """Shown in the report."""
     launcher: Literal["local", "slurm"] = "local"
     """What starts runs: this machine (`local`), or Slurm."""
+    machine_lock: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")] | None = None
+    """File that all users who measure on this machine lock, so that one lease is measured there at a time (`isolation:
+    machine`). In a directory that only a group can enter, nobody else can hold it. Default: `/tmp/composable-campaign.lock`,
+    whatever TMPDIR is."""
     fabric: dict[str, Any]
     """The control plane: `kind` names the adapter, the rest are its options."""
     times: str = ""
     """File with recorded times of the fabric's operations (`campaign fabric times`), relative to this one, to forecast composing.
     Default: recordings of this kind of fabric that come with the program, if there are any."""
-    times_factor: Annotated[float, Field(ge=0)] = 1.0
+    times_factor: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     """Factor of these times, for a fabric that is emulated faster than it was recorded."""
     hosts: tuple[HostGroup, ...] = Field(min_length=1)
     """The hosts."""

@@ -15,12 +15,17 @@ from typing import Any
 import yaml
 
 from campaign.errors import ConfigError
+from campaign.files import read_text
 
 MAX_BYTES = 4_000_000
-MAX_VALUES = 500_000  # after aliases are expanded; a bomb of ten lines expands to billions
+MAX_VALUES = 100_000  # after aliases are expanded, as the next; a bomb of ten lines expands to billions
+MAX_CHARACTERS = 2 * MAX_BYTES
 MAX_DEPTH = 50
 
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
+
+# Controls of terminals but tab and line ends, and of the direction of writing.
+_HIDING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -52,18 +57,13 @@ class YamlFile:
 def read_yaml(path: Path) -> YamlFile:
     """Read one mapping from a YAML file; every problem is a ConfigError with file and line."""
     try:
-        if path.exists() and not path.is_file():  # reading a pipe or a device might never end
-            raise ConfigError(f"{path}: is not a file")
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ConfigError(f"{path}: {size} bytes; a configuration file has at most {MAX_BYTES}")
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MAX_BYTES)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}); save it in UTF-8") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return parse_yaml(text, path)
 
 
@@ -79,17 +79,14 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
                 f"{path}:1: expected a mapping of keys to values at the top of the file, such as `name: mine`"
             )
         lines: dict[Location, int] = {(): 1}
-        _walk(node, (), lines, path, [MAX_VALUES])
+        _walk(node, (), lines, path, [MAX_VALUES, MAX_CHARACTERS])
         data = _plain(loader.construct_document(node))
     except yaml.constructor.ConstructorError as error:
         raise ConfigError(
             f"{path}:{_mark(error)}: {error.problem}; only plain YAML values are allowed, no tags"
         ) from error
     except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(
-            f"{path}:{_mark(error)}: not valid YAML: {problem}; check quotes, brackets and indentation here and above"
-        ) from error
+        raise ConfigError(f"{path}:{_mark(error)}: not valid YAML: {_problem(error, text)}") from error
     except (RecursionError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path}: not a valid document: {str(error) or 'nested too deeply'}") from error
     finally:
@@ -122,6 +119,21 @@ def _refuse_depth(text: str, path: Path) -> None:
             depth -= 1
 
 
+def _problem(error: yaml.YAMLError, text: str) -> str:
+    """What is wrong, and what to do."""
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    mark = getattr(error, "problem_mark", None)
+    lines = text.splitlines()
+    if mark is None or mark.line >= len(lines):
+        return f"{problem}; check quotes, brackets and indentation"
+    line = lines[mark.line]
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "a tab indents this line, and YAML takes only spaces there; write spaces instead"
+    if "cannot start any token" in problem and line[mark.column : mark.column + 1] in ("@", "`", "%"):
+        return f"a value cannot begin with {line[mark.column]}; put it in quotes"
+    return f"{problem}; check quotes, brackets and indentation here and above"
+
+
 def _mark(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     if "end of stream" in str(getattr(error, "problem", None)):  # of a quote that is never closed, the start helps
@@ -132,8 +144,10 @@ def _mark(error: yaml.YAMLError) -> str:
 def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path: Path, left: list[int]) -> None:
     """Note the line of everything, and refuse duplicates, bombs and bottomless nesting before data is constructed."""
     left[0] -= 1
-    if left[0] < 0:
-        raise ConfigError(f"{path}: more than {MAX_VALUES} values once aliases are expanded; write the values out")
+    left[1] -= len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+    if min(left) < 0:
+        most = f"{MAX_VALUES} values" if left[0] < 0 else f"{MAX_CHARACTERS} characters"
+        raise ConfigError(f"{path}: more than {most} once aliases are expanded; write the values out")
     if len(location) > MAX_DEPTH:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: nested deeper than {MAX_DEPTH} levels; write it flat")
     if isinstance(node, yaml.MappingNode):
@@ -144,12 +158,18 @@ def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path:
             if key.value in seen:
                 raise ConfigError(f"{path}:{key.start_mark.line + 1}: '{key.value}' is given twice; remove one")
             seen.add(key.value)
+            left[1] -= len(key.value)
             lines[(*location, key.value)] = key.start_mark.line + 1
             _walk(value, (*location, key.value), lines, path, left)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             lines[(*location, index)] = value.start_mark.line + 1
             _walk(value, (*location, index), lines, path, left)
+    elif isinstance(node, yaml.ScalarNode) and (shown := _HIDING.search(node.value)):
+        place = f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}"
+        raise ConfigError(
+            f"{place}: has the character U+{ord(shown[0]):04X}, which changes how the text is shown; remove it"
+        )
     elif isinstance(node, yaml.ScalarNode) and not node.style and node.tag.endswith((":int", ":float")):
         _refuse_trap(node, f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}")
 

@@ -1,1 +1,1 @@
-"""The typed documents that the stages hand on: cells, records, plans, and what they are made of."""
+"""What the program writes and reads again (records, plans, rounds of a question). Models of what people write are in config."""

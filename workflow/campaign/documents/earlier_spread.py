@@ -18,7 +18,7 @@ SCHEMA = "earlier-spread/1"
 
 @dataclass(frozen=True, slots=True)
 class EarlierSpread:
-    """Of the cells of one workload in one campaign.
+    """How much compositions differed, over the cells of one workload in one campaign.
 
     variance: of the mean of a cell's runs on one composition, of its logarithm, with its degrees of freedom. per_run: mean of one
     over the number of these runs. metric: what was measured.
@@ -37,7 +37,7 @@ class EarlierSpread:
 
 
 def spreads(rows: Any) -> tuple[EarlierSpread, ...]:
-    """From JSON; nothing from what is damaged, which only makes statements more careful."""
+    """Spreads from JSON; none from what is damaged, which only makes statements more careful."""
     try:
         found = tuple(EarlierSpread(**row) for row in rows)
         return tuple(each for each in found if each.usable)

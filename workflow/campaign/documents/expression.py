@@ -64,7 +64,7 @@ class Expression:
                 else "compare numbers with numbers and quoted texts with texts"
             )
             raise ConfigError(
-                f"{self.where}: '{_short(self.text)}' cannot be applied{' to ' * bool(values)}{values}: {error}; {remedy}"
+                f"{self.where}: '{_short(self.text)}' cannot be applied{' to ' if values else ''}{values}: {error}; {remedy}"
             ) from error
 
 

@@ -1,10 +1,10 @@
-"""What the keys of configuration files are made of. All models are closed (an unknown key is an error) and frozen."""
+"""What documents and the keys of configuration files are made of."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 Precision = Literal["fp32", "tf32", "fp16", "fp16-o2", "bf16"]
 """`fp16` and `bf16`: autocast, gradients stay fp32; `fp16-o2`: weights and gradients are fp16 (apex O2), so that half the bytes are
@@ -37,10 +37,27 @@ Argument = Annotated[str, StringConstraints(pattern=TEXT_PATTERN)]
 Count = Annotated[int, Field(ge=1, le=4096)]
 
 
-class Model(BaseModel):
-    """A closed, frozen part of a configuration file."""
+FromEnvironment = Annotated[dict[Literal["from"], Literal["environment"]], Field(min_length=1)]
+"""Instead of a value: the one that the variable has where the campaign is started."""
+_Value = Annotated[
+    Annotated[Argument, Tag("text")] | Annotated[FromEnvironment, Tag("reference")],
+    # So that a number is told to be no text, and nothing of references.
+    Discriminator(lambda value: "reference" if isinstance(value, dict) else "text"),
+]
+Variables = dict[VariableName, _Value]
+"""Environment variables of a program."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+class ClosedModel(BaseModel):
+    """A document, or a part of one: an unknown key is an error, and values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileModel(ClosedModel):
+    """A part of a file that people write: in addition, its numbers are finite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 def listed(value: Any) -> Any:

@@ -1,22 +1,21 @@
 """The plan of one lease as a document (`lease-plan/1`): everything that `campaign measure` needs, in one file.
 
-`campaign plan --write` writes it to `plan/leases/<lease>.<digest>.json`. The digest is a hash of what is measured and how, so a
-forecast may change under the same name. `checksum` covers all of it: a file that was edited or cut short is refused.
+The workflow, or `campaign plan --write`, writes it to `plan/leases/<lease>.json`, anew where a run or the manifest is missing.
+`checksum` covers all of it: a file that was edited or cut short is refused.
 """
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from campaign.documents.cell import Cell, Configuration, Scalar, Settings
-from campaign.documents.lease_cost import LeaseCharge, PartForecast
+from campaign.documents.fields import ClosedModel
 from campaign.errors import ConfigError, first_problem
-from campaign.files import canonical_json, content_hash, hash_of
+from campaign.files import canonical_json, content_hash, hash_of, load_json
 
 SCHEMA: Literal["lease-plan/1"] = "lease-plan/1"
 HASHED_PARTS = ("system", "configuration", "workload")
@@ -24,11 +23,49 @@ HASHED_PARTS = ("system", "configuration", "workload")
 _AGAIN = "write it again with 'campaign plan --write'"
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class PartForecast(ClosedModel):
+    """Expected duration of a part of a lease: `composing`, `queue`, `start`, `runs`, `between`, `release`."""
+
+    part: str
+    """Name of the part."""
+    expected_s: float | None
+    """Expected duration in seconds; null where it is unknown."""
+    low_s: float | None
+    """Lower end of its 95 % interval; null where the duration is unknown or assumed."""
+    high_s: float | None
+    """Upper end of it."""
+    devices: float
+    """Devices that are held in this part, used or idle; of several leases, 0."""
+    hosts: float
+    """Hosts that are held in it; of several leases, 0."""
 
 
-class LeaseForecast(_Closed):
+class LeaseCharge(ClosedModel):
+    """What a site charges for a lease, and what its allocation asks of Slurm."""
+
+    hosts: int
+    """Hosts of the composition."""
+    donors: int = 0
+    """Further hosts that are held because a device of theirs is composed (`home` of a pool entry)."""
+    devices: float
+    """Most devices that are held at a time."""
+    devices_idle: float
+    """Of the devices held, those that no run uses."""
+    partition: str
+    """Partition; empty for the default one, and without Slurm."""
+    time_limit_min: int | None
+    """Time limit of the allocation in minutes; null without Slurm."""
+    gres: str
+    """Generic resource that is asked for on each host, such as `gpu:4`; empty without Slurm."""
+    exclusive: bool
+    """Whether whole hosts are asked for."""
+    device_hours: float | None
+    """Expected device-hours held; null where they are unknown."""
+    host_hours: float | None
+    """Expected host-hours held; null where they are unknown."""
+
+
+class LeaseForecast(ClosedModel):
     """Expected duration of the runs that had no record when the plan was made."""
 
     runs: int
@@ -40,14 +77,14 @@ class LeaseForecast(_Closed):
     high_s: float | None
     """Upper end of it."""
     runs_s: float | None
-    """Of the expected duration, the runs and what lies between them; null where it is unknown."""
+    """Expected duration of the runs and of what lies between them; null where it is unknown."""
     basis: str
     """What the expectation rests on."""
     parts: tuple[PartForecast, ...] = ()
-    """The same by part."""
+    """Expected duration by part."""
 
 
-class PlannedCell(_Closed):
+class PlannedCell(ClosedModel):
     """One cell of the lease."""
 
     id: str
@@ -58,7 +95,7 @@ class PlannedCell(_Closed):
     """Samples a device takes in one step."""
     precision: str
     """Number format."""
-    options: dict[str, Scalar] = {}
+    options: dict[str, Scalar] = Field(default_factory=dict)
     """Options that are axes of the campaign."""
     settings: Settings
     """Steps, repetitions (those that a budget pays for, where there is one) and compositions, target, seed and time limit."""
@@ -67,12 +104,12 @@ class PlannedCell(_Closed):
     specification: dict[str, Any]
     """What makes the cell what it is; `system`, `configuration` and `workload` are hashes of `parts`."""
     reference: str = ""
-    """Of the reference cell, which uses the first device of the first host alone: its part of the specification."""
+    """Part of the specification of the control cell, which uses the first device of the first host alone; empty for others."""
     memory_key: str
     """Equal for cells that differ in their batch alone: key of `batches`, and of the files in limits/."""
 
 
-class LeasePlan(_Closed):
+class LeasePlan(ClosedModel):
     """One lease: what is composed, which runs are measured on it, and how."""
 
     schema_version: Literal["lease-plan/1"] = SCHEMA
@@ -86,7 +123,7 @@ class LeasePlan(_Closed):
     composition: int = 1
     """Which composition of the configuration it is, from 1."""
     run_set: str
-    """Hash of the runs; part of the manifest's name."""
+    """Hash of the runs."""
     cells: tuple[PlannedCell, ...]
     """Cells that are measured."""
     parts: dict[str, dict[str, Any]]
@@ -103,13 +140,20 @@ class LeasePlan(_Closed):
     """Hash of `campaign_as_used`; its name in shared/ of the results."""
     campaign_as_used: dict[str, Any]
     """The campaign, its system and its workloads, with all defaults filled in."""
+    token: str = ""
+    """Drawn anew whenever a run or the manifest is missing: Snakemake makes no manifest again from a file with the same content."""
     checksum: str = ""
     """Hash of all of the above."""
 
     @property
     def digest(self) -> str:
-        """Hash of what is measured and how; part of the document's file name."""
+        """Hash of what is measured and how, without what is expected of it."""
         return document_digest(self.lease, self.run_set, self.slurm, self.campaign_hash)
+
+    @property
+    def is_of_several_systems(self) -> bool:
+        """Whether the campaign is measured on several systems."""
+        return "systems" in self.campaign_as_used
 
     @cached_property
     def work(self) -> tuple[Cell, ...]:
@@ -161,7 +205,7 @@ def document_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_ha
 def read_lease_plan(path: Path) -> LeasePlan:
     """The document in a file; ConfigError says why it is none, and what to do."""
     try:
-        document = json.loads(path.read_bytes())
+        document = load_json(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); 'campaign plan --write' writes a lease plan for every lease"

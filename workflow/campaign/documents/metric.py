@@ -36,8 +36,9 @@ _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
 }
 """End of a name -> symbol of the unit, the unit in words, and the better direction where the unit alone tells it."""
 
-_STATISTIC = re.compile(r"_(p\d+|mean|median|max)$")
-"""What may stand behind the unit: which statistic of several numbers it is."""
+_STATISTIC = re.compile(r"_(p\d+(?:_\d+)?|mean|median|max|min)$")
+"""What may stand behind the unit: which statistic of several numbers it is. `p99_9` is the 99.9th percentile; `_min` without a unit
+before it is minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +125,6 @@ def _suffix(name: str) -> str:
 
 def _statistic(name: str) -> str:
     found = _STATISTIC.search(name)
-    return found[0] if found else ""
+    if found is None or (found[0] in _UNITS and not name[: found.start()].endswith(tuple(_UNITS))):
+        return ""
+    return found[0]

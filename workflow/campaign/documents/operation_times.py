@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from campaign.errors import ConfigError
+from campaign.files import read_bytes
 
 SCHEMA = "operation-times/1"
 
@@ -80,7 +81,7 @@ class OperationTimes:
         return sum(len(session.operations) for session in self.sessions)
 
     def seconds(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> list[float]:
-        """All durations of an operation; device, box and answer only where they are named."""
+        """Durations of an operation; device, box and answer only where they are named."""
         return [
             each.seconds
             for session in self.sessions
@@ -88,13 +89,8 @@ class OperationTimes:
             if each.is_a(operation, device, box, answer)
         ]
 
-    def by_session(self, operation: Operation, device: str = "", answer: str = "") -> dict[str, list[float]]:
-        """The same by name of the session; without sessions that have none."""
-        found = {s.name: replace(self, sessions=(s,)).seconds(operation, device, "", answer) for s in self.sessions}
-        return {name: values for name, values in found.items() if values}
-
     def quantile(self, share: float, operation: Operation, device: str = "", answer: str = "") -> float | None:
-        """Of all sessions together, by linear interpolation; None where the operation was never timed."""
+        """A quantile over all sessions together, by linear interpolation; None where the operation was never timed."""
         values = sorted(self.seconds(operation, device, "", answer))
         if not values:
             return None
@@ -104,14 +100,14 @@ class OperationTimes:
         return values[low] + (place - low) * (values[high] - values[low])
 
     def scaled(self, factor: float) -> OperationTimes:
-        """The same, each time multiplied by a factor."""
+        """The recording with each time multiplied by a factor."""
         if factor == 1:
             return self
         scaled = self._with(lambda each: replace(each, seconds=factor * each.seconds))
         return replace(scaled, source=f"{self.source}, times {factor:g}")
 
     def read_twice(self, pause_s: float) -> OperationTimes:
-        """As if each reading were followed by another after a pause, where a state counts that two readings in a row agree on."""
+        """The recording as if each reading were followed by another after a pause, for states that two readings agree on."""
         again = pause_s + (self.quantile(0.5, "inventory") or 0.0)
 
         def longer(each: Timed) -> Timed:
@@ -121,7 +117,7 @@ class OperationTimes:
         return self._with(longer)
 
     def of_any_device(self) -> OperationTimes:
-        """The same without the kind of device: they stand for devices of every kind."""
+        """The recording without kinds of devices: its times stand for devices of every kind."""
         return self._with(lambda each: replace(each, device=""))
 
     def _with(self, change: Callable[[Timed], Timed]) -> OperationTimes:
@@ -182,7 +178,7 @@ def _operations(rows: Iterable[Sequence[Any]]) -> tuple[Timed, ...]:
 def read_times(path: Path) -> OperationTimes:
     """A site's own file, YAML or JSON. Raises ConfigError."""
     try:
-        document = yaml.load(path.read_bytes(), _Loader)
+        document = yaml.load(read_bytes(path), _Loader)
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return from_document(document, str(path))

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError, model_validator
 
 from campaign.documents.cell import Scalar
-from campaign.documents.lease_cost import LeaseCharge, PartForecast
+from campaign.documents.fields import ClosedModel
+from campaign.documents.lease_plan import LeaseCharge, PartForecast
 from campaign.errors import RecordError, first_problem
 from campaign.files import require_json
 
 PLAN_SCHEMA: Literal["plan/1"] = "plan/1"
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _PlanPart(ClosedModel):
+    gone: ClassVar[frozenset[str]] = frozenset()
+    """Fields of earlier versions, which are passed over."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_gone(cls, given: Any) -> Any:
+        return (
+            {name: value for name, value in given.items() if name not in cls.gone} if isinstance(given, dict) else given
+        )
 
 
-class Totals(_Closed):
+class Totals(_PlanPart):
     """The whole plan in numbers."""
+
+    gone = frozenset({"attached_in_file_order", "attached_at_random"})
 
     cells: int
     """Cells of the matrix."""
@@ -31,7 +42,7 @@ class Totals(_Closed):
     runs_without_record_least: int
     """Runs that will be measured whatever they give."""
     runs_implied: int
-    """Of the runs without a record, those that are recorded without being started: smaller batches ran out of memory."""
+    """Runs without a record that are recorded without being started: smaller batches ran out of memory."""
     cells_without_record: int
     """Cells with at least one run that will be measured."""
     leases: int
@@ -41,11 +52,7 @@ class Totals(_Closed):
     recompositions_least: int
     """Distinct compositions among them: no order and no sharing could do with fewer."""
     attached: int | None = None
-    """Devices that composing attaches for the leases still to be measured, in their order; null where that is not known."""
-    attached_in_file_order: int | None = None
-    """The same in the order of the campaign's file, block by block."""
-    attached_at_random: int | None = None
-    """The same in random order within blocks (`lease_order: random-blocks`)."""
+    """Devices that composing attaches for the leases still to be measured; null where that is not known."""
     device_hours: float | None
     """Expected device time of what is to be measured, in hours; null where it is unknown."""
     device_hours_low: float | None
@@ -78,7 +85,7 @@ class Totals(_Closed):
     """What may be measured at the same time."""
 
 
-class Counts(_Closed):
+class AxisCounts(_PlanPart):
     """How much of the matrix has one value of an axis."""
 
     cells: int
@@ -87,7 +94,7 @@ class Counts(_Closed):
     """Runs."""
 
 
-class RemovedCells(_Closed):
+class RemovedCells(_PlanPart):
     """Cells of the full product that a rule removed."""
 
     rule: str
@@ -98,8 +105,8 @@ class RemovedCells(_Closed):
     """How many."""
 
 
-class LeftOutCell(_Closed):
-    """A cell of which a budget or a question leaves out runs, as the matrix has it."""
+class LeftOutCell(_PlanPart):
+    """A cell without a lease in the plan, as the matrix has it."""
 
     id: str
     """Hash of its specification."""
@@ -114,12 +121,12 @@ class LeftOutCell(_Closed):
     options: dict[str, Scalar]
     """Options that are axes of the campaign."""
     settings: dict[str, Any]
-    """Steps, repetitions and compositions without the budget, as in the plan of a lease."""
-    runs_paid: int
-    """Of its runs in planned order, how many are measured."""
+    """Steps, repetitions and compositions, as in the plan of a lease."""
+    runs_paid: int = 0
+    """How many of its runs, in planned order, earlier plans with a budget measured."""
 
 
-class QuestionDocument(_Closed):
+class QuestionDocument(_PlanPart):
     """The question that leases are measured for in rounds, and what is left out for it."""
 
     key: str
@@ -138,7 +145,7 @@ class QuestionDocument(_Closed):
     """Cells without a lease in this plan."""
 
 
-class ImpossibleShape(_Closed):
+class ImpossibleShape(_PlanPart):
     """A shape that a product of lists made and that cannot exist."""
 
     shape: str
@@ -147,7 +154,7 @@ class ImpossibleShape(_Closed):
     """The reason."""
 
 
-class LeaseCost(_Closed):
+class LeaseSummary(_PlanPart):
     """One lease."""
 
     lease: str
@@ -169,7 +176,7 @@ class LeaseCost(_Closed):
     runs_without_record_least: int
     """Runs that will be measured whatever they give."""
     runs_implied: int
-    """Of the runs without a record, those that are recorded without being started: smaller batches ran out of memory."""
+    """Runs without a record that are recorded without being started: smaller batches ran out of memory."""
     expected_s: float | None
     """Expected duration in seconds, composing included; null where it is unknown."""
     expected_low_s: float | None
@@ -179,7 +186,7 @@ class LeaseCost(_Closed):
     expected_least_s: float | None
     """Duration in seconds with the fewest runs; null where it is unknown."""
     composing_s: float | None = None
-    """Of the expected duration, composing; null where it is unknown. The document of the lease has all parts."""
+    """Expected duration of composing; null where it is unknown. The document of the lease has all parts."""
     composing_low_s: float | None = None
     """Lower end of its 95 % interval; null where it is unknown or assumed."""
     composing_high_s: float | None = None
@@ -189,55 +196,40 @@ class LeaseCost(_Closed):
     basis: str
     """What the expectation rests on."""
     attached: int | None = None
-    """Devices that composing attaches; others are in place since the lease before. Null where that is not known."""
+    """Devices that composing attaches; null where that is not known."""
     run_set: str
     """Digest of the runs; part of the manifest's name."""
     document: str
     """File with everything that `campaign measure` needs of the lease, relative to the plan (`lease-plan/1`)."""
 
 
-class AxisLearned(_Closed):
-    """What the chosen runs tell of one axis."""
+class BudgetDocument(_PlanPart):
+    """What a budget pays for of the matrix: whole compositions of all configurations."""
 
-    axis: str
-    """Name of the axis."""
-    levels: int
-    """Its values in the matrix."""
-    covered: int
-    """Values that a run with a record or a chosen one has."""
-    error_pct: float | None
-    """Standard error of the least known difference between two of them, by the design alone; null for fewer than two."""
-
-
-class BudgetDocument(_Closed):
-    """What a budget chose of the matrix."""
+    gone = frozenset({"cells_left_out", "information_pct", "information_before_pct", "axes"})
 
     budget: str
     """The budget."""
+    compositions: int | None = None
+    """How many compositions of each configuration it pays for; null in earlier plans, which chose runs (`left_out`)."""
     runs: int
-    """Runs that it chose."""
+    """Runs that it pays for."""
     cost: float
     """What they are expected to cost, in the budget's unit, when they were chosen."""
     runs_left_out: int
     """Runs that it does not pay for."""
-    cells_left_out: int
-    """Cells without any run."""
     next_cost: float | None
-    """What the first run that is left out would cost; null where none is."""
-    information_pct: float
-    """Information on main effects with the chosen runs, in percent of that of the whole matrix."""
-    information_before_pct: float
-    """The same without them."""
-    axes: tuple[AxisLearned, ...]
-    """What is learned of each axis."""
+    """What the first composition that is left out would cost; null where none is."""
     why: str
     """Why a run that it leaves out has no record."""
-    left_out: tuple[LeftOutCell, ...]
-    """Cells of which it leaves out runs."""
+    left_out: tuple[LeftOutCell, ...] = ()
+    """Cells of which earlier plans left out runs."""
 
 
-class PlanDocument(_Closed):
+class PlanDocument(_PlanPart):
     """An ordered, costed matrix."""
+
+    gone = frozenset({"order_basis"})
 
     schema_version: Literal["plan/1"] = PLAN_SCHEMA
     """Version of this format."""
@@ -254,13 +246,13 @@ class PlanDocument(_Closed):
     totals: Totals
     """The whole plan in numbers."""
     budget: BudgetDocument | None
-    """What a budget chose; null without one."""
+    """What a budget pays for; null without one."""
     question: QuestionDocument | None = None
     """The question that it is measured for; null without one."""
-    axes: dict[str, dict[str, Counts]]
+    axes: dict[str, dict[str, AxisCounts]]
     """Cells and runs by axis and value."""
     cells: tuple[str, ...]
-    """Ids of all cells in the order of the matrix, also of those that a budget or a question leaves out."""
+    """Ids of all cells in the order of the matrix, also of those that a question leaves out."""
     removed: tuple[RemovedCells, ...]
     """Cells that are left out, by rule."""
     impossible: tuple[ImpossibleShape, ...]
@@ -269,10 +261,8 @@ class PlanDocument(_Closed):
     """Configurations that the system can never compose, and why."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
-    leases: tuple[LeaseCost, ...]
+    leases: tuple[LeaseSummary, ...]
     """Leases in the order of measuring."""
-    order_basis: str = ""
-    """Hash of what their order rests on: leases of a later plan on the same basis keep their places."""
 
 
 _AGAIN = "write it again with 'campaign plan --write'"

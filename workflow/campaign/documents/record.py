@@ -15,15 +15,18 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 
+from campaign.credentials import masked
 from campaign.documents.cell import Attach, Cell, Configuration, Scalar, Storage
+from campaign.documents.fields import ClosedModel
 from campaign.documents.requests import Requests
 from campaign.errors import RecordError, first_problem
-from campaign.files import content_hash, require_json, write_once
+from campaign.files import content_hash, read_bytes, read_json, require_json, write_once
 from campaign.paths import Results
 
 SCHEMA = "record/1"
@@ -49,37 +52,37 @@ Status = Literal[
     "implied",  # not run: a smaller batch on the same hardware ran out of memory
     "incomplete",  # ended well, but the expected output was not found in what it printed
 ]
+OUT_OF_MEMORY: tuple[Status, ...] = ("oom_device", "oom_host")
 
 _KEY = r"([0-9a-f]{20})\.(\d{1,6})"
 _CHECKSUM = re.compile(rb',"checksum":"([0-9a-f]{20})"\}\s*\Z')
 _NAME = re.compile(rf"{_KEY}(?:\.implied-by\.{_KEY})?\.json")
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Failure(_Closed):
+class Failure(ClosedModel):
     """Why a run is not `ok`: a sentence, and the evidence it rests on (log lines, exit codes)."""
 
-    reason: str
-    evidence: str = ""
+    reason: Annotated[str, AfterValidator(masked)]
+    evidence: Annotated[str, AfterValidator(masked)] = ""
     rank: int | None = None
 
 
-class RecordedCell(_Closed):
+_Number = Annotated[int, Field(ge=0, lt=2**63)]  # what a table can hold
+
+
+class RecordedCell(ClosedModel):
     """The cell as it was asked for, flat, so that a record can be read without the campaign."""
 
     configuration: str
-    hosts: int
-    devices_per_host: int
-    local_devices_per_host: int
-    devices_used: int
+    hosts: _Number
+    devices_per_host: _Number
+    local_devices_per_host: _Number
+    devices_used: _Number
     device: str
     attach: str
     storage: str
     workload: str
-    batch: int
+    batch: _Number
     precision: str
     options: dict[str, Scalar] = Field(default_factory=dict)
 
@@ -96,15 +99,21 @@ class RecordedCell(_Closed):
         )
 
 
-class Source(_Closed):
+class Source(ClosedModel):
     """The log that an imported record was read from."""
 
     path: str = Field(description="relative to the directory that was imported")
     sha256: str
     timed: bool = Field(description="whether the log says how long the run took; otherwise started equals ended")
+    test: int | None = Field(default=None, ge=1, description="which test of the log it is, where that has several")
+
+    @property
+    def key(self) -> str:
+        """What no two records of one cell share."""
+        return self.sha256 if self.test is None else f"{self.sha256}#{self.test}"
 
 
-class Record(_Closed):
+class Record(ClosedModel):
     """One run. Times are Unix seconds (UTC) or durations in seconds; rates are per second."""
 
     schema_version: Literal["record/1"] = "record/1"
@@ -156,6 +165,14 @@ class Record(_Closed):
         description="SHA-256 (20 digits) of the file's bytes before this key and its comma; last in the file",
     )
 
+    @field_validator("specification")
+    @classmethod
+    def _of_parts(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for part in ("system", "configuration"):
+            if not isinstance(given.get(part) or {}, dict):
+                raise ValueError(f"{part} is no object")
+        return given
+
     @property
     def key(self) -> tuple[str, int]:
         return self.cell_id, self.repetition
@@ -193,26 +210,30 @@ class Store:
         """Where the record of a run that was started is."""
         return self.records / cell_id[:2] / f"{cell_id}.{repetition}.json"
 
-    def index(self, *, implied: bool = True) -> set[tuple[str, int]]:
-        """Keys of all records, from file names alone; implied: with those of runs that were not started for being implied."""
+    def index(self, *, implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
+        """Keys of all records, from file names alone.
+
+        implied: with those of runs that were not started for being implied; cells: ids, where those of some cells will do.
+        """
         keys: set[tuple[str, int]] = set()
         others: list[tuple[tuple[str, int], tuple[str, int]]] = []
         if not self.records.is_dir():
             return keys
         try:
-            for shard in os.scandir(self.records):
-                if shard.is_dir():
-                    for entry in os.scandir(shard.path):
-                        match = _NAME.fullmatch(entry.name)
-                        if match is None or match[1][:2] != shard.name:
-                            continue
-                        if match[3] is None:
-                            keys.add((match[1], int(match[2])))
-                        elif implied:
-                            others.append(((match[1], int(match[2])), (match[3], int(match[4]))))
+            for shard in _names_in(self.records) if cells is None else {cell_id[:2] for cell_id in cells}:
+                for name in _names_in(self.records / shard):
+                    match = _NAME.fullmatch(name)
+                    if match is None or match[1][:2] != shard or (cells is not None and match[1] not in cells):
+                        continue
+                    if match[3] is None:
+                        keys.add((match[1], int(match[2])))
+                    elif implied:
+                        others.append(((match[1], int(match[2])), (match[3], int(match[4]))))
         except OSError as error:
             raise RecordError(f"{error.filename}: cannot be listed ({error.strerror}); fix its permissions") from error
-        return keys | {key for key, evidence in others if evidence in keys}
+        # What implies a run of these cells may be a run of another one.
+        there = keys if cells is None else {evidence for _, evidence in others if self.path(*evidence).exists()}
+        return keys | {key for key, evidence in others if evidence in there}
 
     def has(self, cell_id: str, repetition: int, *, implied: bool = True) -> bool:
         """Whether `index` has the key."""
@@ -254,7 +275,7 @@ class Store:
         return read_record(path if path.exists() else self._implied(cell_id, repetition) or path)
 
     def damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """Those of these records that cannot be read, and why."""
+        """Which of these records cannot be read, and why."""
         found = {}
         for key in keys:
             try:
@@ -294,7 +315,7 @@ class Store:
 def read_record(path: Path) -> Record:
     """Parse one record file; RecordError names the file and what is wrong with it."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
     if found := _CHECKSUM.search(content):
@@ -319,6 +340,37 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest()[:20].encode()
 
 
+def _names_in(directory: Path) -> list[str]:
+    """Names in a directory; none where it is no directory."""
+    try:
+        return [entry.name for entry in os.scandir(directory)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def _file_name(record: Record) -> str:
     by = f".implied-by.{record.implied_by}" if record.implied_by else ""
     return f"{record.cell_id}.{record.repetition}{by}.json"
+
+
+CAMPAIGN_SCHEMA = "campaign-as-used/1"
+IN_ARCHIVE = "campaign.json"
+"""Where an archive holds the campaign as used."""
+
+
+def campaigns_as_used(directory: Path) -> Iterator[dict[str, Any]]:
+    """The campaign as used in a results directory: that of its plan, then that of an archive that was extracted there.
+
+    Without both, those that records name, the newest first.
+    """
+    results, alone = Results.at(directory), True
+    if name := read_json(results.plan_document).get("campaign_hash"):
+        with suppress(RecordError):
+            yield Store(directory).shared_document(str(name))
+            alone = False
+    if document := read_json(directory / IN_ARCHIVE):
+        yield document
+        alone = False
+    if alone:
+        paths = sorted(results.shared.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        yield from (each for each in map(read_json, paths) if each.get("schema_version") == CAMPAIGN_SCHEMA)

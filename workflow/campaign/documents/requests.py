@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from campaign.credentials import masked
+from campaign.documents.fields import ClosedModel
 
 _Numbers = tuple[float | None, ...]
 
 
-class Requests(BaseModel):
+class Requests(ClosedModel):
     """One entry a request in each column. Seconds are from the start of the load; null where it did not come to that."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     intended_s: tuple[float, ...] = Field(description="when it was to start")
     sent_s: _Numbers = Field(description="when it was sent")
@@ -32,16 +33,19 @@ class Requests(BaseModel):
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]], window_s: tuple[float, float]) -> Requests:
-        """Of columns, perhaps more than these; a request is in the window if it was intended to start there."""
+        """Requests from columns, perhaps more than these; a request is in the window if it was intended to start there."""
         begin, end = window_s
         inside = tuple(begin <= intended_s < end for intended_s in columns["intended_s"])
         mine = {name: columns[name] for name in cls.model_fields if name in columns}
         rounded = {name: tuple(map(_to_microseconds, values)) for name, values in mine.items()}
+        rounded["error"] = tuple(
+            error and masked(error) for error in rounded["error"]
+        )  # servers repeat keys that they refuse
         return cls(**rounded, in_window=inside)
 
     @property
     def counted(self) -> list[str | None]:
-        """Of the requests in the window the error, or None."""
+        """The error, or None, of each request in the window."""
         return [error for error, inside in zip(self.error, self.in_window, strict=True) if inside]
 
 

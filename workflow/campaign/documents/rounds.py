@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from campaign.documents.fields import ClosedModel
 from campaign.errors import RecordError, first_problem
 from campaign.files import content_hash, require_json, write_once
 from campaign.paths import Results
@@ -23,11 +24,7 @@ CellIn = tuple[str, int]
 ROUND_SCHEMA: Literal["round/1"] = "round/1"
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ChosenLease(_Closed):
+class ChosenLease(ClosedModel):
     """A lease of a round, with the cells that are measured on it: all their runs in this composition."""
 
     lease: str
@@ -42,7 +39,7 @@ class ChosenLease(_Closed):
     """What it was expected to cost when it was chosen; null where that was unknown."""
 
 
-class RoundDocument(_Closed):
+class RoundDocument(ClosedModel):
     """What was known when a round began, and which leases it measures. The last one of a question has none."""
 
     schema_version: Literal["round/1"] = ROUND_SCHEMA
@@ -66,7 +63,9 @@ class RoundDocument(_Closed):
     end: Literal["", "answered", "budget", "undecided"] = ""
     """Why no further lease is measured; empty where one is."""
     statement: str
-    """What is known, in words."""
+    """Whether the question is answered, in words."""
+    answers: tuple[str, ...] = ()
+    """The answer for each workload with its precision, or what leads and what is not shown."""
     rests_on: tuple[str, ...] = ()
     """What that rests on."""
     leases: tuple[ChosenLease, ...] = ()

@@ -60,8 +60,3 @@ def in_composition(settings: Settings, composition: int) -> Settings:
 def whole(settings: Settings) -> Settings:
     """The settings of a cell over all its compositions."""
     return replace(settings, composition=None)
-
-
-def run_words(run: int) -> str:
-    """'composition 2, run 1'."""
-    return f"composition {composition_of(run)}, run {number_in_composition(run)}"

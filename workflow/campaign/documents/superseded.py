@@ -16,7 +16,7 @@ from pathlib import Path
 
 from campaign.documents.record import Store
 from campaign.errors import RecordError
-from campaign.files import write_once
+from campaign.files import load_json, make_directory, write_once
 from campaign.paths import Results
 
 SCHEMA = "superseded/1"
@@ -65,7 +65,7 @@ class SetAside:
             if new.exists() or not old.exists():
                 continue
             try:
-                new.parent.mkdir(parents=True, exist_ok=True)
+                make_directory(new.parent)
                 old.rename(new)
             except OSError as error:
                 raise RecordError(
@@ -94,7 +94,7 @@ def all_set_aside(results: Path) -> list[SetAside]:
     found = [*put_aside(results)]
     for path in sorted(Results.at(results).superseded.glob("*/why.json")):
         try:
-            document = json.loads(path.read_bytes())
+            document = load_json(path)
             keys = tuple(_key(name) for name in document["runs"])
             found.append(SetAside(path.parent, str(document["where"]), keys, str(document.get("why", ""))))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -141,7 +141,7 @@ class RecordedHosts:
 def hosts_of(path: Path) -> tuple[str, ...]:
     """The hosts of one record, without reading what else it says; none for one that was not started. RecordError if damaged."""
     try:
-        document = json.loads(path.read_bytes())
+        document = load_json(path)
         return () if document.get("implied_by") else tuple(map(str, document["hosts"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from campaign.errors import ConfigError
-
 Mode = Literal["standard_one_host", "standard_two_hosts", "advanced"]
 
 SLOTS = 8
@@ -57,23 +55,16 @@ def open_banks(locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str]
 def banks_by_mode(
     locations: Iterable[str],
     hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]],
-    modes: Mapping[str, Mode],
-    connection: Callable[[str], int | None] = lambda host: None,
+    modes: Mapping[str, Literal["standard_one_host", "advanced"]],
 ) -> tuple[Bank, ...]:
     """Banks with the rules of their drawers' modes, as far as a system file tells; a drawer without a mode has no limit.
 
-    modes: by drawer (see `named_drawer`). connection: the only one of a drawer's two (0 or 1) that a host has; None: not known.
+    modes: by drawer (see `named_drawer`).
     """
     found: list[Bank] = []
     for bank in open_banks(locations, hosts):
         mode = next((mode for name, mode in modes.items() if named_drawer(name, [bank.drawer])), None)
-        if mode == "standard_two_hosts":
-            for number in range(2):
-                first = number * SLOTS_PER_CONNECTION + 1
-                slots = frozenset(range(first, first + SLOTS_PER_CONNECTION))
-                reached = tuple(host for host in bank.hosts if connection(host) in (None, number))
-                found.append(Bank(f"{bank.name}/connection{number + 1}", bank.drawer, mode, slots, reached, 2))
-        elif mode is not None:
+        if mode is not None:
             found.append(replace(bank, mode=mode, hosts_max=HOSTS_IN_ADVANCED if mode == "advanced" else 1))
         else:
             found.append(bank)
@@ -83,14 +74,6 @@ def banks_by_mode(
 def named_drawer(name: str, drawers: Iterable[str]) -> str | None:
     """The drawer of this name, which may leave out the chassis: `drawer2` names `falcon1/drawer2`."""
     return next((drawer for drawer in drawers if name in (drawer, drawer.rpartition("/")[2])), None)
-
-
-def require_drawers(key: str, names: Iterable[str], drawers: Iterable[str]) -> None:
-    """Raise ConfigError for the first name under a key of the system file that is no drawer, with those that there are."""
-    known = tuple(dict.fromkeys(drawers))
-    for name in names:
-        if named_drawer(name, known) is None:
-            raise ConfigError(f"{key}: no drawer {name!r}; there are: {', '.join(known) or 'none'}")
 
 
 def bank_of(all_banks: Sequence[Bank], location: str) -> Bank | None:

@@ -5,7 +5,8 @@ Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ Health = Literal["ok", "warning", "critical"]
 
 STORAGE_KIND = "nvme"
 NETWORK_KIND = "nic"
-MEMORY_KIND = "memory"
+_FLEETING = ("holder", "state", "attached_to", "others", "shareable", "called", "movable")
+"""What of a device is of the moment, so that no record keeps it."""
 
 
 def use_of(kind: str) -> str:
@@ -81,7 +83,7 @@ class Device:
     launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
     others: whoever has it too, according to the fabric; shareable: the fabric allows so many to have it at one time.
     called: what the fabric calls its model, where that is not the system file's name.
-    stays: epoch (`protocol.Request`) of the ended lease that left it attached to `attached_to`; it is free to be had.
+    movable: it is free to be had although it is attached to `attached_to`, where it was found.
     """
 
     fabric_id: str
@@ -99,7 +101,7 @@ class Device:
     others: tuple[str, ...] = ()
     shareable: bool = False
     called: str = ""
-    stays: str = ""
+    movable: bool = False
 
     @property
     def computes(self) -> bool:
@@ -118,20 +120,8 @@ class Device:
 
     def document(self) -> dict[str, Any]:
         """What a record keeps: no holder and no state, so equal compositions have equal documents."""
-        document = asdict(self)
-        gone = (
-            "holder",
-            "state",
-            "attached_to",
-            "others",
-            "shareable",
-            "called",
-            "stays",
-            *(("launch",) if self.launch is None else ()),
-        )
-        for name in gone:
-            del document[name]
-        return document
+        gone = (*_FLEETING, *(("launch",) if self.launch is None else ()))
+        return {name: value for name, value in asdict(self).items() if name not in gone}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Device:
@@ -162,18 +152,6 @@ class Inventory:
     def device(self, fabric_id: str) -> Device | None:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
-    def staying(self, attached: Mapping[str, str], epoch: str) -> Inventory:
-        """The same with devices (host by fabric id) that leases of an epoch left attached."""
-        return replace(
-            self,
-            devices=tuple(
-                replace(device, attached_to=attached[device.fabric_id], stays=epoch)
-                if device.fabric_id in attached
-                else device
-                for device in self.devices
-            ),
-        )
-
     def freed(self) -> Inventory:
         """The same system with nobody in it: select() on this tells whether a configuration could ever fit."""
         return Inventory(
@@ -184,7 +162,7 @@ class Inventory:
                     holder=None,
                     state="failed" if device.health == "critical" else "free",
                     attached_to=device.attached_to if device.local else None,
-                    stays="",
+                    movable=False,
                 )
                 for device in self.devices
             ),
@@ -303,3 +281,32 @@ class Composition:
                 expected = f"x{width} gen {gen} expected of {device.model!r}"
                 found.append(f"{device.fabric_id}: link x{link.width} gen {link.gen}, {expected}")
         return tuple(found)
+
+
+POOL = "pool"
+"""Drawer of devices whose entry names none."""
+
+
+def own_devices(host: HostSpec) -> tuple[Device, ...]:
+    """A host's own devices, ids like `host1/gpu0`, numbered per kind."""
+    found: list[Device] = []
+    numbers: Counter[str] = Counter()
+    for spec in host.devices:
+        for _ in range(spec.count):
+            name = f"{host.name}/{spec.kind}{numbers[spec.kind]}"
+            numbers[spec.kind] += 1
+            found.append(Device(name, spec.kind, spec.model, None, host.name, local=True, attached_to=host.name))
+    return tuple(found)
+
+
+def pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
+    """Devices of the pool; id and location are `<drawer>/slot<n>`."""
+    found: list[Device] = []
+    slots: Counter[str] = Counter()
+    for spec in pool:
+        drawer = spec.drawer or POOL
+        for _ in range(spec.count):
+            slots[drawer] += 1
+            location = f"{drawer}/slot{slots[drawer]}"
+            found.append(Device(location, spec.kind, spec.model, None, location, local=False))
+    return tuple(found)

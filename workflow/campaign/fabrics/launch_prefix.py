@@ -1,6 +1,6 @@
 """What a process needs to use a device that nothing attaches to its host: words before its command, and variables. Pure.
 
-Remote devices (Bitfusion, rCUDA) and parts of devices (MIG, MPS) are used like this. Words and values are templates: names in
+Remote devices and parts of devices (MIG, MPS) are used like this. Words and values are templates: names in
 braces are filled in for the devices that one process uses.
 """
 
@@ -47,7 +47,7 @@ class Launch:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Launch:
-        """From `dataclasses.asdict`, or JSON of it. TypeError, KeyError: the document describes none."""
+        """The launch that `dataclasses.asdict`, or JSON of it, describes. TypeError, KeyError: the document describes none."""
         return cls(**{**document, "prefix": tuple(document["prefix"])})
 
 
@@ -83,7 +83,7 @@ def given(launches: Sequence[Launch | None], host: str) -> Given:
 
 
 def decimal(fraction: str) -> str:
-    """As a decimal number, never more than it is, or seven times 1/7 would be more than a device: 0.142857."""
+    """The fraction as a decimal number, never more than it is: else seven times 1/7 would be more than a device: 0.142857."""
     million = Fraction(fraction) * 1_000_000
     return f"{int(million) / 1_000_000:.6f}".rstrip("0").rstrip(".")
 

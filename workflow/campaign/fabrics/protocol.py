@@ -20,11 +20,7 @@ AttachMode = Literal["hot", "powered_off", "reboot"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for, by whom. `allowed_hosts` empty: any host of the system. links: (lanes, generation) expected, by model.
-
-    epoch: the campaign and which of its compositions; devices that stayed attached since a lease of the same epoch are in place for
-    this one. Compositions are replicates, so what an earlier one attached is attached anew. Empty: nothing is in place, or stays.
-    """
+    """What is asked for, by whom. `allowed_hosts` empty: any host of the system. links: (lanes, generation) expected, by model."""
 
     lease_id: str
     campaign: str
@@ -32,7 +28,6 @@ class Request:
     configuration: Configuration
     allowed_hosts: tuple[str, ...] = ()
     links: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +84,6 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One number that a fabric tells of one of its parts. quantity: unit as suffix (`temperature_c`, `errors`, `rx_bytes`)."""
-
-    part: str
-    quantity: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One line of the fabric's log; `cursor` is where to go on reading after it."""
-
-    cursor: str
-    time: str
-    severity: str
-    message: str
-    part: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Sent:
     """One changing request, as it is put on the wire (without what authenticates: such headers are left out, secrets are `***`)."""
 
@@ -127,23 +102,6 @@ class Survey:
     document: Mapping[str, Any]
 
 
-class Observed(Protocol):
-    """A control plane that also tells how its links and parts are doing."""
-
-    def readings(self) -> tuple[Reading, ...]: ...
-
-    def events(self, after: str | None = None) -> tuple[Event, ...]: ...
-
-
-class Portable(Protocol):
-    """A control plane whose whole allocation can be saved and restored as one document."""
-
-    def export(self) -> dict[str, Any]: ...
-
-    def restore(self, document: Mapping[str, Any]) -> tuple[str, ...]:
-        """Bring the fabric to a saved allocation; gives what was changed, in words. Raises Conflict for what is foreign."""
-
-
 class Controlled(Protocol):
     """What a fabric behind somebody else's control plane offers beside `Fabric`.
 
@@ -151,14 +109,6 @@ class Controlled(Protocol):
     """
 
     force: bool
-
-    @property
-    def observed(self) -> Observed | None:
-        """None where the control plane tells nothing about its links."""
-
-    @property
-    def portable(self) -> Portable | None:
-        """None where the allocation cannot be saved."""
 
     @property
     def requests(self) -> int:
@@ -208,19 +158,13 @@ class Fabric(Protocol):
         Releasing what is not held is no error. Raises Busy (nothing changed) or OutcomeUnknown (read back).
         """
 
-    def leave(self, lease_id: str) -> tuple[str, ...]:
-        """As `release`, but devices may stay attached where they are: free for every lease, in place for the next of the epoch.
+    def away(self) -> Mapping[str, str]:
+        """Host by fabric id of devices that leases found there and took; no lease has them or their host. Default: none."""
+        return {}
 
-        Default: nothing stays.
-        """
-        return self.release(lease_id)
-
-    def clear(self, epochs: str = "") -> tuple[str, ...]:
-        """Detach what stayed attached after leases whose epoch begins so; gives the fabric ids. Raises as `release` does.
-
-        Default: nothing ever stays.
-        """
-        return ()
+    def bring_home(self) -> None:
+        """Attach what is `away` to its host again, as each release does. Raises as `compose` does. Default: nothing is away."""
+        return
 
     def held(self) -> Mapping[str, Tag]:
         """Leases of this program on the fabric, by id; what others hold is not in it."""
@@ -244,16 +188,9 @@ class Fabric(Protocol):
         """
         return self.inventory().freed()
 
-    def select_planned(self, request: Request, inventory: Inventory | None = None) -> Selection:
-        """As `select`, on the planned inventory, or on the one that is given (such as `inventory_planned` with what stays).
-
-        A fabric that is far away answers from the system file alone. Default: `select`.
-        """
-        return self.select(request, self.inventory_planned() if inventory is None else inventory)
-
-    def readings(self) -> tuple[Reading, ...]:
-        """How links and parts are doing before and after a lease. Default: the fabric does not tell."""
-        return ()
+    def select_planned(self, request: Request) -> Selection:
+        """Select on the planned inventory, as `select` does; a fabric that is far away answers from the system file alone."""
+        return self.select(request, self.inventory_planned())
 
     @property
     def controlled(self) -> Controlled | None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.fabrics.hardware import HostSpec, PoolSpec
-from campaign.fabrics.moves import Steps
+from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric
 
 ENTRY_POINTS = "composable_campaign.fabrics"
@@ -27,19 +27,30 @@ ENTRY_POINTS = "composable_campaign.fabrics"
 FABRICS: dict[str, str] = {
     "static": "campaign.fabrics.static",
     "simulated": "campaign.fabrics.simulated",
-    "redfish": "campaign.fabrics.dialects.redfish",
-    "redfish-zones": "campaign.fabrics.dialects.redfish_zones",
-    "liqid": "campaign.fabrics.dialects.liqid",
-    "sunfish": "campaign.fabrics.dialects.sunfish",
-    "cdi": "campaign.fabrics.dialects.cdi",
-    "nec": "campaign.fabrics.dialects.nec",
-    "h3": "campaign.fabrics.dialects.h3",
+    "redfish": "campaign.fabrics.adapters.redfish",
+    "liqid": "campaign.fabrics.adapters.liqid",
+    "sunfish": "campaign.fabrics.adapters.sunfish",
+    "cdi": "campaign.fabrics.adapters.cdi",
+    "nec": "campaign.fabrics.adapters.nec",
+    "h3": "campaign.fabrics.adapters.h3",
     "prefix": "campaign.fabrics.prefix",
 }
 """Module of each kind."""
 
+REMOVED = {
+    "redfish-zones": "use `h3` for Falcon boxes, `redfish` for services that compose by DMTF's standard",
+}
+"""Kinds of before, and what to use instead."""
+
+REMOVED_OPTIONS = {
+    ("h3", "api"): "remove the key; boxes are of GPUs (Falcon 4005)",
+    ("h3", "offline"): "remove the key; boxes are of GPUs (Falcon 4005)",
+    ("nec", "api"): "remove the key; devices are connected to processors, as `cpu` said",
+}
+"""Options of before by kind and key, and what to do instead."""
+
 Serial = Literal["all", "box", "none"]
-Offer = Literal["readings", "events", "allocation", "p2p"]
+Offer = Literal["p2p"]
 
 
 class NoOptions(BaseModel):
@@ -71,11 +82,10 @@ class FabricKind:
     summary: one line for lists. options: closed pydantic model of the `options` in a system file. open: makes the adapter; it
     raises ConfigError when options, hosts or pool do not fit, and asks no control plane anything yet.
     unverified: what has not been tried on the real product; empty where there is nothing of the kind. tested: what it was run
-    against. emulator: module that emulates its control plane (`open_dialect`, `COMPOSES`). offers: what its control plane can
+    against. emulator: module that emulates its control plane (`open_emulator`, `COMPOSES`). offers: what its control plane can
     tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). serial: which
     operations run one after another: all of the fabric, those of one box, or none. steps: operations that attaching takes; None
-    where composing is not one operation a device. keeps_attached: devices may stay attached from one lease to the next
-    (`Fabric.leave`).
+    where composing is not one operation a device.
     """
 
     summary: str
@@ -88,7 +98,6 @@ class FabricKind:
     times: str = ""
     serial: Serial = "all"
     steps: Steps | None = None
-    keeps_attached: bool = False
     example: Example = field(default_factory=Example)
 
 
@@ -100,6 +109,8 @@ def fabric_modules() -> dict[str, str]:
 def fabric_kind(name: str) -> FabricKind:
     """Import one kind. Raises ConfigError that lists the kinds, or says what is wrong with its module."""
     module = FABRICS.get(name) or fabric_modules().get(name)
+    if module is None and name in REMOVED:
+        raise ConfigError(f"fabric {name!r} was removed; {REMOVED[name]}")
     if module is None:
         raise ConfigError(f"fabric {name!r} is not known; there are: {', '.join(fabric_modules())}")
     try:

@@ -24,22 +24,11 @@ from campaign.documents.operation_times import Operation
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks, violation
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory
-from campaign.fabrics.moves import box_of
-from campaign.fabrics.operation_log import timing
-from campaign.fabrics.placement.devices import own_devices
+from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, own_devices
+from campaign.fabrics.operations import box_of, timing
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Tag
-from campaign.fabrics.state_file import (
-    State,
-    StateFile,
-    claim,
-    composed,
-    held_or_staying,
-    in_the_way,
-    occupy,
-    occupy_slots,
-)
+from campaign.fabrics.state_file import State, StateFile, claim, composed, held, occupy, occupy_slots
 
 
 class SimpleFabric(Fabric):
@@ -48,15 +37,13 @@ class SimpleFabric(Fabric):
     kind: names the state file. pool: devices that can be attached, such as `pool_devices(..)` of the system file's. own: those that
     are built into hosts; default: as in the system file. banks: which hosts may hold which devices of the pool; default: every
     host reaches all of them.
-    keeps_attached: devices may stay attached between leases (`leave`). atomic: nothing is attached, so that composing is one change
-    of the state file. verified, note: see `Capabilities`.
+    atomic: nothing is attached, so that composing is one change of the state file. verified, note: see `Capabilities`.
     """
 
     kind: str
     atomic = False
     gives_host_id = False
     verified = True
-    keeps_attached = False
     note = ""
 
     def __init__(
@@ -84,7 +71,7 @@ class SimpleFabric(Fabric):
     def present(self, device: Device, state: State) -> Device:
         """A device of the pool as it is now."""
         slot = state.devices.get(device.fabric_id)
-        return device if slot is None else held_or_staying(device, slot)
+        return device if slot is None else held(device, slot)
 
     def refuse(self, state: State, selection: Selection) -> None:
         """Raise Conflict or Incompatible for what forbids the selection by now; called before anything is claimed."""
@@ -137,31 +124,6 @@ class SimpleFabric(Fabric):
         with self.exclusive(lease_id):
             return self.detach_held(lease_id)
 
-    def leave(self, lease_id: str) -> tuple[str, ...]:
-        with self.state.change() as state:
-            holding, names = state.leases.get(lease_id), state.held_by(lease_id)
-            whole = all(state.devices[name].state == "in_use" and not state.devices[name].broken for name in names)
-            if self.keeps_attached and holding is not None and holding.epoch and whole:
-                state.leave(lease_id, [name for name in names if name in self.pool])
-                return ()
-        return self.release(lease_id)
-
-    def clear(self, epochs: str = "") -> tuple[str, ...]:
-        if not self.state.read().staying(epochs):
-            return ()
-        with self.exclusive("what stayed attached"):
-            staying = self.state.read().staying(epochs)
-            self.detach_staying(staying, "")
-            return tuple(staying)
-
-    def detach_staying(self, devices: Mapping[str, str], lease_id: str) -> None:
-        """Detach what earlier leases left attached, by fabric id and host, for the good of a lease."""
-        for name, host in devices.items():
-            with timed(self.pool[name], "detach"):
-                self.detach(self.pool[name], host, lease_id)
-            with self.state.change() as state:
-                state.cleared(name)
-
     def held(self) -> Mapping[str, Tag]:
         return self.state.read().tags()
 
@@ -191,7 +153,6 @@ class SimpleFabric(Fabric):
     def attach_claimed(self, selection: Selection) -> None:
         """Attach what is claimed and not attached yet. Raises PartialFailure for what cannot be."""
         lease_id, done, failed = selection.request.lease_id, list[str](), dict[str, FabricError]()
-        self.make_way(lease_id)
         for name, host in self.unattached(selection):
             try:
                 with timed(self.pool[name], "attach"):
@@ -208,11 +169,6 @@ class SimpleFabric(Fabric):
             words = "; ".join(f"{name}: {error}" for name, error in failed.items())
             raise PartialFailure(f"{lease_id}: could not be attached: {words}", done, failed)
 
-    def make_way(self, lease_id: str) -> None:
-        """Detach what earlier leases left attached and the claimed lease cannot have there."""
-        locations = {name: device.location for name, device in self.pool.items()}
-        self.detach_staying(in_the_way(self.state.read(), lease_id, self.banks, locations), lease_id)
-
     def unattached(self, selection: Selection) -> list[tuple[str, str]]:
         """(fabric id, host) of what is still to be attached, in order."""
         state, lease_id = self.state.read(), selection.request.lease_id
@@ -227,7 +183,7 @@ class SimpleFabric(Fabric):
         """Detach and give up what the lease holds; gives what could not be detached, which stays with it, as do its hosts."""
         stuck: list[str] = []
         for name, slot in self.state.read().devices.items():
-            if slot.lease == lease_id and name in self.pool and not self.atomic and not slot.unmoved:
+            if slot.lease == lease_id and name in self.pool and not self.atomic:
                 try:
                     with timed(self.pool[name], "detach"):
                         self.detach(self.pool[name], str(slot.host), lease_id)

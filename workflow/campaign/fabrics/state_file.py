@@ -6,34 +6,24 @@ Readers need no lock (the file is replaced by rename); `change` gives the state 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from campaign.fabrics.banks import Bank, violation
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
 from campaign.fabrics.hardware import ComposedHost, Composition, Device, HostSpec
 from campaign.fabrics.protocol import Selection, Tag
-from campaign.files import lock, try_lock, write_atomic
+from campaign.files import NO_SPACE, lock, overwrite, read_bytes, read_text, try_lock, write_atomic
+
+_ROOM_BYTES = 4096
 
 
 class _Stored(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class Stay(_Stored):
-    """A device that an ended lease left attached."""
-
-    host: str
-    epoch: str = Field(description="epoch of the lease that left it, see `protocol.Request`")
-
-
-FOUND = "found"
-"""In place of an epoch: what was attached when it was found, and the system file gives to the campaign."""
 
 
 class Detached(_Stored):
@@ -57,12 +47,17 @@ class Slot(_Stored):
     needs_rescan: bool = False
     fails_s: float | None = Field(default=None, description="Unix time from which it is broken")
     width: int | None = Field(default=None, description="trained lanes, when fewer than possible")
-    stays: Stay | None = Field(default=None, description="where it is attached since an earlier lease; null: nowhere")
+    found: str | None = Field(default=None, description="host that it was found on, and has not been taken from yet")
 
-    @property
-    def unmoved(self) -> bool:
-        """Claimed by a lease, and still attached where an earlier one left it."""
-        return self.stays is not None and self.state == "composing"
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier(cls, given: Any) -> Any:
+        """Earlier versions left devices attached between leases (`stays`); what they found is told from these by its epoch."""
+        if not isinstance(given, dict) or "stays" not in given:
+            return given
+        stays = given["stays"] or {}
+        rest = {name: value for name, value in given.items() if name != "stays"}
+        return {**rest, "found": stays["host"]} if stays.get("epoch") == "found" else rest
 
     @property
     def broken(self) -> bool:
@@ -80,11 +75,12 @@ class HeldHost(_Stored):
 class Holding(_Stored):
     """One lease as the fabric knows it; this is also the tag by which it is known to be ours."""
 
+    model_config = ConfigDict(extra="ignore")  # earlier versions kept more
+
     campaign: str
     owner: str
     since_s: float
     hosts: tuple[HeldHost, ...]
-    epoch: str = ""
     seen_before: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="devices that hosts had before anything was attached, by identity or address"
     )
@@ -112,59 +108,36 @@ class State(_Stored):
         return next((lease for lease, held in self.leases.items() if name in {host.name for host in held.hosts}), None)
 
     def free(self, fabric_id: str) -> None:
-        """Nobody has the device any more, and it is attached nowhere; one that broke stays broken."""
+        """No lease has the device any more; one that broke stays broken."""
         slot = self.devices.pop(fabric_id)
         if slot.broken:
             self.devices[fabric_id] = Slot(fails_s=slot.fails_s)
 
     def drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
-        """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on.
-
-        A device that the lease has not moved yet stays attached where it was.
-        """
+        """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on."""
         for name in self.held_by(lease_id):
             if name not in keeping:
-                self._give_up(name)
+                self.free(name)
         holding = self.leases.get(lease_id)
         if holding is not None:
             holding.hosts = tuple(h for h in holding.hosts if not {*h.devices, *h.storage}.isdisjoint(keeping))
             if not holding.hosts:
                 del self.leases[lease_id]
 
-    def _give_up(self, fabric_id: str) -> None:
-        slot = self.devices[fabric_id]
-        if slot.stays is None:
-            self.free(fabric_id)
-        else:
-            slot.lease, slot.host, slot.state = None, None, "free"
-
-    def leave(self, lease_id: str, attached: Collection[str]) -> None:
-        """Forget the claims of a lease, whose `attached` devices stay where they are."""
-        epoch = self.leases[lease_id].epoch
-        for name in self.held_by(lease_id):
-            slot = self.devices[name]
-            if name in attached and slot.host is not None:
-                slot.stays = Stay(host=slot.host, epoch=epoch)
-        self.drop(lease_id)
-
-    def cleared(self, fabric_id: str) -> None:
-        """A device that stayed attached has been detached."""
-        self.devices[fabric_id].stays = None
+    def taken(self, fabric_id: str) -> None:
+        """A device has been detached from where it was found, or others have moved it."""
+        self.devices[fabric_id].found = None
         if self.devices[fabric_id].lease is None:
             self.free(fabric_id)
 
-    def staying(self, epochs: str = "") -> dict[str, str]:
-        """Host by fabric id of devices that nobody holds and that leases of such epochs left attached."""
-        return {
-            name: slot.stays.host
-            for name, slot in self.devices.items()
-            if slot.lease is None and slot.stays is not None and slot.stays.epoch.startswith(epochs)
-        }
-
-    def homeless(self) -> dict[str, str]:
-        """Host by fabric id of devices that were found on it, and that neither a lease has nor one has left attached."""
+    def away(self) -> dict[str, str]:
+        """Host by fabric id of devices that leases found there and took; no lease has them or their host now."""
         slots = ((name, host, self.devices.get(name)) for name, host in self.homes.items())
-        return {name: host for name, host, slot in slots if slot is None or (slot.lease is None and slot.stays is None)}
+        return {
+            name: host
+            for name, host, slot in slots
+            if (slot is None or slot.lease is None) and self.holder_of_host(host) is None
+        }
 
     def tags(self) -> dict[str, Tag]:
         return {
@@ -189,7 +162,7 @@ class StateFile:
     def read(self) -> State:
         """The state as last written. Raises ProtocolViolation naming a damaged file."""
         try:
-            return State.model_validate_json(self.path.read_bytes())
+            return State.model_validate_json(read_bytes(self.path))
         except FileNotFoundError:
             return State()
         except ValidationError as error:
@@ -204,7 +177,13 @@ class StateFile:
         with lock(self.path.with_suffix(".lock")):
             state = self.read()
             yield state
-            write_atomic(self.path, state.model_dump_json(indent=1) + "\n", durable=True)
+            content = (state.model_dump_json(indent=1) + "\n").encode()
+            try:
+                # Room to write over it what releasing adds, when the disk is full and devices must be released.
+                write_atomic(self.path, content.ljust(2 * len(content) + _ROOM_BYTES), durable=True)
+            except OSError as error:
+                if error.errno not in NO_SPACE or not self.path.exists() or not overwrite(self.path, content):
+                    raise
 
     @contextmanager
     def transaction(self, lease_id: str) -> Iterator[None]:
@@ -215,7 +194,7 @@ class StateFile:
         path = self.path.with_suffix(".transaction")
         with try_lock(path, lease_id) as mine:
             if not mine:
-                other = path.read_text()
+                other = read_text(path)
                 raise Busy(f"the fabric is busy with lease {other or '(just starting)'}", (other,) if other else ())
             yield
 
@@ -228,11 +207,13 @@ def occupy(device: Device, state: State) -> Device:
     return replace(device, holder=slot.lease, state="in_use")
 
 
-def held_or_staying(device: Device, slot: Slot) -> Device:
-    """A device of the pool with its present holder, or with where it stays since its last one."""
-    if slot.lease is not None:
-        return replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
-    return replace(device, attached_to=slot.stays.host, stays=slot.stays.epoch) if slot.stays is not None else device
+def held(device: Device, slot: Slot) -> Device:
+    """A device of the pool with its present holder, if it has one."""
+    return (
+        replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
+        if slot.lease is not None
+        else device
+    )
 
 
 def claim(state: State, selection: Selection) -> bool:
@@ -252,42 +233,29 @@ def claim(state: State, selection: Selection) -> bool:
         what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
         raise Conflict(f"{request.lease_id}: no longer free: {what}", holders=dict.fromkeys(taken.values()))
     state.leases[request.lease_id] = Holding(
-        campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts, epoch=request.epoch
+        campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts
     )
     return True
 
 
 def occupy_slots(state: State, selection: Selection, to_attach: Container[str]) -> None:
-    """Mark devices of a claimed selection: in use, or to be attached first unless they are in place since this very epoch."""
+    """Mark devices of a claimed selection: in use, or to be attached first."""
     for host in selection.hosts:
         for name in host.ids:
             slot = state.slot(name)
-            there = slot.stays == Stay(host=host.host, epoch=selection.request.epoch) and selection.request.epoch != ""
             slot.lease, slot.host = selection.request.lease_id, host.host
-            slot.state = "composing" if name in to_attach and not there else "in_use"
+            slot.state = "composing" if name in to_attach else "in_use"
 
 
-def in_the_way(state: State, lease_id: str, banks: Sequence[Bank], locations: Mapping[str, str]) -> dict[str, str]:
-    """Host by fabric id of what earlier leases left attached and has to go before a claimed lease is attached.
-
-    That is: its own devices that are not in place, others on its hosts, and what its devices leave no room for.
-    """
+def in_the_way(state: State, lease_id: str) -> dict[str, str]:
+    """Host by fabric id of devices that have to go from where they were found before a claimed lease is attached: its own, and
+    others on its hosts."""
     hosts = {host.name for host in state.leases[lease_id].hosts}
-    attached = {
-        locations[name]: slot.host
+    return {
+        name: slot.found
         for name, slot in state.devices.items()
-        if slot.lease and slot.host and name in locations
+        if slot.found is not None and (slot.lease == lease_id or slot.found in hosts)
     }
-    found = {}
-    for name, slot in state.devices.items():
-        if slot.stays is None or (slot.lease is not None and slot.state == "in_use"):
-            continue
-        place = {locations[name]: slot.stays.host} if name in locations else {}
-        if slot.lease == lease_id or slot.stays.host in hosts or violation(banks, attached | place):
-            found[name] = slot.stays.host
-        else:
-            attached |= place
-    return found
 
 
 def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:

@@ -7,7 +7,7 @@ from typing import Any
 
 from campaign.config.import_file import ImportFile
 from campaign.documents.cell import Scalar
-from campaign.importing.log_identity import PRECISIONS, Point
+from campaign.importing.log_facts import PRECISIONS, Point
 from campaign.workloads.protocol import Workload
 
 WHY = "no log of it was found"
@@ -36,9 +36,14 @@ def system_document(said: ImportFile, workloads: Mapping[str, Workload], notes: 
 
 def workload_document(name: str, said: ImportFile) -> dict[str, Any]:
     """The workload file of an entry with a parser of its own. It lists all precisions: the matrix says which were run."""
-    kept = said.workloads[name].model_dump(mode="json", exclude_defaults=True)
-    command = list(said.workloads[name].command)
-    return {"name": name, "kind": "command", "precisions": list(PRECISIONS), **kept, "command": command}
+    file = said.workloads[name]
+    kept = file.model_dump(mode="json", exclude_defaults=True)
+    program: dict[str, Any] = {"command": list(file.command)}
+    if file.is_service:
+        program |= {key: kept.pop(key) for key in ("parser", "parsers", "test") if key in kept}
+        program = {"client": program, "server": {"command": ["unknown"]}}
+    kind = "service" if file.is_service else "command"
+    return {"name": name, "kind": kind, "precisions": list(PRECISIONS), **kept, **program}
 
 
 def campaign_document(

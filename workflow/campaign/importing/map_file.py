@@ -17,7 +17,7 @@ from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.errors import ConfigError, nearest
 from campaign.importing.campaign_files import system_document, workload_document
-from campaign.importing.log_identity import NUMBERS, Known
+from campaign.importing.log_facts import NUMBERS, Known
 from campaign.workloads.protocol import Workload
 
 
@@ -50,14 +50,15 @@ def read_map(path: Path) -> Map:
     source = read_yaml(path)
     said = validate(source, ImportFile)
     system = validate(unsaved_file(path, system_document(said, {})), SystemFile)
-    configurations, impossible = expand_shapes(said.configurations, [system], source)
-    if impossible:
-        raise ConfigError(f"{source.place('configurations')}: {impossible[0].shape}: {impossible[0].why}")
+    expanded = expand_shapes(said.configurations, [system], source)
+    if expanded.impossible:
+        shape, why = expanded.impossible[0].shape, expanded.impossible[0].why
+        raise ConfigError(f"{source.place('configurations')}: {shape}: {why}")
     models = gathered(partial(_workload, said, name, source) for name in said.workloads)
     workloads = dict(zip(said.workloads, models, strict=True))
     for name in said.references:
         load_reference(name, path.parent)
-    known = Known(configurations, workloads)
+    known = Known(expanded.configurations, workloads)
     compiled = []
     for number, each in enumerate(said.logs):
         where = source.place("logs", number, "path")

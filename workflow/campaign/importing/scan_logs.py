@@ -11,6 +11,7 @@ from typing import Literal
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
+from campaign.config.import_file import LogPattern
 from campaign.config.load import validate
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
@@ -19,11 +20,11 @@ from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import MOST, composition_of, number_in_composition, run_number
 from campaign.errors import ConfigError
 from campaign.importing.campaign_files import campaign_document, system_document
-from campaign.importing.log_facts import Found, Unread, digest, look, outcome_of
-from campaign.importing.log_identity import Copy, LogIdentity, Point, identify
+from campaign.importing.log_facts import Copy, LogFacts, LogIdentity, Point, Unread, digest, identify, look, outcome_of
 from campaign.importing.map_file import Map, unsaved_file
 from campaign.plan.matrix import expand
 from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers import alike, several
 from campaign.workloads.protocol import Outcome
 
 Fate = Literal["new", "present", "unread"]
@@ -31,21 +32,33 @@ Fate = Literal["new", "present", "unread"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One file below the directory. cell, repetition, outcome: of a log that is new; why: of a file that is not read."""
+    """One file below the directory, or one of the tests in it. cell, repetition, outcome: of a log that is new; why: of a file that
+    is not read; key: SHA-256 of the file, with the number of the test.
+    """
 
     path: str
     fate: Fate
     why: str = ""
     sha256: str = ""
+    test: int | None = None
     cell: Cell | None = None
     repetition: int = 0
     identity: LogIdentity | None = None
-    found: Found = field(default_factory=Found)
+    found: LogFacts = field(default_factory=LogFacts)
     outcome: Outcome | None = None
+
+    @property
+    def key(self) -> str:
+        return self.sha256 if self.test is None else f"{self.sha256}#{self.test}"
+
+    @property
+    def name(self) -> str:
+        """Path, with the number of the test."""
+        return self.path if self.test is None else f"{self.path} (test {self.test})"
 
 
 @dataclass(frozen=True)
-class Survey:
+class LogSurvey:
     """All files in the order of their paths. strays: records of earlier imports that this map has no cell for."""
 
     directory: Path
@@ -58,22 +71,22 @@ class Survey:
         return [entry for entry in self.entries if entry.fate == fate]
 
 
-def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> Survey:
+def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> LogSurvey:
     """Look at every file; nothing is written. records: of earlier imports. ConfigError where no log says what it is of."""
-    identified = [_identified(path, directory, read) for path in _files(directory, read.ignored)]
+    identified = [entry for path in _files(directory, read.ignored) for entry in _identified(path, directory, read)]
     names = {c.name for c in read.known.configurations}
     earlier = [r for r in records if r.cell.configuration in names and r.cell.workload in read.known.workloads]
     if not earlier and all(entry.identity is None for entry in identified):
         told = "; ".join(f"{entry.path}: {entry.why}" for entry in identified[:3]) or "there are no files"
         raise ConfigError(f"{directory}: no log of a run was found by {read.path}: {told}")
-    sorted_out = _Sorting(
-        _campaign(read, identified, earlier), directory, records, _compositions(identified, earlier)
-    ).sorted(identified)
+    compositions = _compositions(identified, earlier)
+    identified = [_numbered(entry, compositions) for entry in identified]
+    sorted_out = _Sorting(_campaign(read, identified, earlier), directory, records, compositions).sorted(identified)
     # What turned out to be a copy makes no cell and no repetition.
     campaign = _campaign(read, sorted_out, earlier)
     by_id = {cell.id: cell for cell in expand(campaign).cells}
     entries = tuple(entry if entry.cell is None else replace(entry, cell=by_id[entry.cell.id]) for entry in sorted_out)
-    return Survey(directory, campaign, entries, tuple(records), sum(r.cell_id not in by_id for r in records))
+    return LogSurvey(directory, campaign, entries, tuple(records), sum(r.cell_id not in by_id for r in records))
 
 
 def _files(directory: Path, ignored: Iterable[re.Pattern[str]]) -> Iterator[Path]:
@@ -86,12 +99,12 @@ def _files(directory: Path, ignored: Iterable[re.Pattern[str]]) -> Iterator[Path
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """So that run 10 comes after run 9."""
+    """A key that sorts run 10 after run 9."""
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d{1,18})", text)]
 
 
-def _identified(path: Path, directory: Path, read: Map) -> Entry:
-    """What a file is a log of."""
+def _identified(path: Path, directory: Path, read: Map) -> list[Entry]:
+    """What a file is a log of: one run, or the runs of the tests in it."""
     name = path.relative_to(directory).as_posix()
     try:
         fitting = ((each, values) for each, compiled in read.patterns if (values := compiled.match(name)) is not None)
@@ -102,10 +115,50 @@ def _identified(path: Path, directory: Path, read: Map) -> Entry:
         found = look(chosen, Log(path))
         if found.problems:
             raise Unread("; ".join(found.problems))
-        identity = identify(read.known, chosen, values, found)
+        return [
+            Entry(name, "new", sha256=sha256, test=test, identity=identity, found=of)
+            for test, identity, of in _runs_in(path, read, chosen, values, found)
+        ]
     except Unread as error:
-        return Entry(name, "unread", str(error))
-    return Entry(name, "new", sha256=sha256, identity=identity, found=found)
+        return [Entry(name, "unread", str(error))]
+
+
+def _runs_in(
+    path: Path, read: Map, pattern: LogPattern, values: Mapping[str, str], found: LogFacts
+) -> Iterator[tuple[int | None, LogIdentity, LogFacts]]:
+    """(number of the test, what it is of, what its log says) of every run in a log. The times of several are not known."""
+    named = pattern.tests not in ("one", "repetitions")
+    first = identify(read.known, pattern, values, found)
+    workload = read.known.workloads[first.point[1]]
+    tests = workload.tests(Log(path))
+    if not tests or (pattern.tests == "one" and alike(tests)):
+        yield None, first, found
+        return
+    if pattern.tests == "one":
+        raise Unread(
+            f"{several(tests)}; say by 'test' of the workload which one counts, or by 'tests' of its pattern that each is a run"
+        )
+    if named and pattern.tests not in workload.options:
+        raise Unread(f"tests: '{pattern.tests}' is no option of workload '{workload.name}'; add it to its options")
+    if not named and first.repetition is not None:
+        raise Unread(
+            f"is repetition {first.repetition}, and has {len(tests)} tests, which would be as many; write * for {{repetition}}"
+        )
+    untimed = replace(found, start_s=None, end_s=None, duration_s=None)
+    for number, test in enumerate(tests, 1):
+        if named and not test.program:
+            raise Unread(f"test {number} of {len(tests)} has no name; write 'tests: repetitions' where all are alike")
+        said = {**found.values, pattern.tests: test.program} if named else found.values
+        yield number, identify(read.known, pattern, values, replace(found, values=said)), untimed
+
+
+def _numbered(entry: Entry, compositions: Mapping[tuple[str, str], int]) -> Entry:
+    """Without what it is a log of, where its lease is one too many."""
+    of = entry.identity
+    if of is None or compositions.get((of.point[0], of.lease), 1) <= MOST:
+        return entry
+    why = f"its configuration '{of.point[0]}' has {MOST} leases already; import the logs of others under another name"
+    return Entry(entry.path, "unread", why, test=entry.test)
 
 
 def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) -> Campaign:
@@ -114,17 +167,20 @@ def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) ->
     compositions = _compositions(entries, earlier)
     counts: Counter[tuple[Point, int]] = Counter()
     runs: defaultdict[Point, Counter[int]] = defaultdict(Counter)
+    numbers: defaultdict[Point, list[tuple[int, int]]] = defaultdict(list)
     for each in entries:
         if (of := each.identity) is not None:
             here = compositions.get((of.point[0], of.lease), 1)
             counts[of.point, here] += 1
             runs[of.point][here] = max(runs[of.point][here], counts[of.point, here], of.repetition or 1)
+            numbers[of.point].append((here, of.repetition or 0))
     for record in earlier:
         points.append(point := _point(record.cell.configuration, record.cell))
         here, number = composition_of(record.repetition), number_in_composition(record.repetition)
         runs[point][here] = max(runs[point][here], number)
+        numbers[point].append((here, number))
     # A run that nobody made is not planned, unless the map does.
-    often = {point: read.said.protocol.repetitions or found.total() for point, found in runs.items()}
+    often = {point: read.said.protocol.repetitions or _planned(runs[point], numbers[point]) for point in runs}
     axes = {name for point in points for name, _ in point[4]}
     known = read.known.workloads
     times = max([1, *compositions.values()])
@@ -133,6 +189,15 @@ def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) ->
     system = validate(unsaved_file(read.path, system_document(read.said, known)), SystemFile)
     workloads = {name: known[name] for name in file.axes.workload}
     return resolve(read.path, file, [system], workloads, Sources(source, {system.name: source}, {}))
+
+
+def _planned(most: Counter[int], numbers: Sequence[tuple[int, int]]) -> int:
+    """Runs of a cell by the largest number in each composition; of numbers that go on over all of them the largest alone counts."""
+    by_number: defaultdict[int, set[int]] = defaultdict(set)
+    for composition, number in numbers:
+        by_number[number].add(composition)
+    goes_on = len(most) > 1 and 0 not in by_number and all(len(of) == 1 for of in by_number.values())
+    return max(by_number) if goes_on else most.total()
 
 
 def _compositions(entries: Sequence[Entry], records: Sequence[Record]) -> dict[tuple[str, str], int]:
@@ -181,29 +246,29 @@ class _Sorting:
         for record in records:
             if record.source is None:
                 continue
-            self.taken[record.key] = (record.source.sha256, record.source.path)
-            self.left[record.cell_id, record.source.sha256] += 1
+            self.taken[record.key] = (record.source.key, record.source.path)
+            self.left[record.cell_id, record.source.key] += 1
             if record.status == "ok":
                 words = f"{record.cell.configuration} · {record.cell.workload} · batch {record.cell.batch}"
-                self.texts[record.source.sha256] = (record.source.path, record.cell_id, words)
+                self.texts[record.source.key] = (record.source.path, record.cell_id, words)
 
     def sorted(self, entries: Sequence[Entry]) -> list[Entry]:
-        done: dict[str, Entry] = {}
+        done: dict[str, Entry] = {}  # by path and test
         # Logs that have a record first, then those that name their repetition: the others get what is free.
         for entry in sorted(entries, key=self.turn):
             try:
-                done[entry.path] = entry if entry.identity is None else self.placed(entry, entry.identity)
+                done[entry.name] = entry if entry.identity is None else self.placed(entry, entry.identity)
             except Copy as error:
-                done[entry.path] = Entry(entry.path, "unread", str(error))
+                done[entry.name] = Entry(entry.path, "unread", str(error), test=entry.test)
             except Unread as error:
-                done[entry.path] = replace(entry, fate="unread", why=str(error))
-        return [done[entry.path] for entry in entries]
+                done[entry.name] = replace(entry, fate="unread", why=str(error))
+        return [done[entry.name] for entry in entries]
 
     def turn(self, entry: Entry) -> int:
         if entry.identity is None or not (run := self.run(entry.identity)):
             return 2
         sha256, _ = self.taken.get((self.cell(entry.identity).id, run), ("", ""))
-        return int(sha256 != entry.sha256)
+        return int(sha256 != entry.key)
 
     def cell(self, of: LogIdentity) -> Cell:
         given = {**self.campaign.workloads[of.point[1]].options, **dict(of.point[4])}
@@ -220,15 +285,15 @@ class _Sorting:
     def placed(self, entry: Entry, of: LogIdentity) -> Entry:
         cell, run = self.cell(of), self.run(of)
         sha256, path = self.taken.get((cell.id, run), ("", ""))
-        same = sha256 == entry.sha256
-        if self.left[cell.id, entry.sha256] and (same or not sha256):
-            self.left[cell.id, entry.sha256] -= 1
+        same = sha256 == entry.key
+        if self.left[cell.id, entry.key] and (same or not sha256):
+            self.left[cell.id, entry.key] -= 1
             return replace(entry, fate="present", cell=cell, repetition=run)
         if sha256:
             what = "the same text" if same else "other content; move that record away to have this one"
             raise Copy(f"repetition {of.repetition} of its cell is there, from {path} with {what}")
         # Two runs that fail may print the same. So may others, if their logs say no time: repetition or cell tell them apart.
-        path, cell_id, words = self.texts.get(entry.sha256, ("", "", ""))
+        path, cell_id, words = self.texts.get(entry.key, ("", "", ""))
         timed = entry.found.start_s is not None or entry.found.end_s is not None
         told_apart = not timed and path != entry.path and (of.repetition is not None or cell_id != cell.id)
         if path and not told_apart and cell_id == cell.id:
@@ -238,14 +303,14 @@ class _Sorting:
                 f"is a copy of {path}, which is a log of {words}; where the map has changed, import under another name, or "
                 "delete the results of this one first"
             )
-        outcome = outcome_of(self.campaign, cell, self.directory / entry.path, entry.found)
+        outcome = outcome_of(self.campaign, cell, self.directory / entry.path, entry.found, entry.test)
         if outcome.status == "ok":
-            self.texts[entry.sha256] = (entry.path, cell.id, cell.label())
+            self.texts[entry.key] = (entry.path, cell.id, cell.label())
         numbers = (run_number(self.composition(of), number) for number in range(1, MOST + 1))
         repetition = run or next((number for number in numbers if (cell.id, number) not in self.taken), 0)
         if not repetition:
             raise Unread(
                 f"its cell has {MOST} runs already; say by 'lease' of the map which of them share a composition"
             )
-        self.taken[cell.id, repetition] = (entry.sha256, entry.path)
+        self.taken[cell.id, repetition] = (entry.key, entry.path)
         return replace(entry, cell=cell, repetition=repetition, outcome=outcome)

@@ -17,11 +17,11 @@ from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.earlier_spread import keep
 from campaign.documents.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
 from campaign.errors import ConfigError, RecordError, unwritable
-from campaign.files import write_atomic
+from campaign.files import read_text, write_atomic
 from campaign.importing.campaign_files import system_document
 from campaign.importing.log_facts import span
 from campaign.importing.map_file import Map
-from campaign.importing.scan_logs import Entry, Survey
+from campaign.importing.scan_logs import Entry, LogSurvey
 from campaign.paths import Results
 from campaign.plan.cost.history import earlier_spread, read_costs
 from campaign.plan.matrix import specification
@@ -41,7 +41,7 @@ def earlier(results: Results) -> tuple[Record, ...]:
     return records
 
 
-def rehearse(found: Survey, read: Map, results: Results) -> None:
+def rehearse(found: LogSurvey, read: Map, results: Results) -> None:
     """Raise whatever `write` would raise, and write nothing that stays."""
     place = next(path for path in (results.directory, *results.directory.resolve().parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK):
@@ -50,7 +50,7 @@ def rehearse(found: Survey, read: Map, results: Results) -> None:
         write(found, read, Results(Path(scratch), results.campaign))
 
 
-def write(found: Survey, read: Map, results: Results) -> Path:
+def write(found: LogSurvey, read: Map, results: Results) -> Path:
     """Write the records that are new and the campaign's files; gives the path of the campaign file."""
     store = Store(results.directory)
     directory = results.directory / CONFIG
@@ -102,14 +102,14 @@ def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], sourc
         name: _HEADER + yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
         for name, document in documents.items()
     }
-    texts |= {name: path.read_text(encoding="utf-8") for name, path in claims.items()}
-    texts["import.yaml"] = source.read_text(encoding="utf-8")
+    texts |= {name: read_text(path) for name, path in claims.items()}
+    texts["import.yaml"] = read_text(source)
     for name, text in texts.items():
         write_atomic(directory / name, text)
     return directory / "campaign.yaml"
 
 
-def notes(found: Survey) -> list[str]:
+def notes(found: LogSurvey) -> list[str]:
     """What every reader of the report should know of where its records come from."""
     count = len(found.records) + len(found.of("new"))
     said = [
@@ -124,7 +124,7 @@ def notes(found: Survey) -> list[str]:
     return said
 
 
-def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]) -> Record:
+def _record(found: LogSurvey, entry: Entry, store: Store, shared: Mapping[str, str]) -> Record:
     cell, outcome, of = entry.cell, entry.outcome, entry.identity
     if cell is None or outcome is None or of is None:
         raise RecordError(f"{entry.path}: was not read")
@@ -148,7 +148,7 @@ def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]
         failure=outcome.failure,
         started=started,
         ended=ended,
-        lease_id=f"{found.campaign.name}.{cell.configuration.name}.{of.lease or NO_LEASE_SAID + entry.sha256[:12]}",
+        lease_id=f"{found.campaign.name}.{cell.configuration.name}.{of.lease or NO_LEASE_SAID + _short(entry)}",
         hosts=of.hosts,
         composition=store.share(composition),
         **shared,
@@ -158,5 +158,10 @@ def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]
         metrics=dict(outcome.metrics),
         phases_s=dict(outcome.phases_s),
         flags=(IMPORTED, *outcome.flags),
-        source=Source(path=entry.path, sha256=entry.sha256, timed=timed),
+        requests=outcome.requests,
+        source=Source(path=entry.path, sha256=entry.sha256, timed=timed, test=entry.test),
     )
+
+
+def _short(entry: Entry) -> str:
+    return entry.sha256[:12] + (f"-{entry.test}" if entry.test else "")

@@ -15,12 +15,13 @@ from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, ChosenLease, RoundDocument, Rounds, kept_rounds
 from campaign.errors import ConfigError
 from campaign.files import content_hash
-from campaign.insight.until import Decision, Offer, Question, decide, offer_of, parse_question
+from campaign.insight.until import Decision, PricedMatrix, Question, decide, parse_question, priced_matrix
 from campaign.paths import Results
 from campaign.plan.cost.budget import Budget, matrix_digest
 from campaign.plan.cost.history import read_costs
-from campaign.plan.dag import Dag, Request, forecaster_of, read_plan
+from campaign.plan.dag import forecaster_of, read_plan
 from campaign.plan.plan import Plan
+from campaign.plan.request import PlanRequest
 from campaign.plan.selection import host_expression
 from campaign.tables.collect import gather, tables_of
 
@@ -28,12 +29,7 @@ if TYPE_CHECKING:  # it brings pandas
     from campaign.tables.io import Tables
 
 
-def open_rounds(asked: Request) -> Dag:
-    """The DAG of what was asked, with the leases of all rounds where that is a question."""
-    return Dag(asked, read_plan(asked, rounds=next_rounds(asked) if asked.until else None))
-
-
-def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
+def next_rounds(asked: PlanRequest, *, allow_unfit: bool = False) -> Rounds:
     """The rounds of the question that is asked, up to the one to be measured now, or to the one that ends it.
 
     ConfigError: the question cannot be read, or nothing can answer it.
@@ -54,9 +50,10 @@ def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
     budget = str(asked.budget or "")
     if kept and kept[-1].end and kept[-1].known == known and (kept[-1].end != "budget" or kept[-1].budget == budget):
         return kept
-    offer = offer_of(plan, forecaster_of(campaign, read_costs(results, asked.learn_from), asked.assumed))
-    decision = decide(question, offer, tables, campaign.protocol.seed, len(kept) + 1)
-    leases = _chosen(decision, offer, missing)
+    costs = read_costs(results, asked.learn_from, campaign.path)
+    matrix = priced_matrix(plan, forecaster_of(campaign, costs, asked.assumed))
+    decision = decide(question, matrix, tables, campaign.protocol.seed, len(kept) + 1)
+    leases = _chosen(decision, matrix, missing)
     document = RoundDocument(
         question=question.text,
         where=asked.where,
@@ -68,6 +65,7 @@ def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
         runs_known=0 if tables is None else len(tables.runs),
         end="answered" if decision.decided else "" if leases else "undecided",
         statement=_statement(decision, question, plan),
+        answers=decision.answers,
         rests_on=decision.rests_on,
         leases=leases,
         reasons=decision.reasons if leases else (),
@@ -80,7 +78,7 @@ def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
     return Rounds((*kept, _paid(document, kept, asked)))
 
 
-def _check(question: Question, asked: Request, plan: Plan) -> None:
+def _check(question: Question, asked: PlanRequest, plan: Plan) -> None:
     """ConfigError where nothing that could be measured would answer it."""
     about = [cell for cell in plan.matrix if question.about(cell)]
     if not about:
@@ -93,8 +91,8 @@ def _check(question: Question, asked: Request, plan: Plan) -> None:
         )
 
 
-def _tables(asked: Request, plan: Plan, results: Results) -> Tables | None:
-    """Of the records as they are now; None where there is none."""
+def _tables(asked: PlanRequest, plan: Plan, results: Results) -> Tables | None:
+    """The tables of the records as they are now; None where there is none."""
     store = Store(results.directory)
     collected = gather(plan.campaign, results.directory, asked.where, store)
     return tables_of(collected) if collected.records else None
@@ -116,12 +114,12 @@ def _statement(decision: Decision, question: Question, plan: Plan) -> str:
     return f"Predicted, not measured: {said}" if predicted else said
 
 
-def _chosen(decision: Decision, offer: Offer, missing: Collection[CellIn]) -> tuple[ChosenLease, ...]:
+def _chosen(decision: Decision, matrix: PricedMatrix, missing: Collection[CellIn]) -> tuple[ChosenLease, ...]:
     """Leases of the next round, with those of their cells of which a run has no record."""
-    once = {lease.name: lease.once_h for lease in offer.leases}
+    once = {lease.name: lease.once_h for lease in matrix.leases}
     hours = {
         (lease.name, cell.id): of_cell
-        for lease in offer.leases
+        for lease in matrix.leases
         for cell, of_cell in zip(lease.cells, lease.cells_h, strict=True)
     }
     found = []
@@ -142,7 +140,7 @@ def _chosen(decision: Decision, offer: Offer, missing: Collection[CellIn]) -> tu
     return tuple(found)
 
 
-def _paid(document: RoundDocument, kept: Rounds, asked: Request) -> RoundDocument:
+def _paid(document: RoundDocument, kept: Rounds, asked: PlanRequest) -> RoundDocument:
     """The round with what it costs; with a budget, only the first of its leases that what is left of it pays for."""
 
     def of(count: int) -> RoundDocument:
@@ -171,6 +169,6 @@ def _paid(document: RoundDocument, kept: Rounds, asked: Request) -> RoundDocumen
 
 
 def _cost(document: RoundDocument, budget: Budget | None) -> float:
-    """Of a round, in the budget's unit; what was unknown counts as nothing."""
+    """The cost of a round in the budget's unit; what was unknown counts as nothing."""
     by_devices = budget is not None and budget.unit == "device-hours"
     return (document.round_device_hours if by_devices else document.round_hours) or 0.0

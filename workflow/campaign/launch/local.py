@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import select
 import signal
 import subprocess
@@ -14,18 +15,20 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
+from campaign.fabrics.launch_prefix import Given
+from campaign.files import make_directory
 from campaign.launch.disturbances import LOOK_S, Disturbances
 from campaign.launch.protocol import Limits
-from campaign.launch.rank_placement import RankPlace, UsedDevices, open_placement
+from campaign.launch.rank_placement import ProcessPlace, UsedDevices, open_placement
 from campaign.launch.sidecar import local_sidecar, start_process
 from campaign.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib, words_of
-from campaign.processes.memory_kills import memory_kills
 from campaign.processes.signals import ENDING
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.trainer import forkserver
@@ -47,6 +50,7 @@ class LocalLauncher:
         self._places = open_placement(system, composition)
         self._devices = UsedDevices(composition)
         self._parents: dict[str, _Parent] = {}
+        self._memory_kills = MemoryKills()
 
     @staticmethod
     def load(*, torch: bool) -> None:
@@ -60,12 +64,13 @@ class LocalLauncher:
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
         places = [
-            RankPlace(_environment(step, marker, place.environment, given.environment), place.namespaces, given.prefix)
+            ProcessPlace(self._environment(step, marker, place, given), place.namespaces, given.prefix)
             for place, given in zip(self._places.of(step), self._devices.given(step), strict=True)
         ]
         program = (*places[0].prefix, *step.argv)[0]
+        kills = self._memory_kills.count()
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(log.parent)
             # A fork of the parent has no command that words could stand before.
             forked = step.preload and not any(place.prefix for place in places)
             parent = self._parent(step.preload) if step.preload and forked else None
@@ -74,10 +79,10 @@ class LocalLauncher:
             raise LaunchError(f"{program}: could not be started: {error}") from error
         if not self._places.stand():
             raise LaunchError("the emulated hosts ended during a run; the run is repeated")
-        return replace(ended, flags=self._places.flags(step))
+        return replace(ended, flags=self._places.flags(step), memory_kills=self._memory_kills.count() - kills)
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
-        return local_sidecar(argv, tuple(self._devices.by_host), self._places, _inherited(), directory)
+        return local_sidecar(argv, tuple(self._devices.by_host), self._places, self._inherited, directory)
 
     def close(self) -> None:
         for parent in self._parents.values():
@@ -85,27 +90,27 @@ class LocalLauncher:
         self._parents.clear()
         self._places.close()
 
+    @property
+    def _inherited(self) -> dict[str, str]:
+        # The driver's own submission must not leak into what it measures.
+        return {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
+
+    def _environment(self, step: Step, marker: str, place: ProcessPlace, given: Given) -> dict[str, str]:
+        one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
+        # A run uses the devices that its record says, whatever the workload says of them.
+        own = {**one_thread, **place.environment, **step.environment, **given.environment, MARK: marker}
+        return {**self._inherited, **own}
+
     def _parent(self, module: str) -> _Parent:
         if module not in self._parents or not self._parents[module].alive:
             self._parents[module] = _Parent(module)
         return self._parents[module]
 
 
-def _environment(step: Step, marker: str, place: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, str]:
-    one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
-    # A run uses the devices that its record says, whatever the workload says of them.
-    return {**_inherited(), **one_thread, **place, **step.environment, **devices, MARK: marker}
-
-
-def _inherited() -> dict[str, str]:
-    # The driver's own submission must not leak into what it measures.
-    return {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
-
-
 def _run(
     step: Step,
     marker: str,
-    places: Sequence[RankPlace],
+    places: Sequence[ProcessPlace],
     log: Path,
     directory: Path,
     limits: Limits,
@@ -117,7 +122,6 @@ def _run(
     for path in results:
         path.unlink(missing_ok=True)
     before = children()
-    kills = memory_kills()
     processes: list[_Forked | subprocess.Popen[bytes]] = []
     with Disturbances() as disturbances:
         try:
@@ -147,7 +151,6 @@ def _run(
         timed_out=stopped == "time limit",
         memory_limit_hit=stopped == "memory limit",
         exit_hang=hang,
-        memory_kills=memory_kills() - kills,
         disturbed=disturbances.found,
     )
 
@@ -162,6 +165,7 @@ def _wait(
     """Wait for all (None), or until they have to be ended. results: files that the ranks leave when they have measured."""
     poll = select.poll()
     waiting = {}
+    looks = False
     failed_at = complete_at = math.inf
     try:
         for process in processes:
@@ -172,7 +176,9 @@ def _wait(
             now = disturbances.elapsed_s
             if results and complete_at > now and all(path.exists() for path in results):
                 complete_at = now
-            disturbances.look([process.pid for process in waiting.values()])
+            # Not before the first wait: what has just been started has not been stopped yet.
+            if looks:
+                disturbances.look([process.pid for process in waiting.values()])
             for when, why in (
                 (now if disturbances.found else math.inf, "disturbance"),
                 (limits.time_limit_s, "time limit"),
@@ -190,7 +196,9 @@ def _wait(
                     return "memory limit"
                 look_s = _MEMORY_LOOK_S
             wait_s = min(limits.time_limit_s - now, failed_at + _PEER_PATIENCE_S - now, look_s)
-            for descriptor, _ in disturbances.wait(lambda s: poll.poll(max(1.0, s * 1e3)), wait_s):
+            ended = disturbances.wait(lambda s: poll.poll(max(1.0, s * 1e3)), wait_s)
+            looks = not ended
+            for descriptor, _ in ended:
                 poll.unregister(descriptor)
                 os.close(descriptor)
                 if waiting.pop(descriptor).wait() != 0:
@@ -282,7 +290,7 @@ class _Parent:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def fork(self, step: Step, places: Sequence[RankPlace], log: Path, directory: Path) -> list[_Forked]:
+    def fork(self, step: Step, places: Sequence[ProcessPlace], log: Path, directory: Path) -> list[_Forked]:
         ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
         # A step that names no module is the parent's own kind of rank.
         module = {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
@@ -329,3 +337,50 @@ class _Parent:
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+_COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+
+
+class MemoryKills:
+    """The kernel's count of processes that it has killed for want of memory: the evidence that a SIGKILL was one of these.
+
+    It is that of this process's control group where there is one, otherwise of the whole host.
+    A program that it starts is in the same group or in one below, which counts here too (version 2). Which file has the count is
+    found out once. root: for tests.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._file = next(filter(None, map(_counting, [*_groups(root), root / "proc/vmstat"])), None)
+
+    def count(self) -> int:
+        """How many there were until now; 0 where nobody counts."""
+        found = _COUNT.search(os.pread(self._file.fileno(), 1 << 16, 0)) if self._file else None
+        return int(found[1]) if found else 0
+
+
+def _counting(path: Path) -> FileIO | None:
+    """A file, open, if it has the count."""
+    try:
+        file = path.open("rb", buffering=0)
+        return file if _COUNT.search(file.read()) else None
+    except OSError:
+        return None
+
+
+def _groups(root: Path) -> list[Path]:
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            found.append(root / "sys/fs/cgroup/memory" / path.strip("/") / "memory.oom_control")
+        elif not controllers:
+            # A group without the controller is counted by the nearest one above that has it.
+            top = root / "sys/fs/cgroup"
+            group = top / path.strip("/")
+            found += [each / "memory.events" for each in (group, *group.parents) if each.is_relative_to(top)]
+    return found

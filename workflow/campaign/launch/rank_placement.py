@@ -15,7 +15,7 @@ from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition, Device
 from campaign.fabrics.launch_prefix import Given, given
 from campaign.launch.emulation.cluster_spec import Cluster
-from campaign.launch.emulation.network import Emulation, EmulationUnavailable, emulated
+from campaign.launch.emulation.network import EmulatedHosts, EmulationUnavailable, emulated
 from campaign.launch.emulation.topology import INTERFACE, far_side
 from campaign.launch.emulation_plan import NOT_CROSSED, emulation_of, links_document, rates_of
 from campaign.launch.srun_step import StepPlacement
@@ -26,7 +26,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlace:
+class ProcessPlace:
     """Environment of one process, the namespaces to enter before it starts, and the words before its command."""
 
     environment: Mapping[str, str]
@@ -43,7 +43,7 @@ class LocalPlacement:
     def __init__(
         self,
         composition: Composition,
-        emulation: Emulation | None,
+        emulation: EmulatedHosts | None,
         links: Mapping[str, Any] | None,
         close: Callable[[], None],
     ) -> None:
@@ -57,12 +57,12 @@ class LocalPlacement:
             for host, start, count in zip(composition.hosts, accumulate(counts, initial=0), counts, strict=False)
         }
 
-    def of(self, step: Step) -> list[RankPlace]:
+    def of(self, step: Step) -> list[ProcessPlace]:
         """One place per rank, or one for a step of a single process. LaunchError: a rank has no device."""
         ranks, world = step.ranks, str(len(step.ranks))
         if not step.per_rank:
             environment = {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
-            return [RankPlace(environment, self._namespaces(*ranks[0]))]
+            return [ProcessPlace(environment, self._namespaces(*ranks[0]))]
         namespaces = [self._namespaces(*rank) for rank in ranks]
         # Ranks that share all they have need no address, and a program may ask whether it is alone.
         alone = len(set(namespaces)) == 1
@@ -76,7 +76,7 @@ class LocalPlacement:
             # On one machine a rank's device is numbered through; hosts are only names here.
             one_host = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": world}
             emulated_host = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(step.ranks_by_host[host])}
-            found.append(RankPlace(environment | (emulated_host if self._emulation else one_host), paths))
+            found.append(ProcessPlace(environment | (emulated_host if self._emulation else one_host), paths))
         return found
 
     def flags(self, step: Step) -> tuple[str, ...]:
@@ -236,11 +236,11 @@ class UsedDevices:
         self.by_host = {host.name: list(host.in_order) for host in composition.hosts}
 
     def of(self, step: Step) -> dict[str, list[Device]]:
-        """Those that a step uses, by host."""
+        """The devices that a step uses, by host."""
         return {host: self.by_host.get(host, [])[:count] for host, count in step.ranks_by_host.items()}
 
     def given(self, step: Step) -> list[Given]:
-        """For each rank, or for the one program. LaunchError: one program cannot use these devices."""
+        """What each rank, or the one program, is given for its devices. LaunchError: one program cannot use these devices."""
         if not step.takes_devices or not any(device.launch for each in self.of(step).values() for device in each):
             return [Given()] * step.processes
         if step.per_rank:

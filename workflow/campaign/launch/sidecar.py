@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from campaign.errors import CampaignError
-from campaign.launch.rank_placement import LocalPlacement, RankPlace
+from campaign.launch.rank_placement import LocalPlacement, ProcessPlace
 from campaign.processes.namespaces import enter, opened
 from campaign.slurm.run_on_hosts import call, over
 from campaign.workloads.protocol import Step
@@ -41,9 +41,9 @@ def local_sidecar(
         _end(list(running.values()))
 
 
-def _apart(argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement) -> dict[str, RankPlace]:
+def _apart(argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement) -> dict[str, ProcessPlace]:
     """A place for each host that is not the same as another's."""
-    found: dict[tuple[str, ...], tuple[str, RankPlace]] = {}
+    found: dict[tuple[str, ...], tuple[str, ProcessPlace]] = {}
     try:
         each = places.of(Step(tuple(argv), {}, dict.fromkeys(hosts, 1), takes_devices=False))
     except CampaignError:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import Composition
+from campaign.files import make_directory
 from campaign.launch.disturbances import LOOK_S, Disturbances
 from campaign.launch.emulation.cluster_spec import find_from_environment
 from campaign.launch.protocol import Limits
@@ -38,6 +39,7 @@ from campaign.launch.srun_step import (
     sweep_script,
 )
 from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
+from campaign.workloads.command_template import variables
 from campaign.workloads.failures import MEMORY_ENDED
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.rank_launchers import free_port
@@ -99,19 +101,25 @@ class SrunLauncher:
         )
         program = ", ".join(placement.programs(step))
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank and self._hosts.on_cpu else {}
-        environment = {**step_environment(os.environ), **one_thread, **self._settings.environment, **step.environment}
+        environment = {**self._environment(one_thread), **step.environment}
         running = _Running(step, program, argv, environment, marker, log, directory, limits)
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(log.parent)
             script.write_text(rank_script(step, placement, marker, directory, reaper=self._reaper))
             return running.measured(self._hosts.flags(step))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
-        environment = {**step_environment(os.environ), **self._settings.environment}
         looks = bool(self._settings.gres) and not self._hosts.on_cpu
-        return slurm_sidecar(argv, self._hosts.names, environment, directory, looks_at_devices=looks)
+        return slurm_sidecar(argv, self._hosts.names, self._environment(), directory, looks_at_devices=looks)
+
+    def _environment(self, beside: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {
+            **step_environment(os.environ),
+            **(beside or {}),
+            **variables(self._settings.environment, "slurm.environment"),
+        }
 
     def close(self) -> None:
         """Nothing outlives a step."""
@@ -185,7 +193,7 @@ class _Running:
                 log.write(self.words)
 
     def _watch(self, srun: subprocess.Popen[bytes]) -> _Why | None:
-        """Until srun ends (None), or the step has to be ended."""
+        """Wait until srun ends (None), or the step has to be ended, and say why."""
         begun_at: float | None = None
         failed_at: float | None = None
         look_s = _FIRST_LOOK_S

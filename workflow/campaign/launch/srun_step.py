@@ -26,7 +26,7 @@ RANK_MARK = f"{MARK}_RANK"
 """In the environment of a rank's processes: `MARKER#RANK#`, so that what one rank leaves behind is found without harm to others."""
 
 # Wall clock, clock since boot, and out-of-memory kills of the task's control group (else of the host), as in
-# `processes.memory_kills`. Slurm itself reports those of a group of version 1.
+# `launch.local.MemoryKills`. Slurm itself reports those of a group of version 1.
 _LOOK = """look() {
   read -r boot idle </proc/uptime
   group=$(sed -n 's/^0:://p' /proc/self/cgroup)
@@ -247,7 +247,7 @@ class RankEnd:
 
 
 def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
-    """From the files that `rank_script` leaves, by rank."""
+    """How ranks ended, by rank, from the files that `rank_script` leaves."""
     ends = []
     for rank in range(ranks):
         try:
@@ -259,7 +259,7 @@ def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
 
 
 def parse_end(text: str) -> RankEnd:
-    """From the text of one such file; a torn last line counts as not written."""
+    """How a rank ended, from the text of its file; a torn last line counts as not written."""
     host = step = code = None
     missing = stopped = False
     looks: list[tuple[float, float, int]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import content_hash
-from campaign.lease.fabric_calls import RELEASE_WAIT_S, Turn
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.reconcile import Orphan, reconcile
 from campaign.paths import Results
@@ -35,27 +34,15 @@ def lease_of(results: Results, name: str) -> str | None:
     return name[len(head) : -len(tail)] if name.startswith(head) and name.endswith(tail) else None
 
 
-def epochs(results: Results) -> str:
-    """What the epochs of all leases of a campaign begin with (`fabrics.protocol.Request`)."""
-    return f"{results.campaign}/{content_hash(str(results.directory.resolve()), 6)}/composition "
-
-
-def clear(fabric: Fabric, results: Results) -> tuple[str, ...]:
-    """Detach what leases of a campaign left attached for the next one of their block."""
-    return Turn(RELEASE_WAIT_S, 1.0, None).get(lambda: fabric.clear(epochs(results)))
-
-
 def request(
     campaign: Campaign,
     results: Results,
     lease: str,
     configuration: Configuration,
     allowed_hosts: tuple[str, ...] = (),
-    composition: int | None = None,
 ) -> Request:
-    """composition: which of its configuration; None for one by hand. Raises Incompatible when the tenancy does not allow it."""
-    asked = request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
-    return asked if composition is None else replace(asked, epoch=f"{epochs(results)}{composition}")
+    """Raises Incompatible when the tenancy does not allow it."""
+    return request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
 
 
 def use_of(results: Results, journal: Journal) -> str:
@@ -112,9 +99,7 @@ def kept_name(configuration: str) -> str:
     return f"kept-{configuration}"
 
 
-def reconcile_orphans(
-    fabric: Fabric, site: Site, *, dry_run: bool, skip: Collection[str] = (), grace_s: float = 0.0
-) -> list[Orphan]:
+def reconcile_orphans(fabric: Fabric, site: Site, *, dry_run: bool, skip: Collection[str] = ()) -> list[Orphan]:
     """Release leases whose owner died without releasing them (see `reconcile`), but not those in `skip`.
 
     A lease kept by hand has no owner on purpose once it is composed; one whose driver is still at work will be taken over.
@@ -131,7 +116,7 @@ def reconcile_orphans(
     def is_alive(name: str) -> bool:
         return name in skip or site.is_live(name) or is_driven(name)
 
-    return site.reconcile(fabric, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
+    return site.reconcile(fabric, is_alive=is_alive, dry_run=dry_run)
 
 
 def keep_mark(directory: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""A site's fabric outside any campaign: is it as its system file says, what was left behind, what would be asked of it.
+"""A site's fabric outside any campaign: is it as its system file says, what was left behind, how long its operations took.
 
 Everything here opens the fabric by a system file alone. What changes something is told so before, by its caller.
 """
@@ -6,27 +6,32 @@ Everything here opens the fabric by a system file alone. What changes something 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
 from campaign import __version__
 from campaign.config.open_fabric import owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
+from campaign.documents.operation_times import OperationTimes, Session, Timed
 from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics.banks import RULES, named_drawer
-from campaign.fabrics.control_plane.options import Controlled as ControlledOptions
-from campaign.fabrics.errors import Conflict
+from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.hardware import Inventory, use_of
-from campaign.fabrics.protocol import Controlled, Fabric, Portable, Request
-from campaign.fabrics.registry import Offer, fabric_kind, offering
+from campaign.fabrics.operations import Steps
+from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.registry import fabric_kind
 from campaign.files import write_json
 from campaign.lease.campaign_leases import Site
+from campaign.lease.journal import Journal, journaled
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan
+from campaign.plan.cost.history import timed_rows
+from campaign.wording import plural
 
 Verdict = Literal["ok", "note", "problem"]
 
@@ -186,7 +191,7 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
         problems = lease.mismatches
         document = release(fabric, lease, poll_s=0.5)
         try:
-            fabric.clear()
+            fabric.bring_home()
         except FabricError as error:
             yield Finding("trial", "problem", f"not brought back to where it was: {error}")
     times = document["times"]
@@ -206,73 +211,51 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
 
 
 def left_behind(
-    site: Site, *, dry_run: bool, grace_s: float, unjournaled: bool, force: bool = False
+    site: Site, *, dry_run: bool, grace_s: float, unjournaled: Collection[str] | None = None, force: bool = False
 ) -> tuple[list[Orphan], list[str], list[str]]:
-    """Leases of ours without an owner (released unless `dry_run`), foreign holders, and what stays attached, in words.
+    """Leases of ours without an owner (released unless `dry_run`), foreign holders, and what is away from the host that it was
+    found on (brought back unless `dry_run`), in words.
 
-    What ended leases left attached is detached unless `dry_run`; a campaign that goes on attaches it again.
-
-    force: hosts are made to let go of devices that something still uses.
+    unjournaled: see `reconcile`. force: hosts are made to let go of devices that something still uses.
     """
     with site.fabric() as fabric:
         if fabric.controlled is not None:
             fabric.controlled.force = force
         orphans = site.reconcile(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled)
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
-        staying = [
-            f"{device.fabric_id} on {device.attached_to} since {device.stays}"
-            for device in fabric.inventory().devices
-            if device.stays
-        ]
+        away = [f"{name} to {host}" for name, host in fabric.away().items()]
         if not dry_run:
-            fabric.clear()
+            fabric.bring_home()
         foreign: dict[str, list[str]] = {}
         for device in fabric.inventory().devices:
             if device.holder is not None and device.holder not in known:
                 foreign.setdefault(device.holder, []).append(device.fabric_id)
-    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], staying
+    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], away
 
 
-def export(site: Site) -> dict[str, Any]:
-    """The whole allocation of a fabric that can save it."""
-    with site.fabric() as fabric:
-        return _portable(site, fabric).export()
-
-
-def restore(site: Site, document: dict[str, Any]) -> tuple[str, ...]:
-    """Bring a fabric to a saved allocation; gives what was changed. Raises Conflict while any lease is held."""
-    with site.fabric() as fabric, _controlled(site, fabric).operation():
-        if held := fabric.held():
-            raise Conflict(f"{', '.join(sorted(held))} would be changed; end those leases first", held)
-        return _portable(site, fabric).restore(document)
-
-
-def readings(site: Site) -> list[dict[str, Any]]:
-    """What the fabric tells of its links and parts."""
-    with site.fabric() as fabric:
-        observed = _controlled(site, fabric).observed or _cannot(site, "readings", "report the state of its links")
-        return [asdict(each) for each in observed.readings()]
-
-
-def events(site: Site, after: str | None = None) -> list[dict[str, Any]]:
-    """The fabric's log, after a cursor."""
-    with site.fabric() as fabric:
-        observed = _controlled(site, fabric).observed or _cannot(site, "events", "report events")
-        return [asdict(each) for each in observed.events(after)]
-
-
-def _controlled(site: Site, fabric: Fabric) -> Controlled:
-    """Raises ConfigError for a fabric without a control plane."""
-    if fabric.controlled is None:
-        raise ConfigError(f"system {site.system.name}: a fabric of kind {site.kind} has no control plane")
-    return fabric.controlled
-
-
-def _portable(site: Site, fabric: Fabric) -> Portable:
-    return _controlled(site, fabric).portable or _cannot(site, "allocation", "save and restore its allocation")
-
-
-def _cannot(site: Site, offer: Offer, able: str) -> NoReturn:
-    raise ConfigError(
-        f"a fabric of kind {site.kind} cannot {able}; those that can: {', '.join(offering(offer)) or 'none'}"
-    )
+def journaled_times(site: Site) -> OperationTimes:
+    """Times of operations, from the journals of a system's leases; a campaign is a session. ConfigError: nothing was timed yet."""
+    steps = fabric_kind(site.kind).steps or Steps()
+    foreseen = {*steps.attach, *steps.detach, *steps.once}
+    entries: defaultdict[str, list[tuple[float, dict[str, object]]]] = defaultdict(list)
+    for name in journaled(site.journals):
+        campaign = ""
+        for entry in Journal(site.journals, name).entries():
+            campaign = str(entry.get("campaign") or campaign)
+            if isinstance(entry.get("timed"), dict):
+                entries[campaign].append((float(entry["time_s"]), entry["timed"]))
+    sessions = []
+    for campaign, found in entries.items():
+        found.sort(key=lambda each: each[0])
+        rows: list[Timed] = []
+        for group, (_, timed) in enumerate(found, 1):
+            rows += timed_rows(timed, group, foreseen)
+        began = datetime.fromtimestamp(found[0][0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        sessions.append(Session(campaign, tuple(rows), began))
+    if not sessions:
+        raise ConfigError(
+            f"{site.system.name}: no lease of it has times of operations below {site.journals}; measure a campaign first, or "
+            "give the results directory (--results)"
+        )
+    source = f"leases of {plural(len(sessions), 'campaign')} on {site.system.name}"
+    return OperationTimes(site.kind, source, "", tuple(sorted(sessions, key=lambda session: session.began)))

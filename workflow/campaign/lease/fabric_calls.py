@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Busy, Conflict
-from campaign.fabrics.operation_log import recording
+from campaign.fabrics.operations import recording
 from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal
 
@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 3
 RELEASE_WAIT_S = 60.0
+_TELL_S = 60.0  # whom many wait for changes with every lease that ends
 
 
 class Turn:
@@ -28,6 +29,8 @@ class Turn:
         self.poll_s = poll_s
         self._until = time.monotonic() + wait_s
         self._on_wait = on_wait
+        self._told = ""
+        self._tell_again = 0.0
 
     def wait(self, reason: Busy | Conflict) -> None:
         """Sleep once; raises the reason again, with the time waited, when the budget is spent."""
@@ -36,8 +39,9 @@ class Turn:
                 f"{reason}; waited {self.wait_s:g} s without success: wait longer, or ask the holder to release it"
             )
             raise type(reason)(message, reason.holders) from reason
-        if self._on_wait is not None:
-            self._on_wait(str(reason))
+        if self._on_wait is not None and str(reason) != self._told and time.monotonic() >= self._tell_again:
+            self._told, self._tell_again = str(reason), time.monotonic() + _TELL_S
+            self._on_wait(self._told)
         time.sleep(self.poll_s)
 
     def get(self, call: Callable[[], T]) -> T:
@@ -64,12 +68,10 @@ def operate(journal: Journal, name: str, call: Callable[[], T]) -> T:
         journal.note(duration_s=time.monotonic() - started, **facts)
 
 
-def give_back(
-    fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float, leave: bool = False
-) -> tuple[str, ...]:
+def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float) -> tuple[str, ...]:
     """Release until the fabric reads back nothing: FABRIC_FREE; or, when it cannot be done, LEAKED. Gives what leaked.
 
-    wait_s: how long to wait for a busy fabric. leave: devices may stay attached. The lease must be ABORTING or DETACHING.
+    wait_s: how long to wait for a busy fabric. The lease must be ABORTING or DETACHING.
     """
     turn = Turn(wait_s, poll_s, None)
     lease_id = journal.lease_id
@@ -77,10 +79,9 @@ def give_back(
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(poll_s)
-        end = fabric.leave if leave and not attempt else fabric.release
         try:
             with recording() as timed:
-                left = turn.get(partial(operate, journal, "release", partial(end, lease_id)))
+                left = turn.get(partial(operate, journal, "release", partial(fabric.release, lease_id)))
             journal.note_times("release", timed, sum(each.seconds for each in timed))
         except FabricError:
             # Whether it happened is not known, and written down by `operate`: reading back decides.

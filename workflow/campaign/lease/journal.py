@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 from campaign.documents.operation_times import Timed
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Conflict
-from campaign.files import acquire_lock, append_json, is_locked, lock_holder, read_json_lines
+from campaign.files import NO_SPACE, acquire_lock, append_json, is_locked, lock_holder, read_json_lines
 from campaign.processes.clocks import stamp_s
 
 LeaseState = Literal[
@@ -42,6 +43,10 @@ LeaseState = Literal[
 # read back from the fabric where a power failure has taken them.
 _FORCED: frozenset[LeaseState] = frozenset(
     {"PLANNED", "RESERVED", "COMPOSING", "FABRIC_OK", "PARTIAL", "UNKNOWN", "ABORTING", "DETACHING", "LEAKED"}
+)
+# Devices are released also where there is no space to write it down.
+_GIVING_BACK: frozenset[LeaseState] = frozenset(
+    {"UNKNOWN", "ABORTING", "DEGRADED", "DRAINING", "DETACHING", "FABRIC_FREE", "RELEASED", "LEAKED"}
 )
 _END: frozenset[LeaseState] = frozenset({"FABRIC_FREE", "LEAKED", "UNKNOWN"})
 TRANSITIONS: dict[LeaseState | None, frozenset[LeaseState]] = {
@@ -126,12 +131,14 @@ class Journal:
         before = self.state
         if state not in TRANSITIONS[before]:
             raise FabricError(f"{self.path}: a lease that is {before or 'new'} cannot become {state}")
-        append_json(self.path, {"time_s": stamp_s(), "state": state, **facts}, durable=state in _FORCED)
+        with _without_space() if state in _GIVING_BACK else nullcontext():
+            append_json(self.path, {"time_s": stamp_s(), "state": state, **facts}, durable=state in _FORCED)
         self._state = state
 
     def note(self, **facts: Any) -> None:
         """Write down an operation, a wait or an adoption; the state stays."""
-        append_json(self.path, {"time_s": stamp_s(), **facts})
+        with _without_space():
+            append_json(self.path, {"time_s": stamp_s(), **facts})
 
     def note_times(self, of: str, timed: Sequence[Timed], seconds: float) -> None:
         """Write down what the fabric's operations took, and all together; of: `composing` or `release`."""
@@ -159,13 +166,20 @@ class Journal:
             "adoptions": sum("adopted_from" in entry for entry in use),
             "waits": [{"time_s": each["time_s"], "reason": each["waits_for"]} for each in use if "waits_for" in each],
             "faults": [{name: each[name] for name in ("time_s", "operation", "error", "message")} for each in failed],
-            "readings": [
-                {"time_s": entry["time_s"], "readings": entry["readings"]} for entry in use if "readings" in entry
-            ],
             "degraded": [problem for entry in use for problem in entry.get("problems", [])],
             "timed": [entry["timed"] for entry in use if "timed" in entry],
             "leaked": states[-1].get("leaked", []) if states else [],
         }
+
+
+@contextmanager
+def _without_space() -> Iterator[None]:
+    """Go on where a full disk takes no line: the fabric still tells what a lease holds."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
 
 
 def _failed(entry: Entry) -> bool:

@@ -27,14 +27,14 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.hardware import Composition
-from campaign.fabrics.operation_log import recording
+from campaign.fabrics.operations import recording
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
 from campaign.lease.journal import Journal, LeaseState, Ownership
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class HeldLease:
     """A composition that this process owns until it is released. `mismatches`: how obtained differs from requested."""
 
     id: str
@@ -60,10 +60,11 @@ def acquire(
     visible_s: float = 60.0,
     attempts: int = ATTEMPTS,
     before_compose: Callable[[Collection[str]], None] | None = None,
-) -> Lease:
+) -> HeldLease:
     """Get the lease, or take over the one of this id that a dead process left.
 
-    wait_s: how long to wait altogether for what others hold, polling every poll_s; on_wait is told whom it waits for.
+    wait_s: how long to wait altogether for what others hold, polling every poll_s; on_wait is told whom it waits for, at first, and
+    when that has changed after a minute.
     visible_s: how long the hosts may take to see the devices, before and again after one rescan.
     attempts: how often a failing fabric is tried. before_compose is told the chosen hosts before anything is attached to them.
     Raises the FabricError that ended it, after giving everything back.
@@ -76,9 +77,8 @@ def acquire(
     except BaseException:
         ownership.close()
         raise
-    _note_readings(fabric, journal)
     mismatches = composition.mismatches(request.configuration, request.links)
-    return Lease(request.lease_id, request, composition, mismatches, journal, ownership)
+    return HeldLease(request.lease_id, request, composition, mismatches, journal, ownership)
 
 
 @dataclass
@@ -162,7 +162,7 @@ class _Acquisition:
         return self._verify(self.fabric.read_back(self.request.lease_id))
 
     def _verify(self, composition: Composition | None) -> Composition:
-        """From read-back to READY. Raises what is wrong with it, with the lease still holding it."""
+        """Take the lease from read-back to READY. Raises what is wrong with it, with the lease still holding it."""
         lease_id, configuration = self.request.lease_id, self.request.configuration
         if composition is None:
             raise ProtocolViolation(f"{lease_id}: the fabric knows nothing of the lease after composing it")
@@ -251,24 +251,13 @@ class _Acquisition:
         give_back(self.fabric, self.journal, wait_s=RELEASE_WAIT_S, poll_s=self.turn.poll_s)
 
 
-def _note_readings(fabric: Fabric, journal: Journal) -> None:
-    """Write down what the fabric tells of its links, where it does: a link that gathers errors explains a measurement."""
-    try:
-        readings = [asdict(reading) for reading in fabric.readings()]
-    except FabricError as error:
-        journal.note(readings_problem=str(error))
-        return
-    if readings:
-        journal.note(readings=readings)
-
-
-def begin_use(lease: Lease) -> None:
+def begin_use(lease: HeldLease) -> None:
     """Mark the lease as in use by runs; doing so again does nothing."""
     if lease.journal.state == "READY":
         lease.journal.advance("IN_USE")
 
 
-def check(fabric: Fabric, lease: Lease) -> tuple[str, ...]:
+def check(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
     """What became of the composition since it was READY: missing, broken or unseen devices; empty means all is well.
 
     Anything found makes the lease DEGRADED for good: results since the last check are not to be believed.
@@ -292,25 +281,20 @@ def check(fabric: Fabric, lease: Lease) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def release(
-    fabric: Fabric, lease: Lease, *, wait_s: float = RELEASE_WAIT_S, poll_s: float = 1.0, leave: bool = False
-) -> dict[str, Any]:
+def release(fabric: Fabric, lease: HeldLease, *, wait_s: float = RELEASE_WAIT_S, poll_s: float = 1.0) -> dict[str, Any]:
     """End the lease; gives its document, with `state` RELEASED, or LEAKED and what leaked. Again: only the document.
 
-    wait_s: how long to wait for a busy fabric before that counts as leaked. leave: devices may stay attached (`Fabric.leave`),
-    unless the lease is DEGRADED. Nothing is raised for a failing fabric.
+    wait_s: how long to wait for a busy fabric before that counts as leaked. Nothing is raised for a failing fabric.
     """
     journal = lease.journal
     if not lease.ownership.held:
         return lease.document()
-    leave = leave and journal.state in ("READY", "IN_USE")
     if journal.state in ("READY", "IN_USE", "DEGRADED"):
-        _note_readings(fabric, journal)
         journal.advance("DRAINING")
     if journal.state == "DRAINING":
         journal.advance("DETACHING")
     if journal.state == "DETACHING":
-        give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s, leave=leave)
+        give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s)
     if journal.state == "FABRIC_FREE":
         journal.advance("RELEASED")
     document = lease.document()

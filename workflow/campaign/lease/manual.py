@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from campaign.config.load import noun_of, validate
 from campaign.config.resolve import Campaign, load_campaign
+from campaign.config.system_file import SystemFile
+from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import Configuration
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Composition, Inventory
 from campaign.fabrics.protocol import Capabilities, Fabric, Request
-from campaign.lease.campaign_leases import Site, clear, keep_mark, kept_name, lease_id, reconcile_orphans, request
+from campaign.files import make_directory
+from campaign.lease.campaign_leases import Site, keep_mark, kept_name, lease_id, reconcile_orphans, request
 from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, Ownership
 from campaign.lease.lifecycle import acquire
@@ -29,10 +33,17 @@ def _opened(path: Path, root: Path, configuration: str | None = None) -> tuple[C
     if not campaign.part:
         if configuration is None:
             raise ConfigError(
-                f"{path}: has several systems ({campaign.system_names}); name a lease plan of one of them"
+                f"{path}: has several systems ({campaign.system_names}); give the system file of one of them"
             )
         campaign = campaign.on(_configuration(campaign, configuration))
     return campaign, Site(campaign.system, root)
+
+
+def _site(path: Path, root: Path) -> Site:
+    """A system: of a campaign, of a lease plan, or of its own file."""
+    if path.suffix in (".yaml", ".yml") and path.is_file() and noun_of((source := read_yaml(path)).data) == "system":
+        return Site(validate(source, SystemFile, path.stem), root)
+    return _opened(path, root)[1]
 
 
 def _configuration(campaign: Campaign, name: str) -> Configuration:
@@ -62,7 +73,7 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
     mark = keep_mark(site.journals, mine.lease_id)
     was_kept = mark.exists()
     # Marked before it exists: a lease that a crash leaves half composed is then found by 'release', not taken for garbage.
-    site.journals.mkdir(parents=True, exist_ok=True)
+    make_directory(site.journals)
     mark.touch()
     with site.fabric() as fabric:
         try:
@@ -112,8 +123,6 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
         Turn(_WAIT_S, 0.5, None).get(lambda: Ownership(site.journals, mine)).close()
         # What is half composed is not composed first in order to be released.
         ended = site.reconcile(fabric, is_alive=lambda other: other != mine)
-        if all(orphan.outcome == "released" for orphan in ended):
-            Turn(_WAIT_S, 0.5, None).get(lambda: fabric.clear(mine))
     for orphan in ended:
         if orphan.outcome != "released":
             held = f" {', '.join(orphan.devices)}" if orphan.devices else ""
@@ -125,17 +134,17 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
 
 def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
     """Release leases of this results directory that nobody owns; one line each."""
-    campaign, site = _opened(path, root)
+    site = _site(path, root)
     with site.fabric() as fabric:
         orphans = reconcile_orphans(fabric, site, dry_run=dry_run)
-        detached = () if dry_run else clear(fabric, Results(root, campaign.name))
-    said = [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
-    return [*said, *(f"{name}: detached, held by nobody" for name in detached)]
+        if not dry_run:
+            fabric.bring_home()
+    return [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
 
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:
     """The system's name, what its fabric can do, and what there is."""
-    _, site = _opened(path, root)
+    site = _site(path, root)
     with site.fabric() as fabric:
         return site.system.name, fabric.capabilities(), fabric.inventory()
 
@@ -145,7 +154,7 @@ def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:
 
     host_sees: None where nobody looks on the host.
     """
-    _, site = _opened(path, root)
+    site = _site(path, root)
     found: list[Mapping[str, Any]] = []
     with site.fabric() as fabric:
         for name, tag in sorted(fabric.held().items()):

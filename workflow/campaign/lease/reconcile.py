@@ -7,7 +7,7 @@ what another campaign or somebody else holds is left alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ from campaign.fabrics.protocol import Fabric, Tag
 from campaign.lease.fabric_calls import RELEASE_WAIT_S, give_back
 from campaign.lease.journal import Journal, LeaseState, Ownership, journaled
 
-Outcome = Literal["would_release", "too_young", "released", "leaked", "failed"]
+Outcome = Literal["would_release", "too_young", "released", "leaked", "failed", "other_owner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +42,28 @@ def reconcile(
     is_alive: Callable[[str], bool],
     dry_run: bool,
     grace_s: float = 0.0,
-    unjournaled: bool = False,
+    unjournaled: Collection[str] | None = None,
     wait_s: float = RELEASE_WAIT_S,
     poll_s: float = 1.0,
 ) -> list[Orphan]:
     """List the leases without an owner and, unless `dry_run`, release them.
 
     is_alive: whether a lease has a live owner (`journal.is_owned` on this directory). grace_s: leave those alone that
-    gave a sign of life less than this ago. unjournaled: also release leases that carry this program's mark but have no
-    journal here; right only when the directory was lost and no other campaign uses the fabric.
+    gave a sign of life less than this ago. unjournaled: also list leases that carry this program's mark but have no
+    journal here, and release those of these owners; without a journal, a live owner cannot be told from a dead one.
     """
     held, known = fabric.held(), journaled(journal_dir)
     unfinished = [n for n in known if n in held or Journal(journal_dir, n).state not in (None, "RELEASED")]
     found: list[Orphan] = []
-    for lease_id in (*unfinished, *(name for name in held if unjournaled and name not in known)):
+    for lease_id in (*unfinished, *(name for name in held if unjournaled is not None and name not in known)):
         if is_alive(lease_id):
             continue
         orphan = _orphan(lease_id, held.get(lease_id), journal_dir)
         if time.time() - orphan.left_s < grace_s:
             orphan = replace(orphan, outcome="too_young")
+        elif lease_id not in known and orphan.owner not in (unjournaled or ()):
+            message = f"its owner may be using it, which only they can tell; if they do not, add --of {orphan.owner}"
+            orphan = replace(orphan, outcome="other_owner", message=message)
         elif not dry_run:
             try:
                 orphan = _end(orphan, fabric, journal_dir, wait_s, poll_s)
@@ -78,7 +81,7 @@ def _orphan(lease_id: str, tag: Tag | None, journal_dir: Path) -> Orphan:
     last_s = entries[-1]["time_s"] if entries else 0.0
     tag = tag or Tag(lease_id, document["campaign"] or "", document["owner"] or "", 0.0, ())
     left_s = max(last_s, tag.since_s)
-    return Orphan(lease_id, tag.campaign, tag.owner, journal.state, tag.devices, left_s, "would_release")
+    return Orphan(lease_id, tag.campaign, tag.owner or "unknown", journal.state, tag.devices, left_s, "would_release")
 
 
 def _end(orphan: Orphan, fabric: Fabric, journal_dir: Path, wait_s: float, poll_s: float) -> Orphan:

@@ -1,1 +1,1 @@
-"""From a campaign to its plan: cells, their order, what they cost, and which of them need no run."""
+"""The plan of a campaign: its cells, their order, what they cost, and which of them need no run."""

@@ -1,23 +1,23 @@
-"""What leases share, and which of them may be held at one time. Pure."""
+"""What leases share, as resources of Snakemake, and how long they take side by side. Pure."""
 
 from __future__ import annotations
 
+import heapq
+import math
+import os
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration
-from campaign.plan.packing import Amounts, Job, makespan
 
-CORES, HOSTS, DRIVES = "cores", "hosts", "drives"
+HOSTS, DRIVES, CORES = "hosts", "drives", "cores"
 RANKS_A_CORE = 16
 """Replayed ranks for each core: they sleep, but for their collectives."""
-
-
-def host_count(campaign: Campaign) -> int:
-    """Hosts of all systems that are measured on."""
-    return sum(len(group.names()) for part in campaign.parts for group in part.system.hosts)
+PACED_RANKS_A_CORE = 2
+"""Ranks that train at the pace of an emulated device, for each core: they compute, and sleep for what is left of the device's time.
+The pace is to be a tenth of what a core reaches; runs report what they lost (`pace_lost_pct`)."""
 
 
 def isolation(campaign: Campaign) -> str:
@@ -36,59 +36,100 @@ def replays(campaign: Campaign) -> bool:
     return all(workload.predicts for workload in campaign.workloads.values())
 
 
-@dataclass(frozen=True)
-class Limit:
-    """What all leases together may take, by name: cores of the machine that runs `campaign measure` (parts of cores for replays),
-    hosts, devices of the pool by model, drives of the pool, and hosts with devices of their own, by model ("own a100"); of each
-    system its own ("grace hosts"), but for the cores.
+def keeps_pace(campaign: Campaign) -> bool:
+    """Whether its ranks take the time of emulated devices and wait for most of it, so that leases side by side are not slowed."""
+    emulation = campaign.system.emulation
+    paced = emulation is not None and bool(emulation.pace)
+    return all(workload.predicts or (paced and workload.needs_torch) for workload in campaign.workloads.values())
+
+
+def _resource(campaign: Campaign, system: str, name: str) -> str:
+    """Name of a resource: an identifier, which begins with the system where a campaign has several."""
+    return re.sub(r"\W", "_", name if len(campaign.systems) == 1 else f"{system}_{name}")
+
+
+def limits(campaign: Campaign) -> dict[str, int]:
+    """What all leases together may take of each resource: hosts, pooled devices by model, pooled drives, and hosts with devices of
+    their own by model; of each system its own.
 
     The fabric's own lock guards devices; this keeps leases from waiting for each other.
     """
-
-    campaign: Campaign
-    amounts: dict[str, int]
-
-    @classmethod
-    def of(cls, campaign: Campaign, cores: int) -> Limit:
-        amounts = Counter({CORES: cores * (RANKS_A_CORE if replays(campaign) else 1)})
-        for name, system in campaign.systems.items():
-            for entry in system.pool:
-                if entry.kind != "nic":
-                    amounts[f"{name} {DRIVES if entry.kind == 'nvme' else f'pooled {entry.model}'}"] += entry.count
-            for group in system.hosts:
-                amounts[f"{name} {HOSTS}"] += len(group.names())
-                own = {f"{name} own {each.model}": len(group.names()) for each in group.devices if each.kind != "nvme"}
-                amounts.update(own)
-        return cls(campaign, dict(amounts))
-
-    @property
-    def whole(self) -> Amounts:
-        return tuple(self.amounts.values())
-
-    def share(self, configuration: Configuration) -> Amounts:
-        """What a lease takes: all cores where leases must not disturb each other, one for its process where Slurm runs it, else one
-        a rank; never more than there is."""
-        part = self.campaign.on(configuration)
-        name = part.system.name
-        cores = max(1, configuration.ranks) if part.system.launcher == "local" else 1
-        if isolation(part) == "machine":
-            cores = self.amounts[CORES]
-        taken = Counter({CORES: cores, f"{name} {HOSTS}": configuration.hosts})
-        taken[f"{name} {DRIVES}"] += configuration.hosts * (configuration.storage == "fabric-nvme")
-        for host in configuration.host_shapes:
-            for each in host.devices:
-                taken[f"{name} pooled {each.model}"] += each.fabric
-                taken[f"{name} own {each.model}"] += each.local > 0
-        return tuple(min(taken[name], most) for name, most in self.amounts.items())
+    amounts: Counter[str] = Counter()
+    for name, system in campaign.systems.items():
+        for entry in system.pool:
+            if entry.kind != "nic":
+                amounts[_resource(campaign, name, DRIVES if entry.kind == "nvme" else f"pool_{entry.model}")] += (
+                    entry.count
+                )
+        for group in system.hosts:
+            amounts[_resource(campaign, name, HOSTS)] += len(group.names())
+            for each in group.devices:
+                if each.kind != "nvme":
+                    amounts[_resource(campaign, name, f"own_{each.model}")] += len(group.names())
+    return dict(amounts)
 
 
-def wall_s(
-    campaign: Campaign, leases: Sequence[tuple[Configuration, int, float]], *, looks_ahead: bool = False
-) -> float:
-    """Duration of leases (configuration, composition, seconds), in this order, where the isolation permits it at once."""
+def needs(campaign: Campaign, configuration: Configuration) -> dict[str, int]:
+    """What a lease of a configuration takes of each resource; at most what there is of devices that hosts own."""
+    there, system = limits(campaign), configuration.system
+    taken: Counter[str] = Counter({_resource(campaign, system, HOSTS): configuration.hosts})
+    if configuration.storage == "fabric-nvme":
+        taken[_resource(campaign, system, DRIVES)] = configuration.hosts
+    for host in configuration.host_shapes:
+        for each in host.devices:
+            taken[_resource(campaign, system, f"pool_{each.model}")] += each.fabric
+            taken[_resource(campaign, system, f"own_{each.model}")] += each.local > 0
+    return {name: taken[name] for name in there}
+
+
+def threads(campaign: Campaign, configuration: Configuration, cores: int) -> int:
+    """Cores of this machine that a lease takes: all where leases must not disturb each other, one for its process where Slurm runs
+    it, else one a rank, or a part of one for replays."""
+    part = campaign.on(configuration)
+    if isolation(part) == "machine":
+        return cores
+    if part.system.launcher != "local":
+        return 1
+    a_core = RANKS_A_CORE if replays(campaign) else PACED_RANKS_A_CORE if keeps_pace(part) else 1
+    return min(cores, math.ceil(configuration.ranks / a_core))
+
+
+def queues(campaign: Campaign) -> frozenset[str]:
+    """Resources for which leases queue in the order of the plan: the hosts of each system, which every lease on it takes."""
+    return frozenset(_resource(campaign, name, HOSTS) for name in campaign.systems)
+
+
+def starts(leases: Iterable[tuple[Mapping[str, int], float]], limits: Mapping[str, int]) -> Iterator[float]:
+    """When leases of one system (needs, seconds) start side by side, in seconds, where none starts before an earlier one.
+
+    Ends with the first one that needs more than there is.
+    """
+    free, under_way, now = dict(limits), list[tuple[float, int, Mapping[str, int]]](), 0.0
+    for number, (need, seconds) in enumerate(leases):
+        while any(taken > free[name] for name, taken in need.items()):
+            if not under_way:
+                return
+            now, _, ended = heapq.heappop(under_way)
+            free = {name: amount + ended.get(name, 0) for name, amount in free.items()}
+        free = {name: amount - need.get(name, 0) for name, amount in free.items()}
+        heapq.heappush(under_way, (now + seconds, number, need))
+        yield now
+
+
+def wall_s(campaign: Campaign, leases: Sequence[tuple[Configuration, float]], cores: int | None = None) -> float:
+    """Seconds that leases (configuration, seconds) take where each starts, in this order, as soon as its resources are free.
+
+    cores: those of this machine that leases on it share; by default all. Leases of different systems do not wait for each other.
+    """
     if all(isolation(part) == "machine" for part in campaign.parts):
-        return sum(seconds for _, _, seconds in leases)
-    limit = Limit.of(campaign, sum(configuration.ranks for configuration, _, _ in leases) or 1)
-    shares = {configuration.name: limit.share(configuration) for configuration, _, _ in leases}
-    jobs = [Job(shares[configuration.name], seconds, block) for configuration, block, seconds in leases]
-    return makespan(jobs, limit.whole, looks_ahead=looks_ahead)
+        return sum(seconds for _, seconds in leases)
+    cores = cores or os.cpu_count() or 1
+    known = {
+        each.name: needs(campaign, each) | {CORES: threads(campaign, each, cores) if on_one_machine(campaign) else 0}
+        for each in {each.name: each for each, _ in leases}.values()
+    }
+    there, ends = limits(campaign) | {CORES: cores}, [0.0]
+    for system in campaign.systems:
+        line = [(known[each.name], seconds) for each, seconds in leases if each.system == system]
+        ends += [start + seconds for start, (_, seconds) in zip(starts(line, there), line, strict=False)]
+    return max(ends)

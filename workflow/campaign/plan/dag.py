@@ -1,153 +1,50 @@
-"""What the Snakefile needs to know: the plan, the path of every lease's manifest, and who may run beside whom."""
+"""What the Snakefile needs to know: the plan, and of each lease its manifest, its document and what it takes."""
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from campaign.config.load import files_of
-from campaign.config.open_fabric import fabric_of, hosts_taken, of_each, unfit
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.config.resolve_slurm_options import given_options
-from campaign.config.system_file import SlurmOptions
+from campaign.config.open_fabric import fabric_of, placing
+from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Store
-from campaign.documents.rounds import CellIn, Rounds, kept_rounds
+from campaign.documents.rounds import CellIn, Rounds, kept_rounds, question_key
 from campaign.documents.superseded import RecordedHosts
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, nearest
 from campaign.fabrics.protocol import Fabric
 from campaign.fabrics.registry import fabric_kind
-from campaign.files import content_hash, read_json
+from campaign.files import make_directory, read_json, write_json
 from campaign.paths import Results
-from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
-from campaign.plan.cost.budget import Budget, kept_choice, matrix_digest, parse_budget
+from campaign.plan.concurrency import limits, needs, threads, wall_s
+from campaign.plan.cost.assumption import Assumption
+from campaign.plan.cost.budget import Budget, BudgetChoice, kept_choice, matrix_digest
+from campaign.plan.cost.composing import ComposingTimes
 from campaign.plan.cost.costs import Costs
 from campaign.plan.cost.forecast import Forecaster
-from campaign.plan.cost.history import document_of, earlier_spread, read_costs
-from campaign.plan.cost.recorded_operations import composing_of
+from campaign.plan.cost.history import composing_of, document_of, earlier_spread, read_costs
 from campaign.plan.cost.several_systems import SystemForecasters
-from campaign.plan.lease_order import Earlier, order_basis
-from campaign.plan.lease_plans import DocumentNames, plan_digest
-from campaign.plan.matrix import Matrix, expand
+from campaign.plan.lease_plans import plan_digest
+from campaign.plan.matrix import expand
 from campaign.plan.missing_runs import implied_cells, read_known, without_damaged
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan
-from campaign.plan.plan_within_budget import plan_within
-from campaign.plan.planned_operations import counting, counting_each
+from campaign.plan.request import PlanRequest
+from campaign.plan.write import write_plan
 from campaign.workloads.sample_flops import sample_flops
 
-DEFAULT_CAMPAIGN = "config/campaign.yaml"
-RESULTS = "results"
-_TOLD = 20
-"""Leases that a dry run shows."""
-_KEYS = {
-    "campaign": "path of a campaign file",
-    "where": "expression that selects cells",
-    "archive": "path of an archive to report from",
-    "results": "directory of all results",
-    "launcher": "who starts runs: local or slurm; the system file says when left out",
-    "until": "a question: leases are measured in rounds until it is answered, such as 'the best configuration is known within 5 %'",
-    "budget": "what may be spent on what is still to be measured, such as '500 device-hours' or '8 h'",
-    "assume": "times that nothing is known of, such as '10 min a run' or 'bert-large: 2 h a run, 30 s to compose'",
-    "learn_from": "archives and results directories to learn costs from, beside those below the results directory",
-    "skip_implied": "yes or no: whether batches that a smaller one implies to run out of memory are left out, as the campaign says",
-    "slurm": "what allocations ask of Slurm, such as {account: x, partition: y}",
-}
 
-
-@dataclass(frozen=True)
-class Request:
-    """What a person asked Snakemake for with `--config`."""
-
-    campaign: Path
-    results: Path
-    where: str | None = None
-    archive: Path | None = None
-    launcher: str | None = None
-    slurm: SlurmOptions = field(default_factory=SlurmOptions)
-    run_implied: bool = False
-    until: str | None = None
-    budget: Budget | None = None
-    learn_from: tuple[Path, ...] = ()
-    assumed: Assumption = NOTHING_ASSUMED
-
-    def arguments(self) -> list[str]:
-        """The same as arguments of `campaign plan`."""
-        slurm = self.slurm.model_dump_json(exclude_defaults=True)
-        given = {
-            "where": self.where,
-            "until": self.until,
-            "budget": self.budget and str(self.budget),
-            "assume": self.assumed.text,
-            "launcher": self.launcher,
-            "slurm": "" if slurm == "{}" else slurm,
-        }
-        return [
-            str(self.campaign),
-            f"--results={self.results}",
-            *(f"--{name}={value}" for name, value in given.items() if value),
-            *(f"--learn-from={path}" for path in self.learn_from),
-            *(["--run-implied"] if self.run_implied else []),
-        ]
-
-    def load(self) -> Campaign:
-        """The campaign as asked for."""
-        return load_campaign(self.campaign, self.launcher, self.slurm, run_implied=self.run_implied)
-
-
-def request(config: Mapping[str, Any]) -> Request:
-    """Type Snakemake's configuration at the door; ConfigError for a key that does not exist."""
-    for key in config:
-        if key not in _KEYS:
-            known = "; ".join(f"{name}: {meaning}" for name, meaning in _KEYS.items())
-            raise ConfigError(f"--config {key}: no such key; there are: {known}")
-    where = config.get("where")
-    archive = config.get("archive")
-    launcher = config.get("launcher")
-    if launcher not in (None, "local", "slurm"):
-        raise ConfigError(f"--config launcher: '{launcher}' is not one of local, slurm")
-    return Request(
-        Path(str(config.get("campaign", DEFAULT_CAMPAIGN))),
-        Path(str(config.get("results", RESULTS))),
-        None if where in (None, "") else str(where),
-        None if archive is None else Path(str(archive)),
-        launcher,
-        given_options(config.get("slurm")),
-        _is_no(config.get("skip_implied")),
-        str(config["until"]) if config.get("until") else None,
-        parse_budget(str(config["budget"])) if config.get("budget") else None,
-        _paths(config.get("learn_from")),
-        _assumption(config.get("assume")),
-    )
-
-
-def _assumption(value: object) -> Assumption:
-    """'bert-large: 2 h a run' is a mapping to Snakemake."""
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{name}: {time}" for name, time in value.items())
-    return parse_assumption(str(value)) if value else NOTHING_ASSUMED
-
-
-def _paths(value: object) -> tuple[Path, ...]:
-    """One path, or several: a list, or separated by commas."""
-    found = value if isinstance(value, list | tuple) else str(value or "").split(",")
-    return tuple(Path(str(each).strip()) for each in found if str(each).strip())
-
-
-def _is_no(value: object) -> bool:
-    """Whether a switch is off; `yes` leaves it to the campaign."""
-    if value is None or str(value).lower() in ("yes", "true"):
-        return False
-    if str(value).lower() in ("no", "false"):
-        return True
-    raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
-
-
-def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True, rounds: Rounds | None = None) -> Plan:
+def read_plan(
+    asked: PlanRequest, *, allow_unfit: bool = False, checked: bool = True, rounds: Rounds | None = None
+) -> Plan:
     """The plan against the records that are there; ConfigError when a configuration can never fit the pool.
 
     checked: whether damaged records count as none (`without_damaged`). rounds: of the question that is asked; those that were begun
@@ -159,36 +56,33 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     matrix = expand(campaign, asked.where, hosts=RecordedHosts(store))
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     known = without_damaged(known, store) if checked else known
-    implied = implied_cells(campaign_frontier(campaign, store), matrix.cells, known)
-    costs = read_costs(results, asked.learn_from)
+    known = replace(known, implied=implied_cells(campaign_frontier(campaign, store), matrix.cells, known))
+    costs = read_costs(results, asked.learn_from, campaign.path)
     forecaster = forecaster_of(campaign, costs, asked.assumed)
     with ExitStack() as opened:
         # A system of which nothing is selected may be out of reach here.
         chosen = {cell.configuration.system for cell in matrix.cells}
         fabrics = [(part, _opened(part, results, opened)) for part in campaign.parts if part.part in chosen]
-        why_not = of_each({part.part: unfit(fabric, part) for part, fabric in fabrics})
-        taken = of_each({part.part: hosts_taken(fabric, part) for part, fabric in fabrics})
-        counted = counting_each({part.part: counting(fabric, part) for part, fabric in fabrics})
-        earlier = _earlier(results, campaign)
+        place = {part.part: placing(fabric, part) for part, fabric in fabrics}
 
-        def planned(of: Matrix, only: Collection[CellIn] | None = None) -> Plan:
-            return build_plan(
-                campaign, of, known.measured, forecaster, known.stops, implied,
-                where=asked.where, unfit=why_not, taken=taken, counted=counted, earlier=earlier, only=only,
-            )  # fmt: skip
+        def planned(only: Collection[CellIn] | None = None) -> Plan:
+            return build_plan(campaign, matrix, known, forecaster, lambda each: place[each.system](each), only)
 
-        plan = planned(matrix)
+        plan = planned()
         if asked.until and rounds is None:
             rounds = kept_rounds(results, asked.until, asked.where, matrix_digest(matrix.cells))
-        if asked.until and rounds:
+        wanted: Collection[CellIn] | None = rounds.chosen if asked.until and rounds else None
+        choice = None
+        if asked.budget and not asked.until:
+            there = kept_choice(results.budget)
+            choice = there if there and there.is_of(asked.budget, matrix.cells) else choose(asked.budget, plan)
+            wanted = choice.chosen(matrix.cells)
+        if wanted is not None:
             recorded = {
                 (cell.id, lease.composition) for lease, cell in plan.cells if cell.id not in lease.cells_missing
             }
-            plan = replace(planned(matrix, recorded | rounds.chosen), rounds=rounds, unplanned=plan.unplanned)
-        elif asked.budget:
-            choice = kept_choice(results.budget)
-            there = choice if choice and choice.is_of(asked.budget, matrix.cells) else None
-            plan = plan_within(asked.budget, there, plan, matrix, known, forecaster, planned)
+            some = planned(recorded.union(wanted))
+            plan = replace(some, rounds=rounds or Rounds(), budget=choice, unplanned=plan.unplanned)
     plan = replace(plan, earlier=earlier_spread(costs, campaign.name, campaign.systems))
     if plan.unfit and not allow_unfit:
         raise ConfigError("\n".join(unfit_messages(plan)))
@@ -198,14 +92,6 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
 def _opened(part: Campaign, results: Results, opened: ExitStack) -> Fabric:
     state, where = results.system_state(part.part), part.system_source.place("fabric")
     return opened.enter_context(fabric_of(part.system, state, where))
-
-
-def _earlier(results: Results, campaign: Campaign) -> Earlier:
-    """The order in which leases were planned before; empty where that rests on something else, or there is no plan."""
-    document = read_json(results.plan_document)
-    if document.get("order_basis") != order_basis(campaign):
-        return ()
-    return [(int(lease["composition"]), str(lease["configuration"])) for lease in document["leases"]]
 
 
 def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster | SystemForecasters:
@@ -227,7 +113,9 @@ def _forecaster(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption)
         return flops[key]
 
     kind = str(campaign.system.fabric["kind"])
-    composing = composing_of(campaign, costs)
+    # `snakemake --lint` needs no times, and works where Snakemake is installed alone.
+    costs = costs if find_spec("scipy") else ()
+    composing = composing_of(campaign, costs) if find_spec("scipy") else ComposingTimes(None)
     return Forecaster(costs, campaign.system.name, kind, assumed, of, composing, fabric_kind(kind).serial)
 
 
@@ -244,19 +132,18 @@ def unfit_messages(plan: Plan) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Dag:
-    """The plan as the Snakefile sees it."""
+    """The plan as the Snakefile sees it: one job a lease; with a question, one a lease and round.
 
-    asked: Request
+    plan: of the whole matrix; rounds: of the question so far, if one is asked.
+    """
+
+    asked: PlanRequest
     plan: Plan
+    rounds: Rounds = field(default_factory=Rounds)
 
     @property
     def campaign(self) -> Campaign:
         return self.plan.campaign
-
-    @property
-    def by_slurm(self) -> bool:
-        """Whether Slurm starts all runs, so that this machine only waits."""
-        return all(system.launcher == "slurm" for system in self.campaign.systems.values())
 
     @cached_property
     def results(self) -> Results:
@@ -267,78 +154,245 @@ class Dag:
         return {lease.name: lease for lease in self.plan.leases}
 
     @cached_property
+    def wildcards(self) -> dict[str, str]:
+        """Wildcards of the rule `measure` in the order of a lease's name, each with the pattern that it may take."""
+        parts = {"configuration": "[^/]+"}
+        if self.campaign.protocol.lease_per != "configuration":
+            parts["workload"] = "|".join(sorted(map(re.escape, self.campaign.workloads)))
+        if self.campaign.protocol.lease_per == "cell":
+            parts["cell"] = "[^/.]+"
+        system = {} if self.campaign.part else {"system": "|".join(sorted(map(re.escape, self.campaign.systems)))}
+        return {**system, **parts, "composition": "[0-9]+", **({"round": "[0-9]+"} if self.asked.until else {})}
+
+    @cached_property
+    def pattern(self) -> str:
+        """Path of what belongs to a lease, without its ending, with these wildcards: '{configuration}.c{composition}'."""
+        numbers = {"composition": "c", "round": "r"}
+        words = {name: f"{numbers.get(name, '')}{{{name}}}" for name in self.wildcards}
+        system = f"{words.pop('system')}/" if "system" in words else ""
+        return f"{system}{'.'.join(words.values())}"
+
+    @property
+    def manifest(self) -> str:
+        """Path of a lease's manifest, with these wildcards."""
+        return str(self.results.manifest(self.pattern))
+
+    def manifest_of(self, lease: PlannedLease, round_number: int | None = None) -> str:
+        """Path of one lease's manifest, in a round of a question."""
+        name = lease.name if round_number is None else f"{lease.name}.r{round_number}"
+        return str(self.results.manifest(name, "" if self.campaign.part else lease.configuration.system))
+
+    @cached_property
     def manifests(self) -> list[str]:
-        return [self.manifest(lease) for lease in self.plan.leases]
+        return [self.manifest_of(lease) for lease in self.plan.leases]
 
-    def manifest(self, lease: PlannedLease) -> str:
-        """Path of a lease's manifest: of the one that is there and complete, or of the one to be made.
+    def asked_path(self, word: str) -> Path:
+        """Path of what an asking gave, which has a number, or of what it is made from (`question`)."""
+        key = question_key(self.asked.until or "", self.asked.where, matrix_digest(self.plan.matrix))
+        return self.results.directory / "work" / "asked" / f"{key}.{word}.json"
 
-        The name follows from the set of runs, and from how often it was found incomplete. So a lease is measured again
-        exactly when a record is missing, whatever Snakemake remembers of earlier invocations.
-        """
-        directory = self.results.manifests / lease.name
+    def manifests_asked(self, path: str) -> list[str] | None:
+        """Manifests of the leases that an asking chose; None where it chose none, and ends the question."""
+        said = read_json(Path(path))
+        if said.get("end"):
+            return None
+        leases = (self.leases[name] for name in said["leases"])
+        return [self.manifest_of(lease, said["round"]) for lease in leases]
+
+    @cached_property
+    def to_measure(self) -> frozenset[str]:
+        """Names of the leases of which a run has no record, or whose manifest is not there or lists a run as missing."""
+        return frozenset(
+            lease.name
+            for lease in self.plan.leases
+            if lease.missing or document_of(Path(self.manifest_of(lease))).get("missing") != []
+        )
+
+    def lease(self, wildcards: Any) -> PlannedLease:
+        """The lease that a job of `measure` is about. ConfigError: the plan has none of this name."""
+        beside = ("system", "composition", "round")
+        found = [str(getattr(wildcards, name)) for name in self.wildcards if name not in beside]
+        name = f"{'.'.join(found)}.c{wildcards.composition}"
+        if name not in self.leases:
+            raise ConfigError(f"{name}: is no lease of {self.campaign.path}; {nearest(name, self.leases)}")
+        return self.leases[name]
+
+    def named(self, wildcards: Any) -> LeaseName:
+        """The lease's name, which says what its job is about."""
+        lease = self.lease(wildcards)
+        whole = max(cell.settings.compositions for cell in lease.cells)
+        if self.asked.until:
+            return LeaseName(lease.name, f"{lease.about(whole)}, in round {wildcards.round}")
+        return LeaseName(lease.name, lease.describe(whole))
+
+    def needs(self, wildcards: Any) -> dict[str, int]:
+        """What a lease takes of each resource."""
+        return self._needs[self.lease(wildcards).configuration.name]
+
+    def threads(self, wildcards: Any, cores: int) -> int:
+        """What a lease takes of this machine's cores."""
+        return threads(self.campaign, self.lease(wildcards).configuration, cores)
+
+    def priority(self, wildcards: Any) -> int:
+        """Higher for what comes earlier in the plan."""
+        return len(self.plan.leases) - self._places[self.lease(wildcards).name]
+
+    def is_whole(self, lease: PlannedLease) -> bool:
+        """Whether nothing of a lease is to be measured."""
+        return lease.name not in self.to_measure
+
+    @cached_property
+    def limits(self) -> dict[str, int]:
+        """What the systems have of each resource."""
+        return limits(self.campaign)
+
+    @cached_property
+    def _needs(self) -> dict[str, dict[str, int]]:
+        return {each.name: needs(self.campaign, each) for each in self.campaign.configurations}
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {lease.name: number for number, lease in enumerate(self.plan.leases)}
+
+    def require(self, given: Mapping[str, int]) -> None:
+        """ConfigError: a lease needs more of a resource than was given, to which Snakemake would cut it in silence."""
+        for lease in self.plan.leases:
+            needed = self._needs[lease.configuration.name]
+            if (over := [name for name, need in needed.items() if need > given.get(name, need)]) and not self.is_whole(
+                lease
+            ):
+                name = over[0]
+                raise ConfigError(
+                    f"--resources {name}={given[name]}: {lease.name} needs {needed[name]}; raise the limit, or leave the "
+                    f"lease out: --config where=\"configuration != '{lease.configuration.name}'\""
+                )
+
+
+class LeaseName(str):
+    """A lease's name as a parameter of its job: what identifies it, with words for people that may change at any time."""
+
+    __slots__ = ("words",)
+
+    words: str
+    """'1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'"""
+
+    def __new__(cls, name: str, words: str) -> LeaseName:
+        made = super().__new__(cls, name)
+        made.words = words
+        return made
+
+
+class PlanFiles:
+    """Paths of the plan and of the documents of its leases, which are written when the first one is asked for.
+
+    executes: whether jobs will run. Otherwise nothing is written into the results: what would be written anew is an empty file in a
+    temporary directory, as new as the document would be. again: whether the question is to be asked again, since what is known has
+    changed after it was answered.
+    """
+
+    def __init__(self, dag: Dag, executes: bool, again: bool = False) -> None:
+        self.dag, self.results, self.executes = dag, dag.results, executes
+        self.stand_ins: TemporaryDirectory[str] | None = (
+            None if executes else TemporaryDirectory(prefix="campaign-plan-")
+        )
+        if dag.asked.until:
+            plan = read_plan(dag.asked, rounds=dag.rounds) if dag.rounds else None
+            incomplete = {lease.name for lease in plan.leases if lease.missing} if plan else set()
+        else:
+            plan, incomplete = dag.plan, set(dag.to_measure)
+        self.new = {self.results.lease_plan(name) for name in incomplete}
+        written = read_json(self.results.plan_document).get("digest")
+        if plan is not None and (incomplete or written != plan_digest(plan)):
+            self.new.add(self.results.plan_document)
+        if executes:
+            make_directory(self.results.directory.resolve())
+            if plan is not None:
+                write_plan(plan, self.results, incomplete)
+        if dag.asked.until:
+            self.last = self._last_asked() if again else 0
+            if again:
+                self.new.add(self.question_document)
+            if executes and (again or not self.question_document.exists()):
+                write_json(self.question_document, {"question": dag.asked.until, "token": secrets.token_hex(4)})
+
+    @property
+    def plan(self) -> str:
+        return self._path(self.results.plan_document)
+
+    def lease(self, lease: PlannedLease) -> str:
+        return self._path(self.results.lease_plan(lease.name))
+
+    def is_whole(self, lease: PlannedLease) -> bool:
+        """Whether nothing of a lease is to be measured, as far as that is known now."""
+        return self.results.lease_plan(lease.name) not in self.new
+
+    @property
+    def question_document(self) -> Path:
+        return self.dag.asked_path("question")
+
+    def question(self, number: int) -> tuple[str, bool]:
+        """What the n-th asking is made from, and whether it is as new as it looks."""
+        return self._path(self.question_document), number == self.last
+
+    def _last_asked(self) -> int:
+        """The asking that found the question answered; 0 for none."""
         number = 1
-        while (path := directory / f"{lease.digest}.{number}.json").exists():
-            if not lease.missing and document_of(path).get("missing") == []:
-                return str(path)
+        while (path := self.dag.asked_path(str(number))).exists():
+            if read_json(path).get("end"):
+                return number
             number += 1
-        return str(path)
+        return 0
 
-    @property
-    def listing(self) -> str:
-        """Path of the list of all manifests, which says that they are there; its name follows from theirs."""
-        return str(self.results.listings / f"{content_hash(self.manifests, 12)}.json")
-
-    @property
-    def to_measure(self) -> list[PlannedLease]:
-        """Leases whose manifest is to be made."""
-        return [lease for lease, path in zip(self.plan.leases, self.manifests, strict=True) if not Path(path).exists()]
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether there is nothing to make: then the listing is nobody's output, whatever Snakemake remembers."""
-        return not self.to_measure
-
-    @property
-    def measured(self) -> list[str]:
-        """What says that all leases are measured: the listing, or the manifests of leases that were measured by hand."""
-        return [self.listing] if self.to_measure or Path(self.listing).exists() else self.manifests
-
-    def describe(self) -> str:
-        """What a dry run says about the leases that are to be measured."""
-        told = self.to_measure
-        more = len(told) - _TOLD
-        lines = [lease.describe() for lease in (told[:_TOLD] if more > 1 else told)]
-        return "\n".join([*lines, *([f"... and {more} more leases; 'campaign plan' shows them"] if more > 1 else [])])
-
-    @cached_property
-    def _names(self) -> DocumentNames:
-        return DocumentNames(self.campaign)
-
-    def lease_plan(self, lease: str) -> str:
-        """Path of a lease's document."""
-        return str(self.results.lease_plans / self._names(self.leases[lease]))
-
-    @property
-    def files(self) -> list[str]:
-        """The YAML files that the plan was made from, and the input files of its workloads."""
-        inputs = [file.path for files in self.campaign.inputs.values() for file in files.values()]
-        return [*(str(path) for path in files_of(self.campaign.file, self.asked.campaign)), *inputs]
-
-    @cached_property
-    def plan_file(self) -> str:
-        """Path of the plan's document: of the one that is there, or of the one to be made.
-
-        The name follows from what is planned, and from how often another plan took its place since.
-        """
-        digest, last, number = plan_digest(self.plan), None, 1
-        while (path := self.results.plan / f"plan.{digest}.{number}.json").exists():
-            last, number = path, number + 1
-        current = read_json(self.results.plan_document).get("digest") == digest
-        written = current and all(Path(self.lease_plan(name)).exists() for name in self.leases)
-        return str(last if last and written else path)
+    def _path(self, path: Path) -> str:
+        if self.stand_ins is None or (path not in self.new and path.exists()):
+            return str(path)
+        stand_in = Path(self.stand_ins.name) / path.name
+        stand_in.touch(exist_ok=True)
+        return str(stand_in)
 
 
-def open_dag(asked: Request) -> Dag:
+def open_dag(asked: PlanRequest) -> Dag:
     """The DAG for what was asked; a CampaignError is for the person, without a traceback."""
-    return Dag(asked, read_plan(asked))
+    if not asked.until:
+        return Dag(asked, read_plan(asked))
+    plan = read_plan(replace(asked, until=None, budget=None))
+    results = Results(asked.results, plan.campaign.name)
+    return Dag(asked, plan, kept_rounds(results, asked.until, asked.where, matrix_digest(plan.matrix)))
+
+
+def choose(budget: Budget, plan: Plan) -> BudgetChoice:
+    """The first blocks of the whole plan, as many as the forecast says that the budget pays for.
+
+    ConfigError: costs are unknown, or it pays for no block with missing runs.
+    """
+    if unknown := plan.forecast.unknown:
+        raise ConfigError(
+            f"--budget {budget}: {unknown.words()}, so what it pays for cannot be said; {unknown.advice()}"
+        )
+    missing = [lease for lease in plan.leases if lease.missing]
+    blocks = sorted({lease.composition for lease in plan.leases})
+
+    def cost(last: int) -> float:
+        leases = [lease for lease in missing if lease.composition <= last]
+        if budget.unit == "device-hours":
+            return sum((lease.charge and lease.charge.device_hours) or 0.0 for lease in leases)
+        return wall_s(plan.campaign, [(lease.configuration, lease.expected_s or 0.0) for lease in leases]) / 3600
+
+    costs = {block: cost(block) for block in blocks}
+    paid = max((block for block in blocks if costs[block] <= budget.amount), default=0)
+    further = next((block for block in blocks if block > paid and costs[block] > costs.get(paid, 0.0)), None)
+    runs = sum(lease.missing for lease in missing if lease.composition <= paid)
+    if further is not None and not runs:
+        raise ConfigError(
+            f"--budget {budget}: pays for no composition of all configurations; composition {further} of {len(blocks)} costs "
+            f"{costs[further]:.3g} {budget.unit}. Raise the budget, or measure fewer cells (--where)"
+        )
+    return BudgetChoice(
+        budget=str(budget),
+        matrix=matrix_digest(plan.matrix),
+        compositions=paid,
+        runs=runs,
+        cost=costs.get(paid, 0.0),
+        runs_left_out=plan.missing - runs,
+        next_cost=None if further is None else costs[further] - costs[paid],
+    )

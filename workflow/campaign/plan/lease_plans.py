@@ -10,8 +10,14 @@ from campaign import files
 from campaign.config.resolve import Campaign, from_document
 from campaign.config.resolve_slurm_options import given_options, options_of
 from campaign.documents.cell import Configuration
-from campaign.documents.lease_cost import PartForecast
-from campaign.documents.lease_plan import HASHED_PARTS, LeaseForecast, LeasePlan, PlannedCell, document_digest
+from campaign.documents.lease_plan import (
+    HASHED_PARTS,
+    LeaseForecast,
+    LeasePlan,
+    PartForecast,
+    PlannedCell,
+    document_digest,
+)
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
 from campaign.plan.cost.estimates import Expected, Work
@@ -20,8 +26,8 @@ from campaign.plan.oom_frontier import CampaignBatches, Frontier
 from campaign.plan.plan import Plan, PlannedLease
 
 
-class DocumentNames:
-    """Gives the file name of a lease's document: `<lease>.<digest>.json`."""
+class LeaseDigests:
+    """Gives the digest of what is measured on a lease, and how (`LeasePlan.digest`)."""
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
@@ -29,8 +35,7 @@ class DocumentNames:
         self._slurm: dict[str, dict[str, Any]] = {}
 
     def __call__(self, lease: PlannedLease) -> str:
-        digest = document_digest(lease.name, lease.digest, self.slurm(lease.configuration), self.campaign_hash)
-        return f"{lease.name}.{digest}.json"
+        return document_digest(lease.name, lease.digest, self.slurm(lease.configuration), self.campaign_hash)
 
     def slurm(self, configuration: Configuration) -> dict[str, Any]:
         """Options of a configuration's allocation."""
@@ -45,15 +50,15 @@ class DocumentNames:
 
 def plan_digest(plan: Plan) -> str:
     """Changes when what is planned does, and not with what is expected of it."""
-    name = DocumentNames(plan.campaign)
+    digest = LeaseDigests(plan.campaign)
     part = plan.rounds[-1].digest if plan.rounds else plan.budget and plan.budget.budget
-    return files.content_hash([plan.where, part, *map(name, plan.leases)], 12)
+    return files.content_hash([plan.where, part, *map(digest, plan.leases)], 12)
 
 
 def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
     """The documents of all leases, in the order of the plan."""
     campaign = plan.campaign
-    as_used, names = campaign.document(), DocumentNames(campaign)
+    as_used, digests = campaign.document(), LeaseDigests(campaign)
     specifications, batches = Specifications(campaign), CampaignBatches(campaign)
     for lease in plan.leases:
         cells = tuple(
@@ -96,8 +101,8 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
             if runs
             else None,
             charge=lease.charge,
-            slurm=names.slurm(lease.configuration),
-            campaign_hash=names.campaign_hash,
+            slurm=digests.slurm(lease.configuration),
+            campaign_hash=digests.campaign_hash,
             campaign_as_used=as_used,
         )
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from campaign.accelerators import ACCELERATORS
 from campaign.config.expand_shapes import MAX_COMBINATIONS, product
-from campaign.config.input_files import inputs_of
 from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
+from campaign.config.workload_inputs import inputs_of
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
 from campaign.documents.expression import Expression, parse
 from campaign.documents.run_numbers import runs_of
 from campaign.errors import ConfigError
 from campaign.files import content_hash
 from campaign.plan.cell_settings import SettingsOf
-from campaign.plan.selection import HostsOf, Selection, axis_names
+from campaign.plan.selection import CellSelection, HostsOf, axis_names
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,17 @@ class Removed:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All cells in the order of the axes, what was removed from the full product, and what the reader of a plan should know."""
+    """All cells in the order of the axes, what was removed from the full product, and what the reader of a plan should know.
+
+    where: the expression that selected them.
+    """
 
     cells: tuple[Cell, ...]
     removed: tuple[Removed, ...]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     """Rules that no cell fulfils."""
+    where: str | None = None
 
 
 def expand(
@@ -59,7 +63,7 @@ def expand(
         (parse(e.when, names, campaign.place("exclude", index, "when")), e.why)
         for index, e in enumerate(campaign.file.exclude)
     ]
-    chosen = Selection(campaign, where, hosts) if where else None
+    chosen = CellSelection(campaign, where, hosts) if where else None
     settings = SettingsOf(campaign, names)
     unused = _Unused((*(e for e, _ in exclusions), *(when for when, _ in settings.overrides)))
     removed: Counter[tuple[str, str]] = Counter()
@@ -95,7 +99,7 @@ def expand(
     left_out = tuple(Removed(*rule, count) for rule, count in removed.items())
     notes = [*settings.notes({cell.workload for cell in cells.values()}), *_unverified(campaign)]
     warnings = unused.warnings() if configurations is None else ()
-    return Matrix(tuple(cells.values()), left_out, tuple(notes), tuple(warnings))
+    return Matrix(tuple(cells.values()), left_out, tuple(notes), tuple(warnings), where)
 
 
 def _unverified(campaign: Campaign) -> Iterator[str]:

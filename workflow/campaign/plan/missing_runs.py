@@ -16,15 +16,19 @@ from campaign.paths import Results
 from campaign.plan.oom_frontier import Frontier, implied_record
 from campaign.plan.repetitions import CellIn, Key, Reached, Repetitions, Stops, planned
 
-_FEW = 200  # runs that are looked up one by one; of more, the names of all records are listed
+_FEW = 200  # runs whose cells are looked up one by one; of more, the names of all records are listed
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a results directory says, from file names alone: the runs that have a record, and what ended cells early."""
+class KnownRuns:
+    """What a results directory says, from file names alone: the runs that have a record, and what ended cells early.
 
-    measured: set[Key] = field(default_factory=set)
+    implied: ids of cells whose missing runs are not started, since a smaller batch ran out of memory.
+    """
+
+    measured: set[Key] | frozenset[Key] = frozenset()
     stops: Mapping[CellIn, Reached] = field(default_factory=dict)
+    implied: Collection[str] = frozenset()
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
         """The runs that the cell is to have."""
@@ -35,18 +39,17 @@ class Known:
         return missing_runs(cells, self.measured, self.stops)
 
 
-def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None = None) -> Known:
+def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None = None) -> KnownRuns:
     """What is known, of all cells or of some; without what is implied where the runs themselves are asked for."""
-    keys = [(cell.id, run) for cell in cells or () for run in runs_of(replace(cell.settings, composition=None))]
-    if cells is not None and len(keys) <= _FEW:
+    if cells is not None and sum(len(runs_of(replace(cell.settings, composition=None))) for cell in cells) <= _FEW:
         stops = Stops(store.results)
         ended = [stops.of(cell.id) for cell in cells if cell.settings.target_half_width_pct is not None]
-        measured = {key for key in keys if store.has(*key, implied=skip_implied)}
-        return Known(measured, {key: stop for found in ended for key, stop in found.items()})
-    return Known(store.index(implied=skip_implied), Stops(store.results).index())
+        measured = store.index(implied=skip_implied, cells={cell.id for cell in cells})
+        return KnownRuns(measured, {key: stop for found in ended for key, stop in found.items()})
+    return KnownRuns(store.index(implied=skip_implied), Stops(store.results).index())
 
 
-def without_damaged(known: Known, store: Store) -> Known:
+def without_damaged(known: KnownRuns, store: Store) -> KnownRuns:
     """What is known without damaged records. Those are read that were changed since tables were made of all of them."""
     return replace(known, measured=known.measured - store.damaged(_changed(store, known.measured)).keys())
 
@@ -80,7 +83,7 @@ def is_measured(store: Store, cell: Cell, *, implied: bool) -> bool:
     return all((cell.id, run) in measured for run in planned(settings, cell.id, measured, stops))
 
 
-def implied_cells(frontier: Frontier, cells: Iterable[Cell], known: Known) -> set[str]:
+def implied_cells(frontier: Frontier, cells: Iterable[Cell], known: KnownRuns) -> set[str]:
     """Ids of the cells of which runs are missing that will be recorded without being started."""
     if not frontier.skip or not frontier.directory.exists():
         return set()

@@ -19,15 +19,13 @@ from typing import Any
 
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
-from campaign.documents.record import Failure, Record, RecordedCell, Store
+from campaign.documents.record import OUT_OF_MEMORY, Failure, Record, RecordedCell, Store
 from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.paths import Results
 from campaign.plan.matrix import expand, memory_keys
 
 Key = tuple[str, int]
-
-OUT_OF_MEMORY = ("oom_device", "oom_host")
 
 CONTRADICTS = "memory: a smaller batch ran out of it"
 
@@ -179,7 +177,7 @@ class Frontier:
         return {batch: run for batch, run in runs if self._status(run) == "ok"}
 
     def _status(self, run: Key) -> str:
-        """Of a run that was started; empty without a record."""
+        """Status of a run that was started; empty without a record."""
         return self.store.read(*run).status if self.store.path(*run).exists() else ""
 
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 
 from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
+from campaign.config.open_fabric import Placing, PlannedPlacement
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
-from campaign.documents.lease_cost import LeaseCharge
+from campaign.documents.lease_plan import LeaseCharge
 from campaign.documents.rounds import Rounds
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.concurrency import wall_s
-from campaign.plan.cost.budget import Choice
+from campaign.plan.control_runs import ControlRuns
+from campaign.plan.cost.budget import BudgetChoice
 from campaign.plan.cost.charge import Charges, held
-from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, Held, Work
+from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, HeldResources, Work
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.several_systems import SystemForecasters
-from campaign.plan.lease_order import Earlier, in_order, random_blocks
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
-from campaign.plan.missing_runs import missing_runs
-from campaign.plan.planned_operations import Counted, Moving
-from campaign.plan.reference import References
-from campaign.plan.repetitions import CellIn, Reached, least, likely, planned, said, usual
-from campaign.wording import duration
+from campaign.plan.missing_runs import KnownRuns
+from campaign.plan.order import in_order
+from campaign.plan.repetitions import CellIn, least, likely, usual
+from campaign.wording import duration, plural
 
 Key = tuple[str, int]
 
@@ -53,9 +53,9 @@ class PlannedLease:
     often: str
     """How many repetitions a cell is reckoned with, where a target makes that differ."""
     work: Work
-    """What the duration is of."""
+    """The work that the duration is of."""
     fewest: Work
-    """What the least duration is of."""
+    """The work that the least duration is of."""
     over: Mapping[str, int]
     """Repetitions here of the cells that a target ended before their most, by cell id."""
     charge: LeaseCharge | None = None
@@ -79,24 +79,21 @@ class PlannedLease:
     def needs_fabric(self) -> bool:
         return needs_fabric(self.configuration)
 
-    def describe(self) -> str:
-        """What a dry run says about it."""
+    def describe(self, compositions: int) -> str:
+        """What its job is about: '1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'. compositions: of the campaign."""
+        whole = f"{self.about(compositions)}: {plural(len(self.cells), 'cell')}"
         if not self.missing:
-            return f"{self.name}: all {self.runs} runs have a record"
-        runs, times = str(self.missing), f"{about(self.expected)} ({self.basis})"
+            return f"{whole}, all {self.runs} runs have a record ('campaign redo' measures runs again)"
+        runs = plural(self.missing, "run")
         if self.missing_least < self.missing:
-            runs = f"{self.missing_least} to {self.missing}"
-            each = sorted({said(cell.settings) for cell in self.cells if "-" in said(cell.settings)})
-            runs += f" ({', '.join(each).replace('-', ' to ')} repetitions a cell)"
-            least = self.expected_least_s
-            times = times if least is None else f"at least {duration(least)}, {times}"
-        implied = f"; {self.implied} of them are recorded without a start: smaller batches ran out of memory" * bool(
-            self.implied
-        )
-        return (
-            f"{self.name}: measure {runs} of {self.runs} runs of {len(self.cells)} cells that have no record, on "
-            f"{self.devices()}{implied}; {times}"
-        )
+            runs = f"{self.missing_least} to {runs}"
+        some = f" of {self.runs}" if self.missing < self.runs else ""
+        implied = f"; {self.implied} without a start: smaller batches ran out of memory" if self.implied else ""
+        return f"{whole}, {runs}{some}, {about(self.expected)}{implied}"
+
+    def about(self, compositions: int) -> str:
+        """'1x4-fabric, composition 2 of 3'"""
+        return f"{self.name.removesuffix(f'.c{self.composition}')}, composition {self.composition} of {compositions}"
 
     def repetitions(self, cell: Cell) -> int:
         """How many repetitions a cell of the lease is to have: at most, where a target may end it."""
@@ -126,16 +123,10 @@ class Plan:
     """What the durations were learned from, in words; empty where there was nothing."""
     assumed: str = ""
     """What the user assumes of durations that cannot be known, as it was written."""
-    budget: Choice | None = None
-    """What a budget chose of the matrix, where one was given."""
+    budget: BudgetChoice | None = None
+    """What a budget pays for of the matrix, where one was given."""
     rounds: Rounds = field(default_factory=Rounds)
     """The rounds of the question that it is measured for, where one was asked."""
-    moving: Moving | None = None
-    """What is attached to compose what is to be measured; None where that is not known."""
-    moving_in_file_order: Moving | None = None
-    """The same, block by block in the order of the campaign's file."""
-    moving_at_random: Moving | None = None
-    """The same in random order within blocks."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
     unplanned: int = 0
@@ -178,7 +169,7 @@ class Plan:
 
     @property
     def missing_least(self) -> int:
-        """Of the missing runs, those that no target can make needless."""
+        """How many of the missing runs no target can make needless."""
         return sum(lease.missing_least for lease in self.leases)
 
     @property
@@ -193,6 +184,13 @@ class Plan:
         return len({(lease.configuration.name, lease.composition) for lease in needed})
 
     @property
+    def attached(self) -> int | None:
+        """Devices that composing attaches for what is to be measured; None where that is not known."""
+        counted = [lease.work.operations for lease in self.leases if lease.missing and lease.needs_fabric]
+        known = [each.of("attach") for each in counted if each is not None]
+        return sum(known) if len(known) == len(counted) else None
+
+    @property
     def device_hours(self) -> float | None:
         """None where it is unknown."""
         seconds = self.forecast.device_s.expected_s
@@ -201,9 +199,9 @@ class Plan:
     @cached_property
     def wall_s(self) -> float | None:
         """Expected duration: one lease at a time, or side by side, as the isolation permits. None where it is unknown."""
-        times = [(lease.configuration, lease.composition, lease.expected_s) for lease in self.leases if lease.missing]
-        known = [(configuration, block, seconds) for configuration, block, seconds in times if seconds is not None]
-        return wall_s(self.campaign, known, looks_ahead=True) if len(known) == len(times) else None
+        times = [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
+        known = [(configuration, seconds) for configuration, seconds in times if seconds is not None]
+        return wall_s(self.campaign, known) if len(known) == len(times) else None
 
     @property
     def wall_range_s(self) -> tuple[float, float] | None:
@@ -220,7 +218,7 @@ def about(expected: Expected) -> str:
 
 
 def time_words(expected: Expected | Estimate) -> str:
-    """The same without `about`; 'unknown'."""
+    """A time with its interval, without 'about'; 'unknown'."""
     if expected.expected_s is None:
         return "unknown"
     if expected.low_s is None or expected.high_s is None or expected.expected_s <= 0:
@@ -235,108 +233,65 @@ def needs_fabric(configuration: Configuration) -> bool:
 def build_plan(
     campaign: Campaign,
     matrix: Matrix,
-    measured: Collection[Key],
+    known: KnownRuns | None = None,
     forecaster: Forecaster | SystemForecasters | None = None,
-    stops: Mapping[CellIn, Reached] | None = None,
-    implied: Collection[str] = (),
-    *,
-    where: str | None = None,
-    unfit: Callable[[Configuration], str | None] = lambda _: None,
-    taken: Callable[[Configuration], Collection[str]] = lambda _: (),
-    counted: Counted = lambda leases: [None] * len(leases),
-    earlier: Earlier = (),
+    place: Placing = lambda _: PlannedPlacement(),
     only: Collection[CellIn] | None = None,
 ) -> Plan:
     """Order the cells into leases and cost them.
 
-    measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
-    whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None. taken: hosts
-    that a configuration takes, as far as that is known beforehand. counted: operations of the fabric that leases take.
-    earlier: the order in which leases were planned before. only: cells with the
-    compositions that they are to be measured on; None: all.
+    known: by default, nothing was measured. place: where a configuration goes on its system, as far as that is known beforehand.
+    only: cells with the compositions that they are to be measured on; None: all.
     """
-    known = forecaster or Forecaster()
-    ended = stops or {}
-    in_the_middle = usual(ended.values())
-    spared = set(implied)
-    holds = _Holds(campaign, taken)
+    there, costs = known or KnownRuns(), forecaster or Forecaster()
+    in_the_middle = usual(there.stops.values())
+    holds = _Holds(campaign, place)
     leases = [
-        _lease(name, composition, cells, measured, ended, spared, in_the_middle, holds)
+        _lease(name, composition, cells, there, in_the_middle, holds)
         for (name, composition), cells in _by_lease(campaign, matrix.cells, only).items()
     ]
-
-    def attached(order: Sequence[Configuration]) -> int:
-        return sum(each.of("attach") for each in counted([(shape, 1) for shape in order]) if each is not None)
-
-    leases = in_order(campaign, leases, earlier, attached)
-    leases, forecast = _costed(_with_operations(leases, counted), known, campaign, holds)
+    leases, forecast = _costed(_with_operations(in_order(campaign, leases), place), costs, campaign, holds)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
-    reasons = {name: why for name in names if (why := unfit(by_name[name]))}
-    place = {c.name: number for number, c in enumerate(campaign.configurations)}
-
-    def moving(ordered: Sequence[PlannedLease]) -> Moving | None:
-        of_system = defaultdict[str, list[tuple[Configuration, int]]](list)
-        for lease in ordered:
-            if lease.missing:
-                of_system[lease.configuration.system].append((lease.configuration, lease.composition))
-        moved = {name: shapes for name, shapes in of_system.items() if any(needs_fabric(shape) for shape, _ in shapes)}
-        found = [
-            Moving.of(counted(shapes), known.on(name).composing_s) for name, shapes in (moved or of_system).items()
-        ]
-        whole = [each for each in found if each is not None]
-        return reduce(Moving.and_of, whole) if whole and len(whole) == len(found) else None
-
+    reasons = {name: why for name in names if (why := place(by_name[name]).unfit)}
     return Plan(
         campaign,
-        where,
+        matrix.where,
         tuple(leases),
         matrix.removed,
         campaign.impossible,
         reasons,
         forecast,
         matrix.cells,
-        known.learned_from([lease.work for lease in leases]),
-        known.assumed.text,
-        moving=moving(leases),
-        moving_in_file_order=moving(
-            sorted(leases, key=lambda lease: (lease.composition, place[lease.configuration.name]))
-        ),
-        moving_at_random=moving(random_blocks(campaign, leases)),
+        costs.learned_from([lease.work for lease in leases]),
+        costs.assumed.text,
         notes=matrix.notes,
         unplanned=0
-        if where or only is not None
-        else len({cell_id for cell_id, _ in measured} - {cell.id for lease in leases for cell in lease.cells}),
+        if matrix.where or only is not None
+        else len({cell_id for cell_id, _ in there.measured} - {cell.id for lease in leases for cell in lease.cells}),
         warnings=(*campaign.warnings, *matrix.warnings),
     )
 
 
-def _with_operations(leases: Sequence[PlannedLease], counted: Counted) -> list[PlannedLease]:
-    """Leases that are still to be measured with what composing them takes, in this order."""
-    wanted = [lease for lease in leases if lease.missing]
-    found = dict(
-        zip([lease.name for lease in wanted], counted([(w.configuration, w.composition) for w in wanted]), strict=True)
-    )
+def _with_operations(leases: Iterable[PlannedLease], place: Placing) -> list[PlannedLease]:
+    """Leases that are still to be measured with what composing them takes."""
+    found = ((lease, place(lease.configuration).operations if lease.missing else None) for lease in leases)
     return [
-        replace(
-            lease,
-            work=replace(lease.work, operations=found.get(lease.name)),
-            fewest=replace(lease.fewest, operations=found.get(lease.name)),
-        )
-        for lease in leases
+        replace(lease, work=replace(lease.work, operations=each), fewest=replace(lease.fewest, operations=each))
+        for lease, each in found
     ]
 
 
 class _Holds:
     """What leases of each configuration hold, and on which hosts."""
 
-    def __init__(self, campaign: Campaign, taken: Callable[[Configuration], Collection[str]]) -> None:
-        self._campaign, self._taken = campaign, taken
-        self._known: dict[str, tuple[Held, Collection[str]]] = {}
+    def __init__(self, campaign: Campaign, place: Placing) -> None:
+        self._campaign, self._place = campaign, place
+        self._known: dict[str, tuple[HeldResources, Collection[str]]] = {}
 
-    def __call__(self, configuration: Configuration) -> tuple[Held, Collection[str]]:
+    def __call__(self, configuration: Configuration) -> tuple[HeldResources, Collection[str]]:
         if configuration.name not in self._known:
-            hosts = self._taken(configuration)
+            hosts = self._place(configuration).hosts
             self._known[configuration.name] = held(self._campaign.on(configuration).system, configuration, hosts), hosts
         return self._known[configuration.name]
 
@@ -362,15 +317,13 @@ def _costed(
 
 
 def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
-    """Name of the lease that a composition of a cell belongs to; a safe file name."""
-    further = f"--c{composition}" if composition > 1 else ""
-    match protocol.lease_per:
-        case "configuration":
-            return f"{cell.configuration.name}{further}"
-        case "workload":
-            return f"{cell.configuration.name}--{cell.workload}{further}"
-        case "cell":
-            return f"{cell.configuration.name}--{cell.id[:12]}{further}"
+    """Name of the lease that a composition of a cell belongs to; a safe file name, of wildcards of the rule `measure`."""
+    parts = [cell.configuration.name]
+    if protocol.lease_per != "configuration":
+        parts.append(cell.workload)
+    if protocol.lease_per == "cell":
+        parts.append(f"b{cell.batch}-{cell.precision}-{cell.id[:8]}")
+    return f"{'.'.join(parts)}.c{composition}"
 
 
 def _by_lease(
@@ -391,7 +344,7 @@ def _by_lease(
                 here = replace(cell, settings=settings[key])
             groups[lease_name(campaign.protocol, cell, composition), composition].append(here)
     if campaign.protocol.reference is not None:
-        references = References(campaign)
+        references = ControlRuns(campaign)
         for (_, composition), together in groups.items():
             together += [each for each in [references.of(together, composition)] if each is not None]
     return groups
@@ -401,14 +354,12 @@ def _lease(
     name: str,
     composition: int,
     cells: list[Cell],
-    measured: Collection[Key],
-    stops: Mapping[CellIn, Reached],
-    implied: Collection[str],
+    known: KnownRuns,
     in_the_middle: int | None,
     holds: _Holds,
 ) -> PlannedLease:
-    missing = missing_runs(cells, measured, stops)
-    to_start = [(cell, repetition) for cell, repetition in missing if cell.id not in implied] if implied else missing
+    missing = known.missing(cells)
+    to_start = [(cell, run) for cell, run in missing if cell.id not in known.implied] if known.implied else missing
     configuration = cells[0].configuration
     fewest, probable = _range(to_start, in_the_middle)
     often = ""
@@ -419,8 +370,7 @@ def _lease(
     over = {
         cell.id: count
         for cell in cells
-        if (cell.id, composition) in stops
-        and (count := len(planned(cell.settings, cell.id, measured, stops))) < len(runs_of(cell.settings))
+        if (cell.id, composition) in known.stops and (count := len(known.planned(cell))) < len(runs_of(cell.settings))
     }
     return PlannedLease(
         name=name,
@@ -445,7 +395,7 @@ def _lease(
 def _range(
     missing: list[tuple[Cell, int]], in_the_middle: int | None
 ) -> tuple[list[tuple[Cell, int]], list[tuple[Cell, int]]]:
-    """Of missing runs, those that it takes at least, and those that it will probably take."""
+    """The missing runs that it takes at least, and those that it will probably take."""
     if all(cell.settings.target_half_width_pct is None for cell, _ in missing):
         return missing, missing
     fewest: list[tuple[Cell, int]] = []

@@ -90,7 +90,7 @@ def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
     mean = sum(believed) / len(believed) if believed else 0.0
     if len(believed) < 2 or mean <= 0:
         return Reached(len(rates), failures, None, composition)
-    from campaign.statistics import student_interval  # loads SciPy
+    from campaign.statistics.intervals import student_interval  # loads SciPy
 
     deviation = stdev(believed)
     _, high = student_interval(mean, deviation, len(believed))
@@ -142,14 +142,17 @@ def planned(
 
 
 def least(settings: Settings, left: int) -> int:
-    """Of the repetitions that are left of a cell, in one composition, that is not over: how many it takes at least."""
+    """How many of the repetitions that are left of a cell in one composition it takes at least, while it is not over."""
     if settings.target_half_width_pct is None or not left:
         return left
     return min(left, max(1, fewest(settings) - (len(runs_of(settings)) - left)))
 
 
 def likely(settings: Settings, left: int, usual: int | None) -> int:
-    """... and how many it will probably take. usual: repetitions after which other cells were over; None: all are reckoned with."""
+    """How many of the repetitions that are left it will probably take.
+
+    usual: repetitions after which other cells were over; None: all are reckoned with.
+    """
     if usual is None:
         return left
     return max(least(settings, left), min(left, usual - (len(runs_of(settings)) - left)))
@@ -290,7 +293,7 @@ class Repetitions:
         return (record.throughput_per_s if found is None else found) if record.status == "ok" else None
 
     def _reached(self, cell: Cell, last: Record | None) -> Reached:
-        """Of the runs without a gap from the first one; nothing is reached while one of them is to be measured again."""
+        """What the runs without a gap from the first one have reached; nothing while one of them is to be measured again."""
         key = _cell_in(cell)
         known = self._rates.get(key)
         if known is None:

@@ -33,7 +33,7 @@ def host_expression(campaign: Campaign, where: str) -> Expression | None:
     return expression if HOST in expression.names - names else None
 
 
-class Selection:
+class CellSelection:
     """`--where`: holds for a cell by its axes or, where it names `host`, by any host that a run of the cell touched.
 
     So a cell without a run is not selected by an expression that names `host`, and one that is selected stays so while it is

@@ -1,28 +1,224 @@
-"""Writes a plan into a results directory."""
+"""The plan as programs and people read it (a document, rows of text, counts by axis), and writing it into a results directory."""
 
 from __future__ import annotations
 
+import json
+import secrets
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from campaign import files
+from campaign.documents.cell import Cell
 from campaign.documents.earlier_spread import keep
+from campaign.documents.plan import (
+    PLAN_SCHEMA,
+    AxisCounts,
+    BudgetDocument,
+    ImpossibleShape,
+    LeaseSummary,
+    LeftOutCell,
+    PlanDocument,
+    QuestionDocument,
+    RemovedCells,
+    Totals,
+)
 from campaign.documents.record import Store
 from campaign.documents.rounds import keep_rounds
+from campaign.files import content_hash, read_text
 from campaign.paths import Results
+from campaign.plan.concurrency import isolation
 from campaign.plan.cost.budget import kept_choice
-from campaign.plan.lease_plans import DocumentNames, lease_plans
+from campaign.plan.lease_plans import lease_plans, part_forecasts, plan_digest
 from campaign.plan.plan import Plan
-from campaign.plan.plan_table import plan_document, plan_rows
+from campaign.plan.repetitions import said
 
 
-def write_plan(plan: Plan, results: Results) -> list[Path]:
+def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
+    """For every axis and value: how many cells and runs."""
+    several = ["system"] if len(plan.campaign.systems) > 1 else []
+    names = [*several, "configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
+    cells: dict[str, Counter[str]] = {name: Counter() for name in names}
+    runs: dict[str, Counter[str]] = {name: Counter() for name in names}
+    seen: set[str] = set()
+    for lease, cell in plan.cells:
+        values = {
+            "system": cell.configuration.system,
+            "configuration": cell.configuration.name,
+            "workload": cell.workload,
+            "batch": cell.batch,
+            "precision": cell.precision,
+            **cell.options,
+        }
+        first = cell.id not in seen
+        seen.add(cell.id)
+        for name in names:
+            cells[name][str(values[name])] += first
+            runs[name][str(values[name])] += lease.repetitions(cell)
+    return {
+        name: {value: {"cells": count, "runs": runs[name][value]} for value, count in cells[name].items()}
+        for name in names
+    }
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON (`plan/1`); estimates carry what they rest on."""
+    document = PlanDocument(
+        campaign=plan.campaign.name,
+        campaign_hash=content_hash(plan.campaign.document()),
+        digest=plan_digest(plan),
+        system=plan.campaign.system_names,
+        where=plan.where,
+        totals=Totals(
+            cells=plan.cell_count,
+            runs=plan.runs,
+            runs_without_record=plan.missing,
+            runs_without_record_least=plan.missing_least,
+            runs_implied=sum(lease.implied for lease in plan.leases),
+            cells_without_record=plan.cells_missing,
+            leases=len(plan.leases),
+            recompositions=plan.recompositions,
+            recompositions_least=plan.recompositions_least,
+            attached=plan.attached,
+            device_hours=_hours(plan.forecast.device_s.expected_s),
+            device_hours_low=_hours(plan.forecast.device_s.low_s),
+            device_hours_high=_hours(plan.forecast.device_s.high_s),
+            host_hours=_hours(plan.forecast.host_s.expected_s),
+            host_hours_low=_hours(plan.forecast.host_s.low_s),
+            host_hours_high=_hours(plan.forecast.host_s.high_s),
+            parts=part_forecasts(plan.forecast.total),
+            wall_s=_rounded(plan.wall_s),
+            wall_low_s=_rounded(plan.wall_range_s and plan.wall_range_s[0]),
+            wall_high_s=_rounded(plan.wall_range_s and plan.wall_range_s[1]),
+            learned_from=plan.learned_from,
+            composing_from=plan.forecast.composing_from,
+            assumed=plan.assumed,
+            runs_unknown=plan.forecast.unknown.run_count,
+            isolation=isolation(plan.campaign),
+        ),
+        budget=(paid := plan.budget)
+        and BudgetDocument(
+            budget=paid.budget,
+            compositions=paid.compositions,
+            runs=paid.runs,
+            cost=round(paid.cost, 4),
+            runs_left_out=paid.runs_left_out,
+            next_cost=None if paid.next_cost is None else round(paid.next_cost, 4),
+            why=paid.left_out,
+        ),
+        question=_question(plan) if plan.rounds else None,
+        axes={
+            axis: {value: AxisCounts(**counts) for value, counts in values.items()}
+            for axis, values in counts_per_axis(plan).items()
+        },
+        cells=tuple(cell.id for cell in plan.matrix),
+        removed=tuple(RemovedCells(rule=r.rule, why=r.why, cells=r.cells) for r in plan.removed),
+        impossible=tuple(ImpossibleShape(shape=i.shape, why=i.why) for i in plan.impossible),
+        does_not_fit=dict(plan.unfit),
+        notes=plan.notes,
+        leases=tuple(
+            LeaseSummary(
+                lease=lease.name,
+                order=order,
+                configuration=lease.configuration.name,
+                composition=lease.composition,
+                devices=lease.devices(),
+                cells=sum(not cell.reference for cell in lease.cells),
+                runs=lease.runs,
+                runs_without_record=lease.missing,
+                runs_without_record_least=lease.missing_least,
+                runs_implied=lease.implied,
+                expected_s=_rounded(lease.expected_s),
+                expected_low_s=_rounded(lease.expected.low_s),
+                expected_high_s=_rounded(lease.expected.high_s),
+                expected_least_s=_rounded(lease.expected_least_s),
+                composing_s=_rounded((composing := lease.expected.parts["composing"]).expected_s),
+                composing_low_s=_rounded(composing.low_s),
+                composing_high_s=_rounded(composing.high_s),
+                charge=lease.charge,
+                basis=lease.basis,
+                attached=None if lease.work.operations is None else lease.work.operations.of("attach"),
+                run_set=lease.digest,
+                document=f"leases/{lease.name}.json",
+            )
+            for order, lease in enumerate(plan.leases, 1)
+        ),
+    )
+    return document.model_dump(mode="json")
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds / 3600, 4)
+
+
+def _question(plan: Plan) -> QuestionDocument:
+    last, there = plan.rounds[-1], {cell.id for _, cell in plan.cells}
+    return QuestionDocument(
+        key=plan.rounds.key,
+        question=last.question,
+        round=last.number,
+        end=last.end,
+        statement=last.statement,
+        why=plan.rounds.why_left_out,
+        left_out=tuple(_left_out(cell) for cell in plan.matrix if cell.id not in there),
+    )
+
+
+def _left_out(cell: Cell) -> LeftOutCell:
+    return LeftOutCell(
+        id=cell.id,
+        configuration=asdict(cell.configuration),
+        workload=cell.workload,
+        batch=cell.batch,
+        precision=cell.precision,
+        options=dict(cell.options),
+        settings=asdict(cell.settings),
+    )
+
+
+def plan_rows(plan: Plan) -> Iterator[list[str]]:
+    """Every cell as one row of text, header first (`plan.tsv`)."""
+    options = list(plan.campaign.file.axes.options)
+    yield ["schema", "order", "lease", "composition", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used",
+           "ranks", "attach", "storage", "device", "workload", "batch", "batch_global", "precision",
+           *options, "repetitions"]  # fmt: skip
+    for order, lease in enumerate(plan.leases, 1):
+        c = lease.configuration
+        head = [PLAN_SCHEMA, str(order), lease.name, str(lease.composition)]
+        shape = [
+            c.name,
+            *map(str, (c.hosts, c.devices_per_host, c.devices_used, c.ranks)),
+            c.attach,
+            c.storage,
+            c.device,
+        ]
+        for cell in (each for each in lease.cells if not each.reference):
+            values = [cell.workload, str(cell.batch), str(cell.batch_global), cell.precision]
+            yield [
+                *head,
+                cell.id,
+                *shape,
+                *values,
+                *(str(cell.options[o]) for o in options),
+                said(cell.settings),
+            ]
+
+
+def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = None) -> list[Path]:
     """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, what a budget chose, and what earlier
     campaigns tell of the spread of compositions; gives the paths.
 
-    A document that is there already is only replaced by one that says something else, so that whoever reads it is not disturbed.
+    renewed: names of leases whose document gets a new token, so that Snakemake measures them; None: those with a missing run.
+    What is there already and says the same is left alone: whoever reads it is not disturbed, and nothing is made again from it.
     """
     Store(results.directory).share(plan.campaign.document())
-    results.lease_plans.mkdir(parents=True, exist_ok=True)
+    files.make_directory(results.lease_plans)
     if plan.budget is None:
         results.budget.unlink(missing_ok=True)
     elif kept_choice(results.budget) != plan.budget:
@@ -30,21 +226,36 @@ def write_plan(plan: Plan, results: Results) -> list[Path]:
     if plan.rounds:
         keep_rounds(results, plan.rounds)
     keep(results.earlier_spread, plan.campaign.system_names, plan.earlier)
-    paths, name = [], DocumentNames(plan.campaign)
+    again = {lease.name for lease in plan.leases if lease.missing} if renewed is None else renewed
+    paths: list[Path] = []
     campaigns: dict[str, str] = {}
-    for lease, document in zip(plan.leases, lease_plans(plan), strict=True):
-        path = results.lease_plans / name(lease)
-        text = document.text(campaigns)
-        if not path.exists() or path.read_text() != text:
+    for document in lease_plans(plan):
+        path = results.lease_plan(document.lease)
+        written = read_text(path) if path.exists() else ""
+        token = secrets.token_hex(4) if document.lease in again else _token(written)
+        text = document.model_copy(update={"token": token}).text(campaigns)
+        if text != written:
             files.write_atomic(path, text)
         paths.append(path)
-    return [*write_tables(plan, results.plan), *paths]
+    tables = [results.plan_document, results.plan_table]
+    planned_before = files.read_json(results.plan_document).get("digest")
+    if again or planned_before != plan_digest(plan) or not all(path.exists() for path in tables):
+        write_tables(plan, results.plan)
+    return [*tables, *paths]
 
 
 def write_tables(plan: Plan, directory: Path) -> list[Path]:
     """plan.json (`plan/1`) and plan.tsv (every cell)."""
-    directory.mkdir(parents=True, exist_ok=True)
+    files.make_directory(directory)
     document, table = directory / "plan.json", directory / "plan.tsv"
     files.write_atomic(table, "".join("\t".join(row) + "\n" for row in plan_rows(plan)))
     files.write_json(document, plan_document(plan), indent=1)
     return [document, table]
+
+
+def _token(text: str) -> str:
+    """The token of a lease's document as it was written; empty where that cannot be read."""
+    try:
+        return str(json.loads(text).get("token", ""))
+    except (ValueError, AttributeError):
+        return ""

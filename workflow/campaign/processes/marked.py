@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 MARK = "CAMPAIGN_RUN"
 _END_S, _PAUSE_S = 5.0, 0.002
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
+_LIBC = ctypes.CDLL(None)
 
 
 def marked(prefix: str, among: Iterable[int] | None = None) -> Iterator[int]:
@@ -80,7 +81,8 @@ def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) ->
         kill_marked(marker)
     for process in processes:
         process.wait()
-    end_children(before)
+    if left:
+        end_children(before)
 
 
 def end_children(but: set[int] | None) -> None:
@@ -100,7 +102,7 @@ def _left(before: set[int] | None) -> set[int] | None:
 
 
 def _prctl(option: int, argument: int) -> None:
-    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(argument), 0, 0, 0)
+    _LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0)
 
 
 def kill_marked(prefix: str) -> int:

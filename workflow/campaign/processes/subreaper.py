@@ -2,7 +2,8 @@
 
 `python -m campaign.processes.subreaper FILE PROGRAM ARGUMENT ..` is for a rank where nobody else follows every process: a daemon
 that has left its parent, its session and its environment behind becomes a child of this process. FILE gets a line `stopped` when
-the program is stopped from outside. Standard library only, since every rank starts it.
+the program is stopped from outside. After SIGTERM, with which Slurm begins to end a step, the program and all others have a few
+seconds: without this process, Slurm loses sight of those that go on. Standard library only, since every rank starts it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from pathlib import Path
 
 from campaign.processes.marked import adopt_orphans, end_children
 
+_END_S = 3
+
+
+def _end(number: int, _: object) -> None:
+    if number == signal.SIGTERM:
+        signal.alarm(_END_S)
+        return
+    end_children(set())
+    os._exit(128 + signal.SIGTERM)
+
 
 def main() -> None:
     adopt_orphans()
@@ -26,6 +37,8 @@ def main() -> None:
         except OSError as error:
             print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr, flush=True)
             os._exit(126)
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGALRM, _end)
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):

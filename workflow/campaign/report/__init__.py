@@ -1,1 +1,14 @@
 """Figures and the report page, made from tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LAST = 1_000_000
+"""The place of a figure that declares none."""
+
+
+def in_page_order(drawings: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Documents of figures (`page_document`) by name, as a list in the order of the page."""
+    return [drawings[name] for name in sorted(drawings, key=lambda name: (drawings[name].get("place", LAST), name))]

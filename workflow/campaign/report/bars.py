@@ -7,22 +7,20 @@ and options that were sampled on the most configurations; everything is in the d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MplFigure
 from matplotlib.patches import Patch
 
-from campaign import statistics, wording
-from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, page_table
-from campaign.statistics import comparable_cells, comparisons
+from campaign import wording
+from campaign.report import columns, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, only_in_table
+from campaign.statistics import comparable_cells, comparisons, intervals
 from campaign.statistics.comparisons import Design
 
 # In one panel, words above more bars than this, or labels below more groups, would cover each other.
@@ -44,8 +42,11 @@ class Quantity:
 # A rate of so few of the first is told in the others, with the factor to them.
 _SMALLER = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
 
+Groups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
+"""Groups of bars: the label of each, and its pairs of series and cell."""
+
 MOST_CONFIGURATIONS = 24
-"""Of one picture; beyond, bars are no longer read."""
+"""Configurations of one picture; beyond, bars are no longer read."""
 _CELL = ("cell_id", "configuration", "workload", "batch", "precision", "state", "n_planned")
 
 
@@ -79,7 +80,7 @@ def with_interval(rows: pd.DataFrame, by: Design) -> pd.DataFrame:
 
     A quantity with values of zero has no logarithm: its interval is over runs (Student's t).
     """
-    low, high = statistics.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
+    low, high = intervals.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
     method = np.array(wording.by_runs(rows["n_ok"]), dtype=object)
     at = by.places(rows["cell_id"])
     if len(by.cells):
@@ -122,6 +123,8 @@ def drawing(
     what: of the caption, a sentence that says what a value is of; remarks: further sentences of the
     caption; first: findings that stand before the ranges of the quantities.
     """
+    if rows.empty:
+        return nothing("no valid run has a value of it")
     options = comparable_cells.option_columns(rows)
     drawn = chosen(rows)
     findings = (*first, *ranges(drawn))
@@ -130,32 +133,34 @@ def drawing(
     of_which = sorted({wording.describe(row, axes) for row in kinds})
     # Panels have ranges of their own.
     cut = next((said for _, group in drawn.groupby("quantity") if (said := plot.cut(group, plot.RATE))), "")
-    more = drawn["configuration"].nunique() - MOST_CONFIGURATIONS
-    left_out = f" {wording.plural(more, 'further configuration')} in the data table only." if more > 0 else ""
+    left_out = only_in_table(drawn["configuration"].nunique() - MOST_CONFIGURATIONS, "configuration")
     others = " Other batches and precisions are in the data table." if len(drawn) < len(rows) else ""
     caption = (
         f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(drawn['interval_method'])}. {what} {remarks}"
         f"Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
         f"{measured_as(data, drawn)}"
     )
-    svg = picture(first_configurations(drawn), data.style)
     # Ten thousand cells are of few workloads and batches: those are put into words once.
     same = rows.groupby(axes, sort=False, dropna=False)
     words = [wording.describe(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
     asked = rows[["configuration", "quantity", "unit", "mean", "ci_low", "ci_high", "n_ok"]]
-    table = page_table(
+    return plot.drawn(
+        data,
         asked.assign(words=np.array(words, dtype=object)[same.ngroup().to_numpy()]),
+        lambda: picture(first_configurations(drawn)),
         {
             "What": lambda row: f"{row['quantity']} ({row['unit']})",
-            "Configuration": lambda row: row["configuration"],
-            "Workload": lambda row: row["words"],
+            "Configuration": columns.text("configuration"),
+            "Workload": columns.text("words"),
             "Mean": lambda row: told_beside(row["mean"], row["unit"]),
-            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"]),
-            "Runs": lambda row: wording.count(row["n_ok"]),
+            "95 % interval": columns.between("ci_low", "ci_high"),
+            **columns.RUNS,
         },
+        data=rows,
+        caption=caption,
+        findings=findings,
+        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
-    covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def first_configurations(rows: pd.DataFrame) -> pd.DataFrame:
@@ -166,7 +171,7 @@ def first_configurations(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each workload the batch, precision and options that were sampled on the most configurations, the largest batch first."""
+    """The rows of one batch, precision and set of options of each workload: those sampled on the most configurations."""
     axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
     kept = []
     for _, of_workload in rows.groupby("workload", sort=False):
@@ -200,33 +205,31 @@ def _where(row: Any, rows: pd.DataFrame) -> str:
     return ", ".join([str(row["configuration"]), *(wording.describe(row, [name]) for name in named)])
 
 
-def picture(rows: pd.DataFrame, style: Path) -> str:
-    """The bars as SVG."""
-    with plot.style(style):
-        workloads = list(rows["workload"].unique())
-        configurations = list(rows["configuration"].unique())
-        bars = Bars({name: name for name in workloads})
-        panels = list(rows.groupby("quantity", sort=False))[: plot.MOST_PANELS]
-        longest = max(len(name) for name in configurations)
-        figure, axes = plot.grid(len(panels), height_in=2.1 + 0.055 * min(longest, 30))
-        for (quantity, group), (only,) in zip(panels, axes, strict=True):
-            plot.title(only, str(quantity))
-            by_place = {(row["configuration"], row["workload"]): row for row in group.to_dict("records")}
-            groups = [
-                (name, [(each, by_place[name, each]) for each in workloads if (name, each) in by_place])
-                for name in configurations
-            ]
-            bars.draw(only, [(label, pairs) for label, pairs in groups if pairs], lambda row: "")
-            only.tick_params(axis="x", rotation=90)
-            only.set_ylabel(f"mean ({group['unit'].iloc[0]})")
-            only.set_xlabel("configuration")
-            if group["unit"].iloc[0] == "%":
-                only.set_ylim(0, max(100.0, math.ceil(float(group["mean"].max()))))
-            elif not group["mean"].any():
-                only.set_ylim(0, 1)
-        if len(workloads) > 1:
-            bars.legend(figure)
-        return plot.to_svg(figure)
+def picture(rows: pd.DataFrame) -> str:
+    """The bars as SVG, for use inside the report's style."""
+    workloads = list(rows["workload"].unique())
+    configurations = list(rows["configuration"].unique())
+    bars = Bars(workloads)
+    quantities = rows.groupby("quantity", sort=False)
+    shown = [plot.Panel(str(name), group) for name, group in quantities][: plot.MOST_PANELS]
+
+    def paint(axes: Axes, group: pd.DataFrame) -> None:
+        by_place = {(row["configuration"], row["workload"]): row for row in group.to_dict("records")}
+        groups = [
+            (name, [(each, by_place[name, each]) for each in workloads if (name, each) in by_place])
+            for name in configurations
+        ]
+        bars.draw(axes, [(label, pairs) for label, pairs in groups if pairs])
+        axes.tick_params(axis="x", rotation=90)
+        axes.set_ylabel(f"mean ({group['unit'].iloc[0]})")
+        if group["unit"].iloc[0] == "%":
+            axes.set_ylim(0, max(100.0, math.ceil(float(group["mean"].max()))))
+        elif not group["mean"].any():
+            axes.set_ylim(0, 1)
+
+    handles = bars.handles() if len(workloads) > 1 else ()
+    height_in = tall_enough(2.1, configurations)
+    return plot.multiples(plot.Panels(tuple(shown), "", 0), paint, handles, "configuration", height_in=height_in)
 
 
 def _top(row: Any) -> float:
@@ -235,18 +238,24 @@ def _top(row: Any) -> float:
 
 
 class Bars:
-    """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named."""
+    """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named.
 
-    def __init__(self, series: Mapping[Any, str]) -> None:
-        self.series = dict(series)
-        self.looks = {key: plot.look(position) for position, key in enumerate(series)}
+    above: what stands above the bar of a cell; say: a series in the legend.
+    """
+
+    def __init__(
+        self, series: Iterable[Any], above: Callable[[Any], str] = lambda _: "", say: Callable[[Any], str] = str
+    ) -> None:
+        self.looks = plot.looks(series)
+        self._words = above
+        self._say = say
 
     def _how(self, key: Any) -> dict[str, Any]:
         each = self.looks[key]
         return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
 
-    def draw(self, axes: Axes, groups: Sequence[tuple[str, Sequence[tuple[Any, Any]]]], words: Any) -> None:
-        """Each group is its label and its (series, cell) pairs; `words(cell)` goes above the bar."""
+    def draw(self, axes: Axes, groups: Groups) -> None:
+        """Draw one panel."""
         width = 0.84 / max(len(pairs) for _, pairs in groups)
         legible = sum(len(pairs) for _, pairs in groups) <= _LEGIBLE_BARS
         drawn = pd.DataFrame([row for _, pairs in groups for _, row in pairs])
@@ -264,7 +273,7 @@ class Bars:
                     continue
                 below, above = plot.errors(row, "mean", "ci_low", "ci_high")
                 bars.setdefault(key, []).append((x, row["mean"], below, above))
-                if legible and (said := words(row)):
+                if legible and (said := self._words(row)):
                     beside = [pairs[at][1] for at in (index - 1, index, index + 1) if 0 <= at < len(pairs)]
                     self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, said)
                     written = max(written, len(said))
@@ -287,5 +296,46 @@ class Bars:
         how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": plot.small_pt()}
         axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
 
-    def legend(self, figure: MplFigure) -> None:
-        plot.legend(figure, [Patch(label=label, **self._how(key)) for key, label in self.series.items()])
+    def handles(self) -> list[Patch]:
+        """The entries of the legend."""
+        return [Patch(label=self._say(key), **self._how(key)) for key in self.looks]
+
+    def multiples(
+        self,
+        panels: plot.Panels,
+        groups: Callable[[pd.DataFrame], Groups],
+        x: str | Callable[[pd.DataFrame], str],
+        y: str,
+        height_in: float = 2.7,
+        rotation: float = 0,
+    ) -> str:
+        """Small multiples of grouped bars as SVG (`plot.multiples`). rotation: of the labels of groups, in degrees."""
+
+        def paint(axes: Axes, rows: pd.DataFrame) -> None:
+            self.draw(axes, groups(rows))
+            if rotation:
+                axes.tick_params(axis="x", rotation=rotation)
+            axes.set_xlabel(x if isinstance(x, str) else x(rows))
+
+        return plot.multiples(panels, paint, self.handles(), y=y, height_in=height_in)
+
+
+def grouped(
+    rows: pd.DataFrame, by: Any, series: str, label: Callable[[Any], str] = str, *, sort: bool = False
+) -> Groups:
+    """Groups of bars: by the values of a column or of several, a bar for each row, in the look of its value of `series`."""
+    # The rows of all groups are converted at once: one by one, thousands of groups would take most of a figure's time.
+    groups: dict[int, list[dict[Any, Any]]] = {}
+    for place, cell in zip(rows.groupby(by, sort=sort).ngroup(), rows.to_dict("records"), strict=True):
+        groups.setdefault(place, []).append(cell)
+    names = [by] if isinstance(by, str) else by
+    keys = {place: tuple(cells[0][name] for name in names) for place, cells in groups.items()}
+    return [
+        (label(keys[place] if len(names) > 1 else keys[place][0]), [(cell[series], cell) for cell in groups[place]])
+        for place in sorted(groups)
+    ]
+
+
+def tall_enough(least_in: float, labels: Iterable[str]) -> float:
+    """The height of a panel whose labels of groups stand upright."""
+    return least_in + 0.055 * min(max(len(label) for label in labels), 30)

@@ -3,75 +3,117 @@
 from __future__ import annotations
 
 import csv
-import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from campaign import wording
-from campaign.errors import RecordError
-from campaign.files import read_json
+from campaign.files import load_json, open_regular, read_json, reading
 from campaign.paths import Results
-from campaign.report.page_order import in_page_order
+from campaign.report import in_page_order
 from campaign.report.sections.question import terminal_lines
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
+_REMEDY = "delete it and run again"
 _ADVICE = 3
+_FAILURES = 5  # kinds of them
+_CELLS = 3  # of each kind
 _FINDINGS = 1  # of each figure; the page has all of them
 
 
-def summary(directory: Path) -> str:
-    """Counts, compositions, the first finding of every figure, what to build with its ties, and the path of the report.
+def summary(directory: Path, figures: Path | None = None, tables: Path | None = None) -> str:
+    """Counts, failed runs, compositions, the first finding of every figure, what to build with its ties, where the report is.
 
-    directory: of results.
+    directory: of results. figures: where they are, with recommendation/ beside, and tables: where these are, if not in the results.
     """
     results = Results.at(directory)
-    with (results.tables / "cells.csv").open(newline="") as file:
-        cells = list(csv.DictReader(file))
-    context = read_json(results.tables / "context.json")
+    figures, tables = figures or results.figures, tables or results.tables
+    context = read_json(tables / "context.json")
+    with reading(tables, _REMEDY):
+        lines = [*_counts(tables, context), *_failures(results, tables)]
+    drawings = {}
+    for path in figures.glob("*.json"):
+        with reading(path, _REMEDY):
+            drawings[path.stem] = load_json(path)
+    with reading(figures, _REMEDY):
+        for drawing in in_page_order(drawings):
+            if drawing["shown"] and drawing["findings"]:
+                lines.append(f"\n{drawing['title']}")
+                lines += [f"  {finding}" for finding in drawing["findings"][:_FINDINGS]]
+    recommendation = figures.parent / "recommendation" / "recommendation.json"
+    with reading(recommendation, _REMEDY):
+        answers = load_json(recommendation)["answers"]
+        advice = [_advice(each) for each in answers if each["sentences"]]
+    if advice:
+        lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
+    with reading(tables / "context.json", _REMEDY):
+        lines += terminal_lines(context.get("questions", ()))
+    there = results.report.is_file() or figures == results.figures  # the workflow writes both
+    lines.append(f"\nReport: {results.report}" if there else f"\nNo report yet: campaign report {directory}")
+    return "\n".join(lines)
+
+
+def _failures(results: Results, tables: Path) -> list[str]:
+    """How and why runs failed, with where and the log of the first; nothing where none did."""
+    alike: defaultdict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    for row in _rows(tables / "runs.csv"):
+        if row["status"] not in ("ok", "implied"):
+            alike[row["status"], row["failure_reason"]].append(row)
+    lines = []
+    for (status, why), rows in sorted(alike.items(), key=lambda item: -len(item[1])):
+        cells = list(dict.fromkeys(f"{row['configuration']}, {row['workload']}, batch {row['batch']}" for row in rows))
+        more = f" and {len(cells) - _CELLS} more" if len(cells) > _CELLS else ""
+        path = results.directory / (rows[0].get("log") or "none")
+        log = f"; log: {path}" if path.is_file() else ""
+        lines.append(f"  {len(rows)} {status}: {why} ({'; '.join(cells[:_CELLS])}{more}{log})")
+    others = [f"  ... and {len(lines) - _FAILURES} more kinds"] if len(lines) > _FAILURES else []
+    shown = [*lines[:_FAILURES], *others, f"  'campaign logs {results.directory}' shows how the logs end"]
+    return ["\nFailed runs", *shown] if lines else []
+
+
+def _counts(tables: Path, context: Mapping[str, Any]) -> list[str]:
+    """Cells and runs by how they ended, and compositions."""
+    cells = list(_rows(tables / "cells.csv"))
     # Tables of earlier versions have no such column.
     became = wording.became(wording.basis(row.get("predicted") == "True" for row in cells))
     names = ("planned", "ok", "failed", "implied", "missing")
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
     implied = f"{runs['implied']} implied, " if runs["implied"] else ""
-    lines = [
+    return [
         "",
         f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} {became}, {runs['failed']} failed, {implied}"
         f"{runs['missing']} missing",
         *([str(predicted)] if (predicted := context.get("prediction")) else []),
-        *_valid_runs(results, became),
+        *_valid_runs(tables, became),
     ]
-    drawings = {path.stem: json.loads(path.read_bytes()) for path in results.figures.glob("*.json")}
-    for drawing in in_page_order(drawings):
-        if drawing["shown"] and drawing["findings"]:
-            lines.append(f"\n{drawing['title']}")
-            lines += [f"  {finding}" for finding in drawing["findings"][:_FINDINGS]]
-    answers = json.loads((results.recommendation / "recommendation.json").read_bytes())["answers"]
-    advice = [_advice(each) for each in answers if each["sentences"]]
-    if advice:
-        lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
-    lines += terminal_lines(context.get("questions", ()))
-    lines.append(f"\nReport: {results.report}")
-    return "\n".join(lines)
 
 
-def _valid_runs(results: Results, became: str) -> list[str]:
+def _valid_runs(tables: Path, became: str) -> list[str]:
     """How often configurations were composed, which is what every statement between them rests on; and runs that have no number."""
     leases: defaultdict[str, set[str]] = defaultdict(set)
     without = 0
-    with (results.tables / "runs.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["status"] == "ok":
-                leases[row["configuration"]].add(row["lease_id"])
-                without += row["value"] == ""
+    for row in _rows(tables / "runs.csv"):
+        if row["status"] == "ok":
+            leases[row["configuration"]].add(row["lease_id"])
+            without += row["value"] == ""
     said = (
         [f"{wording.plural(without, f'{became} run')} without the primary metric, in no figure of it"]
         if without
         else []
     )
     return _compositions(leases, became) + said
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
+        try:
+            yield from csv.DictReader(file)
+        except csv.Error as error:
+            raise ValueError(f"no CSV: {error}") from error
 
 
 def _compositions(leases: Mapping[str, set[str]], became: str) -> list[str]:
@@ -90,20 +132,28 @@ def _advice(answer: Mapping[str, Any]) -> str:
     return " ".join(said[:-1] if answer["beyond"] and answer["choice"] else said[:1] if answer["beyond"] else said)
 
 
-def missing_reasons(directory: Path) -> list[str]:
-    """One line for every lease of plan/plan.json with runs that have no record."""
+def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool = False) -> list[str]:
+    """One line for every lease of plan/plan.json with runs that have no record.
+
+    tables: where these are, if not in the results. tried: only of leases that were tried to measure.
+    """
     lines, results = [], Results.at(directory)
-    for lease in json.loads(results.plan_document.read_bytes())["leases"]:
-        written = (results.manifests / lease["lease"]).glob(f"{lease['run_set']}.*.json")
-        path = max(written, key=lambda path: int(path.name.split(".")[1]), default=None)
-        if path is None:
-            lines.append(f"{lease['lease']}: {lease['runs']} runs: not measured yet")
+    if not results.plan_document.exists():  # of parts that were merged
+        missing = sum(int(float(row["n_missing"])) for row in _rows((tables or results.tables) / "cells.csv"))
+        return [f"{wording.plural(missing, 'run')}: there is no plan that says why"] if missing else []
+    with reading(results.plan_document, _REMEDY):
+        planned = load_json(results.plan_document)["leases"]
+        leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
+    # With a question, a lease has a manifest in each of its rounds: the last one says what is missing.
+    paths = sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime)
+    written = {re.sub(r"\.r[0-9]+$", "", path.stem): path for path in paths}
+    for lease in leases:
+        if (path := written.get(lease["lease"])) is None:
+            lines += [] if tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
             continue
-        try:
-            manifest = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise RecordError(f"{path}: not a manifest ({error}); delete it and run again") from error
-        if manifest["missing"]:
-            why = manifest["reason"] or "the driver did not get to them"
-            lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {why}")
+        with reading(path, _REMEDY):
+            manifest = load_json(path)
+            if manifest["missing"]:
+                why = manifest["reason"] or "the driver did not get to them"
+                lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {why}")
     return lines

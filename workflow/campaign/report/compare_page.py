@@ -16,7 +16,8 @@ from campaign.report.context_schema import PublishedSaid
 from campaign.report.sections.published import published
 from campaign.report.svg import adapted
 from campaign.report.templates import filled, inline
-from campaign.statistics import SIGNIFICANT, verdict
+from campaign.statistics import verdict
+from campaign.statistics.intervals import SIGNIFICANT
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from campaign.documents.earlier_spread import EarlierSpread
+from campaign.documents.fields import ClosedModel
 from campaign.documents.rounds import RoundDocument
 
-"""The verdict on a claim that the campaign says nothing of."""
 
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MetricSaid(_Closed):
+class MetricSaid(ClosedModel):
     """A number of a run, and which direction of it is better."""
 
     name: str = Field(default="throughput_per_s", description="column of the runs table")
@@ -25,7 +20,7 @@ class MetricSaid(_Closed):
     better: Literal["higher", "lower"] = "higher"
 
 
-class CampaignSaid(_Closed):
+class CampaignSaid(ClosedModel):
     """What the campaign says of itself."""
 
     name: str
@@ -43,7 +38,7 @@ class CampaignSaid(_Closed):
     )
 
 
-class OperationSaid(_Closed):
+class OperationSaid(ClosedModel):
     """Recorded seconds of one operation: 5 % quantile, median, 95 % quantile."""
 
     operation: str
@@ -53,14 +48,14 @@ class OperationSaid(_Closed):
     high_s: float
 
 
-class TimesSaid(_Closed):
+class TimesSaid(ClosedModel):
     """Recordings of this kind of fabric, or those that a simulation draws from."""
 
     source: str
     operations: tuple[OperationSaid, ...]
 
 
-class SystemSaid(_Closed):
+class SystemSaid(ClosedModel):
     name: str
     description: str = ""
     fabric: str = Field(description="the kind of fabric")
@@ -68,7 +63,7 @@ class SystemSaid(_Closed):
     times: TimesSaid | None = Field(default=None, description="recorded times of the fabric's operations")
 
 
-class Excluded(_Closed):
+class Excluded(ClosedModel):
     """A rule of the campaign that took cells out of the matrix, why, and how many."""
 
     rule: str
@@ -76,19 +71,19 @@ class Excluded(_Closed):
     cells: int
 
 
-class HostLeftOut(_Closed):
+class HostLeftOut(ClosedModel):
     """A host that failed under an allocation, so that the campaign asks for it no more."""
 
     host: str
     why: str
 
 
-class Software(_Closed):
+class SoftwareVersion(ClosedModel):
     name: str
     version: str
 
 
-class PublishedDocument(_Closed):
+class PublishedDocument(ClosedModel):
     """A publication that the campaign is held against."""
 
     name: str
@@ -99,7 +94,7 @@ class PublishedDocument(_Closed):
     note: str = ""
 
 
-class PublishedCase(_Closed):
+class PublishedCase(ClosedModel):
     """A claim under one way in which the document's runs may have been made."""
 
     words: str
@@ -112,7 +107,7 @@ class PublishedCase(_Closed):
     )
 
 
-class PublishedClaim(_Closed):
+class PublishedClaim(ClosedModel):
     """One claim of a publication beside what was measured here, both in words (`campaign.insight.published.claims`)."""
 
     id: str
@@ -144,13 +139,13 @@ class PublishedClaim(_Closed):
     scored: bool = Field(default=False, description="whether it says something about how fast compositions are")
 
 
-class PublishedSaid(_Closed):
+class PublishedSaid(ClosedModel):
     documents: tuple[PublishedDocument, ...] = ()
     claims: tuple[PublishedClaim, ...] = ()
 
 
-class PartSaid(_Closed):
-    """The same of one part of a lease, with the devices and hosts that are held in it."""
+class PartSaid(ClosedModel):
+    """What was expected of one part of a lease, and what it took, with the devices and hosts that are held in it."""
 
     part: str
     expected_s: float | None
@@ -161,7 +156,7 @@ class PartSaid(_Closed):
     hosts: float
 
 
-class ForecastSaid(_Closed):
+class ForecastSaid(ClosedModel):
     """What was expected of a lease before it was measured, and what it took. Null where unknown; intervals also where assumed."""
 
     lease: str
@@ -178,7 +173,7 @@ class ForecastSaid(_Closed):
     parts: tuple[PartSaid, ...] = ()
 
 
-class ContextDocument(_Closed):
+class ContextDocument(ClosedModel):
     """What the page needs beside tables, leases and figures. Unknown keys are errors."""
 
     campaign: CampaignSaid
@@ -192,7 +187,7 @@ class ContextDocument(_Closed):
     excluded: tuple[Excluded, ...] = ()
     hosts_left_out: tuple[HostLeftOut, ...] = ()
     launchers: dict[str, int] = Field(default_factory=dict, description="how many runs each launcher started")
-    software: tuple[Software, ...] = ()
+    software: tuple[SoftwareVersion, ...] = ()
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict, description="by hash")
     schema_versions: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict, description="what a flag of a run means")

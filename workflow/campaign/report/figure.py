@@ -41,8 +41,7 @@ from campaign import wording
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
-from campaign.report import prediction, svg
-from campaign.report.page_order import LAST
+from campaign.report import LAST, prediction, svg
 from campaign.report.prediction import Prediction
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
@@ -234,6 +233,21 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
     return {"headings": tuple(columns), "rows": tuple(said)}
 
 
+def telling(rows: pd.DataFrame, columns: Iterable[str], least: str = "workload") -> list[str]:
+    """The columns in which rows differ, which is what names one of them; `least` where they differ in none."""
+    return [column for column in columns if rows[column].nunique() > 1] or [least]
+
+
+def first_and_last(ordered: pd.DataFrame) -> list[Any]:
+    """The first and the last of some rows; one row is both, and stands once."""
+    return [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+
+
+def only_in_table(count: int, noun: str, where: str = "data table") -> str:
+    """For a caption, after a space: that there are so many more than are drawn; '' for none."""
+    return f" {wording.plural(count, f'further {noun}')} in the {where} only." if count > 0 else ""
+
+
 def data_of(tables: Tables, style: Path | None = None) -> FigureData:
     """What figures read, from the tables of a campaign."""
     campaign = tables.context["campaign"]
@@ -256,15 +270,17 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
 
 
 def write(figure: Figure, data: FigureData, directory: Path) -> None:
-    """Draw one figure and write its files into a directory. With nothing to show, the picture says so."""
+    """Draw one figure and write its files into a directory; with nothing to show, only the document, which says why."""
     drawing = figure.draw(data)
-    instead = "see its table" if drawing.rows else f"left out because {drawing.empty_reason}"
-    picture = drawing.svg or svg.notice(figure.anchor, f"{figure.title}: {instead}")
     words = json.dumps(page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)
     out = directory / figure.name
     try:
-        out.with_suffix(".svg").write_text(svg.DECLARATION + picture, encoding="utf-8")
-        out.with_suffix(".csv").write_text(figure.csv(drawing), encoding="utf-8")
+        for suffix in (".svg", ".csv"):
+            out.with_suffix(suffix).unlink(missing_ok=True)
+        if drawing.svg or drawing.rows:
+            picture = drawing.svg or svg.notice(figure.anchor, f"{figure.title}: see its table")
+            out.with_suffix(".svg").write_text(svg.DECLARATION + picture, encoding="utf-8")
+            out.with_suffix(".csv").write_text(figure.csv(drawing), encoding="utf-8")
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error

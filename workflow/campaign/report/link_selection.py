@@ -10,18 +10,19 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.statistics import LogRatios, comparisons, unpaired, verdict
+from campaign.statistics import comparisons, verdict
+from campaign.statistics.ratios import LogRatios, unpaired
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class LinksOf:
     """One configuration and its links/1 document."""
 
     configuration: str
     document: Mapping[str, Any]
 
 
-def shown(links: Iterable[Mapping[str, Any]]) -> list[Shown]:
+def shown(links: Iterable[Mapping[str, Any]]) -> list[LinksOf]:
     """The last measurement before runs of each configuration, else the last of all; in the order of first appearance.
 
     links: as `FigureData.links`, with `configuration`, `when` and `document`.
@@ -31,7 +32,7 @@ def shown(links: Iterable[Mapping[str, Any]]) -> list[Shown]:
         before = found.get(each["configuration"])
         if before is None or each["when"] == "before" or before["when"] != "before":
             found[each["configuration"]] = each
-    return [Shown(name, each["document"]) for name, each in found.items()]
+    return [LinksOf(name, each["document"]) for name, each in found.items()]
 
 
 def allreduce_ratio(links: Iterable[Mapping[str, Any]], first: str, second: str) -> str:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from campaign import wording
 from campaign.documents.metric import metric_of
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
-from campaign.report import prediction
+from campaign.files import load_json, read_text, reading
+from campaign.report import in_page_order, prediction
 from campaign.report.context_schema import ContextDocument, Excluded, HostLeftOut
-from campaign.report.page_order import in_page_order
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
@@ -60,17 +60,39 @@ def write_report(out: Path, page: str) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise RecordError(f"{out}: the report could not be written ({error.strerror})") from error
+        raise RecordError(
+            f"{out}: the report could not be written ({error.strerror}); give another --output"
+        ) from error
+
+
+class _DrawingDocument(BaseModel):
+    """What `figure.page_document` writes."""
+
+    anchor: str
+    place: float
+    title: str
+    section: str
+    shown: bool
+    picture: bool
+    reason: str | None
+    coverage: str | None
+    caption: str | None
+    alt: str | None
+    findings: list[str]
+    headings: list[str]
+    rows: list[list[str]]
+    rows_left_out: int
 
 
 def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
     """Finished figures by file name, from their (svg, json) files."""
     drawings = {}
     for svg, words in files:
-        try:
-            drawings[svg.stem] = {**json.loads(words.read_bytes()), "svg": svg.read_text(encoding="utf-8")}
-        except (OSError, ValueError) as error:
-            raise RecordError(f"{words}: the figure cannot be read ({error}); delete it and run again") from error
+        with reading(words, "delete the figure and run again"):
+            document = load_json(words)
+            _DrawingDocument.model_validate(document)
+            picture = read_text(svg) if document["shown"] or svg.exists() else ""
+            drawings[svg.stem] = {**document, "svg": picture}
     return drawings
 
 

@@ -50,9 +50,7 @@ def draw(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for figure in chosen:
-            medium = (
-                paper(REPORTS / "paper.mplstyle", out / figure.anchor, formats, figure.title) if for_paper else PAGE
-            )
+            medium = paper(REPORTS / "paper.mplstyle", out / figure.name, formats, figure.title) if for_paper else PAGE
             with drawn_for(medium):
                 drawing = figure.draw(data)
             if drawing.svg is None and not drawing.rows:
@@ -79,13 +77,13 @@ def _chosen(only: Sequence[str] | None) -> list[Figure]:
 
 def _write(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
     """The data, and the picture where it is not saved while drawing."""
-    data = out / f"{figure.anchor}.csv"
+    data = out / f"{figure.name}.csv"
     data.write_text(figure.csv(drawing), encoding="utf-8")
     if drawing.svg is None:
         return [data]
     if formats:
-        return [*(out / f"{figure.anchor}.{kind}" for kind in formats), data]
-    picture = out / f"{figure.anchor}.svg"
+        return [*(out / f"{figure.name}.{kind}" for kind in formats), data]
+    picture = out / f"{figure.name}.svg"
     picture.write_text(DECLARATION + drawing.svg, encoding="utf-8")
     return [picture, data]
 
@@ -95,7 +93,7 @@ def latex(figure: Figure, drawing: Drawing) -> str:
     environment = "figure" if figure_width_in(drawing.svg or "") < COLUMN_IN + 0.1 else "figure*"
     return (
         f"\\begin{{{environment}}}\n  \\centering\n"
-        f"  \\includegraphics{{{figure.anchor}.pdf}}\n"
+        f"  \\includegraphics{{{figure.name}.pdf}}\n"
         f"  % {' '.join(drawing.alt.split())}\n"
         f"  \\caption{{{_caption(figure, drawing)}}}\n"
         f"  \\label{{fig:{figure.anchor}}}\n"
@@ -107,7 +105,7 @@ def latex_table(figure: Figure, drawing: Drawing) -> str:
     """A table over both columns, in the rules of the package booktabs: caption, label, and as many rows as fit on a page."""
     shown = drawing.rows[:_ROWS]
     left_out = len(drawing.rows) - len(shown)
-    more = f" {wording.plural(left_out, 'further row')} in {figure.anchor}.csv." if left_out else ""
+    more = f" {wording.plural(left_out, 'further row')} in {figure.name}.csv." if left_out else ""
     longest = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
     # Headings are broken into lines as wide as their columns, and so are columns that hold sentences: they share what is left.
     headings = [

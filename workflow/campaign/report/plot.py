@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign import wording
 from campaign.report import prediction, svg
@@ -42,6 +44,8 @@ MOST_PANELS = 12
 # Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
 MOST_SERIES = len(COLOURS)
 _COLUMNS = 3
+_MOST_TICKS = 6
+_SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
 _TITLE_CHARACTERS = 36
 
@@ -54,7 +58,7 @@ class Look:
     marker: str
     hatch: str
     dashes: str
-    """Of its lines, which carry no marker."""
+    """The style of its lines, which carry no marker."""
 
 
 @dataclass(frozen=True)
@@ -135,16 +139,17 @@ class Panels:
 def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: str = "") -> Panels:
     """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
 
-    of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, so no value of theirs is common.
+    of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, and in no label.
     series: a column of numbers of which `MOST_SERIES` are drawn, evenly from the smallest to the largest.
     """
     values = sorted(rows[series].unique()) if series else []
     if len(values) > MOST_SERIES:
         places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
         rows = rows[rows[series].isin([values[place] for place in places])]
-    different = [column for column in by if rows[column].nunique() > 1]
+    named = [column for column in by if column not in of_axes]
+    different = [column for column in named if rows[column].nunique() > 1]
     first = rows.iloc[0]
-    same = [column for column in by if column not in different and column not in of_axes]
+    same = [column for column in named if column not in different]
     groups = rows.groupby(list(by), sort=False)
     shown = [
         Panel(wording.describe(group.iloc[0], different), group.reset_index(drop=True))
@@ -190,6 +195,29 @@ def title(axes: Axes, label: str) -> None:
     axes.set_title("\n".join(textwrap.wrap(label, _TITLE_CHARACTERS)))
 
 
+def label_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
+    """Name the lines of a panel that stand below each other, the first on top. grid: 'x', 'y' or 'both'."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.grid(visible=grid != "y", axis="x")
+    axes.grid(visible=grid != "x", axis="y")
+
+
+def logarithmic(axes: Axes, which: str = "x") -> None:
+    """Logarithmic axes ('x', 'y' or 'xy') with few plain numbers, as far as they reach now: powers would cover each other."""
+    for name in which:
+        axes.set(**{f"{name}scale": "log"})
+        axis, (low, high) = (axes.xaxis, axes.get_xlim()) if name == "x" else (axes.yaxis, axes.get_ylim())
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks: Sequence[float] = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+        if high < _SHORT_AXIS * low:
+            ticks = [float(f"{tick:.6g}") for tick in MaxNLocator(4).tick_values(low, high)]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
+        axis.set_ticks(ticks, labels=[f"{tick:,.4g}" for tick in ticks])
+        axis.set_minor_locator(NullLocator())
+
+
 def is_left(position: int) -> bool:
     """Whether a panel is the first of its row, the one that carries the label of the y axis."""
     return position % _COLUMNS == 0
@@ -203,6 +231,60 @@ def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
     in_one_row = sum(len(str(handle.get_label())) + 9 for handle in handles) <= room
     columns = len(handles) if in_one_row else max(1, min(len(handles), int(room / (widest + 9))))
     figure.legend(handles=handles, loc="outside upper left", ncols=columns, alignment="left")
+
+
+def looks(names: Iterable[Any]) -> dict[Any, Look]:
+    """A look for each name, in the order of first appearance."""
+    return {name: look(position) for position, name in enumerate(dict.fromkeys(names))}
+
+
+def in_panels(panels: Panels, column: str) -> pd.Series[Any]:
+    """The values of a column in the panels that are drawn."""
+    values: pd.Series[Any] = pd.concat([panel.rows[column] for panel in panels.shown])
+    return values
+
+
+def keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str, **how: Any) -> list[Line2D]:
+    """Entries of a legend: a marker on a line for each look. how: what differs, such as `linestyle=""` for markers alone."""
+    return [
+        Line2D([], [], **{"color": each.colour, "marker": each.marker, **how}, label=say(name))
+        for name, each in looks.items()
+    ]
+
+
+def dashed_keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str) -> list[Line2D]:
+    """Entries of a legend of lines without markers."""
+    return [ink_key(say(name), color=each.colour, linestyle=each.dashes) for name, each in looks.items()]
+
+
+def ink_key(label: str, **how: Any) -> Line2D:
+    """An entry of a legend for what belongs to no series: a limit, an ideal, a bound."""
+    return Line2D([], [], **{"color": INK, **how}, label=label)
+
+
+def multiples(
+    panels: Panels,
+    paint: Callable[[Axes, pd.DataFrame], object],
+    handles: Sequence[Any],
+    x: str = "",
+    y: str = "",
+    height_in: float = 2.4,
+) -> str:
+    """Small multiples as SVG, for use inside `style`: `paint` draws the rows of each panel.
+
+    x: label of every panel; y: label of the first panel of each row; handles: of the legend. `paint` may set labels of its own.
+    """
+    figure, axes = grid(len(panels.shown), height_in)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        title(only, panel.label)
+        paint(only, panel.rows)
+        if x:
+            only.set_xlabel(x)
+        if y and is_left(position):
+            only.set_ylabel(y)
+    if handles:
+        legend(figure, handles)
+    return to_svg(figure)
 
 
 def gap(axes: Axes, x: float, words: str) -> None:
@@ -266,6 +348,20 @@ def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look,
     axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, markerfacecolor=fill, linestyle="")
 
 
+def shares(axes: Axes, values: Any, look: Look, least: float = 0.0, most: int | None = None, **how: Any) -> None:
+    """The share of values that are at most so large: a curve, which ends below 1 where some values are infinite.
+
+    least: the share from which it is drawn; most: points of it.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    up_to = np.arange(1, ordered.size + 1) / max(ordered.size, 1)
+    places = np.linspace(0, ordered.size - 1, min(most or ordered.size, ordered.size)).round().astype(int)
+    kept = np.unique(places)
+    kept = kept[np.isfinite(ordered[kept]) & (up_to[kept] >= least)]
+    axes.step(ordered[kept], up_to[kept], where="post", color=look.colour, linestyle=look.dashes, **how)
+    axes.set_ylim(0, 1.02)
+
+
 def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
@@ -284,16 +380,30 @@ def to_svg(figure: MplFigure) -> str:
     return buffer.getvalue()
 
 
+def drawn(
+    of: FigureData,
+    rows: pd.DataFrame,
+    picture: Callable[[], str] | None,
+    columns: Mapping[str, Callable[[Any], str]],
+    **said: Any,
+) -> Drawing:
+    """The drawing of a picture, which is made in the report's style, with its table.
+
+    picture: None for a table alone; columns: heading -> what it says of a row; said: the other fields of a Drawing.
+    """
+    with style(of.style):
+        svg = picture() if picture else None
+    return Drawing(**{"svg": svg, "data": rows, **page_table(rows, columns), **said})
+
+
 def chart(
     data: FigureData, rows: pd.DataFrame, paint: Callable[[Axes], object], caption: str, findings: Sequence[str]
 ) -> Drawing:
     """A drawing with one panel, which `paint` draws, and a table of all columns of `rows`."""
-    with style(data.style):
-        figure, ((axes,),) = grid(1)
-        paint(axes)
-        picture = to_svg(figure)
     columns = {str(name).replace("_", " "): partial(_text, str(name)) for name in rows.columns}
-    return Drawing(picture, caption, findings=tuple(findings), data=rows, **page_table(rows, columns))
+    one = Panels((Panel("", rows),), "", 0)
+    picture = partial(multiples, one, lambda axes, _: paint(axes), ())
+    return drawn(data, rows, picture, columns, caption=caption, findings=tuple(findings))
 
 
 def _text(column: str, row: Mapping[str, Any]) -> str:

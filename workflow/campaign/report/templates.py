@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from campaign.errors import RecordError
 from campaign.paths import REPORTS
 
 STYLE = REPORTS / "report.css"
@@ -33,5 +34,11 @@ def filled(template: str, context: Mapping[str, Any]) -> str:
 
 
 def inline(svg: str) -> Markup:
-    """A picture as part of a page: without the XML declaration, which only a file of its own may have."""
-    return Markup(svg[svg.index("<svg") :])
+    """A picture as part of a page: without the XML declaration, which only a file of its own may have.
+
+    RecordError for what is no picture.
+    """
+    begin = svg.find("<svg")
+    if begin < 0:
+        raise RecordError("a figure is no picture (no <svg> in it); delete figures/ and recommendation/ and run again")
+    return Markup(svg[begin:])

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
-from campaign.paths import SCRIPTS
-
-if TYPE_CHECKING:
-    from campaign.tables.io import Tables
+from campaign.paths import SCRIPTS, Results
 
 
-def draw_figures(
-    tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None, recommendation: Path | None = None
-) -> None:
-    """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written.
-
-    recommendation: where `write_recommendation` is to write, which reads and imports the same.
-    """
+def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
+    """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
     from campaign.report.figure import all_figures, data_of, write
     from campaign.tables.io import read
 
     figures.mkdir(parents=True, exist_ok=True)
-    given = read(tables)
-    data = data_of(given, style)
+    data = data_of(read(tables), style)
     parts = [partial(write, figure, data, figures) for figure in all_figures(scripts).values()]
-    parts += [partial(_recommend, given, recommendation, style)] if recommendation else []
     # Forked: what takes longest, importing and reading, is done once. In the page's order the largest come early, so that no
     # processor is left with one of them at the end.
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _begin, (parts,)) as pool:
@@ -55,18 +46,15 @@ def _write(number: int) -> None:
 def write_recommendation(tables: Path, directory: Path, style: Path | None = None) -> None:
     """recommendation.json (`recommendation/1`), and .svg and .csv of predicted against measured. RecordError names what cannot be
     written."""
-    from campaign.tables.io import read
-
-    _recommend(read(tables), directory, style)
-
-
-def _recommend(given: Tables, directory: Path, style: Path | None) -> None:
     from campaign.errors import unwritable
-    from campaign.insight.recommend import advise, asked
+    from campaign.insight.recommend.advise import advise
+    from campaign.insight.recommend.objectives import asked
     from campaign.report.figure import coverage_of_cells, data_of, page_document
     from campaign.report.sections.recommendation_figure import figure
     from campaign.report.svg import DECLARATION, notice
+    from campaign.tables.io import read
 
+    given = read(tables)
     advice = advise(given, asked([], [], [], [], []))
     drawn = figure(advice)
     shown = drawn.draw(data_of(given, style))
@@ -96,3 +84,17 @@ def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPT
     known = read(tables)
     advice = read_recommendation(figures.parent / "recommendation")
     write_report(out, assemble(known.runs, known.cells, known.leases, with_claims(known), drawings, advice))
+
+
+@contextmanager
+def figures_of(results: Results) -> Iterator[Path]:
+    """The directory of the figures of results, with the recommendation beside; where there are none, as after an archive was
+    extracted, they are drawn from the tables into a directory that is gone afterwards."""
+    if results.figures.is_dir():
+        yield results.figures
+        return
+    with TemporaryDirectory(prefix="campaign-report-") as scratch:
+        made = Results.at(Path(scratch))
+        draw_figures(results.tables, made.figures)
+        write_recommendation(results.tables, made.recommendation)
+        yield made.figures

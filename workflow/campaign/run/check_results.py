@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.record import IMPORTED, Record, Store
 from campaign.errors import CampaignError, ConfigError
-from campaign.files import require_json
+from campaign.files import parse_json, read_bytes, require_json
 from campaign.lease.campaign_leases import lease_of
 from campaign.lease.journal import TRANSITIONS
 from campaign.paths import Results
@@ -48,7 +47,7 @@ def problems(results: Results) -> Iterator[str]:
             read_lease_plan(path)
         except CampaignError as error:
             yield str(error)
-    others = [results.plan_document, *sorted(results.manifests.glob("*/*.json"))]
+    others = [results.plan_document, *sorted(results.manifests.rglob("*.json"))]
     for path in others:
         try:
             if path.exists():
@@ -93,9 +92,9 @@ def _of_journals(results: Results) -> Iterator[str]:
         if lease_of(results, path.stem) is None:
             continue
         state = None
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        for number, line in enumerate(read_bytes(path).splitlines(), start=1):
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 after = entry.get("state")
             except (ValueError, AttributeError):
                 yield f"{path}:{number}: is no line of a journal; 'campaign release --orphans' ends what the lease still holds"

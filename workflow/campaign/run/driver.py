@@ -8,14 +8,19 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from campaign import files
+from campaign.config.resolve_slurm_options import given_options, options_of
 from campaign.documents.driver_messages import DriverRequest, DriverResult
+from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import CampaignError, LaunchError, unwritable
+from campaign.plan.lease_plans import campaign_of
 from campaign.processes.clocks import stamp_s
-from campaign.run.run_loop import Session
+from campaign.run.run_loop import DriverSession
 from campaign.slurm import submitted_jobs
+from campaign.slurm.cut_short import FirstRun
 
 
 class Stopped(BaseException):
@@ -36,7 +41,7 @@ class Driver:
         try:
             submitted_jobs.check_restart(results, self.request)
             with files.lock(results.driver_lock(lease), holder=self.request.token):
-                Session(self.request, done).run()
+                DriverSession(self.request, done).run()
         except CampaignError as failure:
             done.error = failure
         except OSError as failure:
@@ -52,6 +57,16 @@ class Driver:
         """Agree to be started again after a time limit or preemption, to go on with what has no record; LaunchError otherwise."""
         # submitit counts the time limits of a job; preemptions without end are not for it to stop.
         submitted_jobs.check_restart_allowed()
+        if FirstRun(self.request.results.work(self.request.lease)).cut_short() and not self._limit_is_given():
+            raise LaunchError(
+                "a run needs more time than the job was submitted for; the next job is submitted for more"
+            )
+
+    def _limit_is_given(self) -> bool:
+        """Whether a person has set the time limit of the job, so that another job would have no more time."""
+        plan = read_lease_plan(Path(self.request.lease_plan))
+        options = options_of(campaign_of(plan).system, plan.configuration, given_options(plan.slurm))
+        return options.time_min is not None
 
 
 def _leave_terminal() -> None:

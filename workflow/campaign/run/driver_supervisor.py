@@ -14,8 +14,8 @@ from campaign.config.resolve import Campaign
 from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.documents.record import Store, is_full
 from campaign.errors import HostFailed, LaunchError, RecordError
-from campaign.fabrics.http.login import withheld
-from campaign.lease.lifecycle import Lease
+from campaign.fabrics.http.options import withheld
+from campaign.lease.lifecycle import HeldLease
 from campaign.paths import Results
 from campaign.plan.cost.costs import Span
 from campaign.processes.signals import Interrupted, asked_again
@@ -23,9 +23,10 @@ from campaign.run.progress import Progress
 from campaign.submit import StillQueued, Submission, Submitter
 
 _ASK_S = 5.0  # for a second Ctrl-C
+_LOOK_S = 0.1  # between two looks at a driver that has run for a while; of a submitter with longer times, those
 
 
-class Left(Interrupted):
+class LeftRunning(Interrupted):
     """Told to go while the driver can go on alone: it, and its composition, are left as they are."""
 
 
@@ -52,13 +53,13 @@ class Supervisor:
     def tell(self, message: str) -> None:
         self.say(f"{self.lease}: {message}")
 
-    def drive(self, lease: Lease | None, use: str | None, runs: int) -> None:
+    def drive(self, lease: HeldLease | None, use: str | None, runs: int) -> None:
         """Find the driver of this lease or submit one, and wait for it.
 
         runs: that have no record. No lease: Slurm has it composed for the driver, which finds out the use (`self.use`).
         """
         self.use = ""
-        self.results.progress.parent.mkdir(parents=True, exist_ok=True)
+        files.make_directory(self.results.progress.parent)
         offset = self.results.progress.stat().st_size if self.results.progress.exists() else 0
         found = self.submitter.find(self.lease)
         holding = lease.journal.holding if lease else ""
@@ -85,7 +86,7 @@ class Supervisor:
             result = self.wait(submitted, offset, runs)
         except Interrupted as interrupted:
             if self.submitter.outlives and self.submitter.find(self.lease) and not self.cancelled(interrupted):
-                raise Left from None
+                raise LeftRunning from None
             self.submitter.stop(self.lease)
             raise
         except BaseException:
@@ -102,9 +103,9 @@ class Supervisor:
         self.store.await_records(result.measured, self.submitter.latency_s)
 
     def wait(self, submitted: Submission, offset: int, runs: int) -> DriverResult:
-        """Until the driver has left its result, telling how it goes."""
+        """Wait for the result of the driver, telling how it goes."""
         progress = Progress(self.results, self.lease, runs, self.say)
-        words, queued_until = "", math.inf
+        words, queued_until, since = "", math.inf, time.monotonic()
         while True:
             # The result after the fate: a driver that ends in between has left its result by then.
             fate = self.submitter.fate(submitted)
@@ -125,7 +126,8 @@ class Supervisor:
                 raise StillQueued(fate.words)
             if fate.alive:
                 self.exclude(fate.failed_hosts)
-                time.sleep(self.submitter.look_s)
+                # A hundredth of what a lease has taken is no delay, and looks take processor time from what is measured.
+                time.sleep(max(self.submitter.look_s, min((time.monotonic() - since) / 100, _LOOK_S)))
             elif is_full(self.results.directory):
                 raise RecordError(
                     f"{self.results.directory}: the disk is full, which ended the driver of {self.lease}; free space, "

@@ -1,66 +1,76 @@
-"""One run on its launcher: what its workload does before, the step that measures, and what it does afterwards."""
+"""One run on its launcher: what its workload does before, the step that measures, and what it does afterwards.
+
+A run that something from outside has disturbed is repeated, so that the apparatus is not taken for the subject.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from campaign.credentials import masked, secrets_of
 from campaign.errors import LaunchError
+from campaign.files import open_regular
 from campaign.launch.protocol import Launcher, Limits
+from campaign.workloads.failures import KILLED, PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Run, Step, Workload
+from campaign.workloads.protocol import Ended, Outcome, Run, Step, Workload
 
 
-def launch_run(
-    launcher: Launcher, workload: Workload, run: Run, step: Step, mark: str, log: Path, limits: Limits
-) -> Ended:
-    """How the step ended, and no other. LaunchError: it could not be started, or what goes before it failed.
+@dataclass(frozen=True)
+class LaunchedRun:
+    """One run on its launcher. mark: of its processes; log: of the step that measures, beside which other steps have their own."""
 
-    Other steps have logs of their own beside `log`, which are kept where something was printed.
-    """
-    flags: list[str] = []
-    with _cleaned_up(launcher, workload, run, mark, log, limits, flags):
-        for number, before in enumerate(workload.before(run)):
-            own = log.with_name(f"{log.stem}.prepare{number or ''}{log.suffix}")
-            if problem := _beside(launcher, before, f"{mark}.prepare{number}", own, run.directory, limits):
-                error = LaunchError(f"{run.cell.workload}: prepare: {problem}; the run has no record")
-                raise error.with_log(own) if own.exists() else error
-        ended = launcher.run(step, mark, log, run.directory, limits)
-        flags += _take_result(workload.result_file(run), run.directory, log)
-    return replace(ended, flags=(*ended.flags, *flags))
+    launcher: Launcher
+    workload: Workload
+    run: Run
+    mark: str
+    log: Path
+    limits: Limits
 
+    def ended(self, step: Step) -> Ended:
+        """How the step ended, and no other. LaunchError: it could not be started, or what goes before it failed."""
+        flags: list[str] = []
+        try:
+            for number, before in enumerate(self.workload.before(self.run)):
+                log = self._log_of("prepare", number)
+                if problem := self._beside(before, f"prepare{number}", log):
+                    error = LaunchError(f"{self.run.cell.workload}: prepare: {problem}; the run has no record")
+                    raise error.with_log(log) if log.exists() else error
+            ended = self.launcher.run(step, self.mark, self.log, self.run.directory, self.limits)
+            flags += _take_result(self.workload.result_file(self.run), self.run.directory, self.log)
+        finally:
+            flags += self._cleaned_up()
+        return replace(ended, flags=(*ended.flags, *flags))
 
-@contextmanager
-def _cleaned_up(
-    launcher: Launcher, workload: Workload, run: Run, mark: str, log: Path, limits: Limits, flags: list[str]
-) -> Iterator[None]:
-    """Clean up at the end, whatever ends it."""
-    try:
-        yield
-    finally:
-        for number, after in enumerate(workload.after(run)):
-            own = log.with_name(f"{log.stem}.cleanup{number or ''}{log.suffix}")
+    def _cleaned_up(self) -> Iterator[str]:
+        """Clean up, whatever has ended the run; gives a flag for what failed."""
+        for number, after in enumerate(self.workload.after(self.run)):
             try:
-                problem = _beside(launcher, after, f"{mark}.cleanup{number}", own, run.directory, limits)
+                problem = self._beside(after, f"cleanup{number}", self._log_of("cleanup", number))
             except LaunchError as error:
                 problem = str(error)
-            flags += [f"cleanup: {problem}"] if problem else []
+            if problem:
+                yield f"cleanup: {problem}"
 
+    def _log_of(self, what: str, number: int) -> Path:
+        return self.log.with_name(f"{self.log.stem}.{what}{number or ''}{self.log.suffix}")
 
-def _beside(launcher: Launcher, step: Step, mark: str, log: Path, directory: Path, limits: Limits) -> str:
-    """Why a step failed; empty where it did not."""
-    log.unlink(missing_ok=True)
-    ended = launcher.run(step, mark, log, directory, limits)
-    if log.exists() and not log.stat().st_size:
-        log.unlink()
-    if not ended.timed_out and all(code == 0 for code in ended.codes):
-        return ""
-    why = f"was stopped after {limits.time_limit_s:g} s" if ended.timed_out else f"ended with {ended.codes[0]}"
-    printed = Log(log).tail(200).rpartition("\n")[2] if log.exists() else ""
-    return f"'{' '.join(step.argv)[:120]}' {why}{f' ({printed})' if printed else ''}"
+    def _beside(self, step: Step, what: str, log: Path) -> str:
+        """Why another step of the run failed; empty where it did not. Its log is kept where something was printed."""
+        log.unlink(missing_ok=True)
+        ended = self.launcher.run(step, f"{self.mark}.{what}", log, self.run.directory, self.limits)
+        if log.exists() and not log.stat().st_size:
+            log.unlink()
+        if not ended.timed_out and all(code == 0 for code in ended.codes):
+            return ""
+        stopped = f"was stopped after {self.limits.time_limit_s:g} s"
+        why = stopped if ended.timed_out else f"ended with {ended.codes[0]}"
+        printed = masked(Log(log).tail(200).rpartition("\n")[2], secrets_of(os.environ)) if log.exists() else ""
+        return f"'{masked(' '.join(step.argv))[:120]}' {why}{f' ({printed})' if printed else ''}"
 
 
 def _take_result(name: str | None, directory: Path, log: Path) -> list[str]:
@@ -73,7 +83,29 @@ def _take_result(name: str | None, directory: Path, log: Path) -> list[str]:
     with log.open("ab") as target:
         target.write(b"\n")
         for path in found[-1:]:
-            with path.open("rb") as source:
+            with open_regular(path) as source:
                 shutil.copyfileobj(source, target)
         target.write(b"\n")
     return [f"{len(found)} files '{name}': the last by name counts"] if len(found) > 1 else []
+
+
+TRIES = 3
+
+
+def until_undisturbed(name: str, launch: Callable[[], tuple[Ended, Outcome]]) -> tuple[Ended, Outcome]:
+    """The first of a few launches that nothing has disturbed. LaunchError: each was stopped, suspended, or had its clock set.
+
+    A rank that gets SIGKILL in each of them gets it for what it does, and one whose pace was never held asks for more than this
+    machine has: that is the run's outcome.
+    """
+    own = 0
+    for _ in range(TRIES):
+        ended, outcome = launch()
+        why = ended.disturbed
+        if not why and outcome.failure is not None and outcome.failure.reason in (KILLED, PACE_NOT_HELD):
+            own += 1
+            why = outcome.failure.reason
+        if not why or own == TRIES:
+            return ended, outcome
+        print(f"{name}: {why}; the run has no record and is repeated", flush=True)
+    raise LaunchError(f"{name}: {why}; disturbed {TRIES} times in a row: find out what stops or kills runs here")

@@ -1,12 +1,13 @@
 """One lease from end to end: compose, submit the driver, show progress, verify, release, and write the manifest.
 
-This is what the DAG's `measure` job and `campaign run` both do. It can be killed at any moment; the same call again adopts
+This is what a job of the rule `measure` does. It can be killed at any moment; the same call again adopts
 the lease and the driver, and measures nothing twice.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from campaign.documents.superseded import set_aside
 from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.errors import Incompatible, NoMatch
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.files import write_atomic, write_once
+from campaign.files import read_json, read_text, write_atomic, write_json, write_once
 from campaign.lease.campaign_leases import (
     Site,
     lease_document,
@@ -34,30 +35,32 @@ from campaign.lease.campaign_leases import (
     use_of,
 )
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
+from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
 from campaign.paths import Results
-from campaign.plan.concurrency import isolation
+from campaign.plan.concurrency import isolation, keeps_pace, on_one_machine
 from campaign.plan.cost import history
 from campaign.plan.cost.costs import Costs, actual_s, costs_measured, parts_s
 from campaign.plan.cost.history import document_of
 from campaign.plan.lease_plans import campaign_of, lease_frontier
-from campaign.plan.missing_runs import Known, read_known, record_implied
+from campaign.plan.missing_runs import KnownRuns, read_known, record_implied
 from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
-from campaign.run.driver_supervisor import Left, Supervisor
-from campaign.run.machine_lock import alone_on_the_machine
+from campaign.run.driver_supervisor import LeftRunning, Supervisor
+from campaign.run.locks import alone_on_the_machine, working_locks
 from campaign.run.preflight import not_emulated, preflight
 from campaign.run.progress import note
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.free_hosts import FreeHosts
-from campaign.slurm.strategies import Strategy, open_strategy
+from campaign.slurm.strategies import SlurmStrategy, open_strategy
+from campaign.slurm.strategies.controller import Controller
 from campaign.submit import StillQueued, open_submitter
 from campaign.wording import plural
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0
 _QUEUE_S = 300.0  # a scheduler looks at its queue every few minutes at least
+_RECONCILE_S = 30.0  # between two looks for leases that others left behind
 _POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had composed for it
 
 
@@ -65,18 +68,14 @@ def measure(
     plan: LeasePlan,
     results: Results,
     say: Callable[[str], None] = print,
-    *,
-    reconcile: bool = True,
-    leave: bool = False,
+    invocation: str = "",
 ) -> dict[str, Any]:
     """Measure every run of a lease that has no record; gives the manifest, which the caller writes.
 
+    invocation: token of the Snakemake that starts leases; of these, one looks now and then for what dead processes left.
+
     Apparatus failures are tried again up to the protocol's `attempts`; what is then still missing stands in the manifest
     with its reason, and raises nothing: the report shows it, and the same command again measures it.
-
-    reconcile: whether to release what dead processes left on the fabric; of many leases, not each has to look at all others.
-    leave: whether another lease of the same block follows, so that devices may stay attached. Under Slurm they never do: between
-    leases, hosts are everybody's.
     """
     try:
         with (
@@ -86,7 +85,10 @@ def measure(
                 lambda who: say(f"{plan.lease}: waiting for {who}, which measures it already"),
             ),
         ):
-            return _Measuring(plan, results, say, reconcile, leave).run()
+            measuring = _Measuring(plan, results, say, invocation)
+            of_hosts = measuring.campaign.system.launcher == "slurm"
+            with working_locks(results.system_state(".processes"), of_hosts=of_hosts):
+                return measuring.run()
     except OSError as error:
         raise unwritable(error, results.directory) from error
 
@@ -94,13 +96,10 @@ def measure(
 class _Measuring:
     """One call of `measure`, under the lease's lock."""
 
-    def __init__(
-        self, plan: LeasePlan, results: Results, say: Callable[[str], None], reconcile: bool, leave: bool
-    ) -> None:
+    def __init__(self, plan: LeasePlan, results: Results, say: Callable[[str], None], invocation: str) -> None:
         self.plan = plan
-        self.reconcile = reconcile
+        self.invocation = invocation or secrets.token_hex(8)
         self.campaign = campaign_of(plan)
-        self.leave = leave and self.campaign.system.launcher == "local"
         self.results = results
         self.say = say
         self.store = Store(results.directory)
@@ -108,13 +107,13 @@ class _Measuring:
         self.problems: list[str] = []
         self.forecast: dict[str, Any] | None = None
         self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
-        self.strategy: Strategy = open_strategy(self.campaign.system, Slurm(results.slurm_calls), self.tell)
+        self.strategy: SlurmStrategy = open_strategy(self.campaign.system, Slurm(results.slurm_calls), self.tell)
         self.excluded, self.changed = ExcludedHosts(results.slurm), ChangedHosts(results.slurm)
         self.free_hosts = FreeHosts(self.campaign.system, Slurm(results.slurm_calls), results.slurm, self.tell)
         self.site = Site(self.campaign.system, results.root)
-        # The driver reads the same document, wherever this process has it from.
-        path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
-        if not path.exists() or path.read_text() != plan.text():
+        # The driver's own, wherever this process has it from: a later plan may take the place of that.
+        path = results.work(plan.lease) / f"plan.{plan.digest}.json"
+        if not path.exists() or read_text(path) != plan.text():
             write_atomic(path, plan.text(), durable=True)
         self.supervisor = Supervisor(
             self.campaign, results, self.store, plan.lease, path, self.submitter, say, self.exclude
@@ -136,6 +135,7 @@ class _Measuring:
             with self.isolated():
                 self.persist()
         else:
+            self.tell("all runs have a record; 'campaign redo' measures runs again")
             # Killed after its last record, while releasing: what it held is still to be released.
             self.submitter.stop(self.plan.lease)
             with self.site.fabric() as fabric:
@@ -163,6 +163,16 @@ class _Measuring:
                 and not is_owned(self.site.journals, name)
             ):
                 self.restore(name, hosts)
+
+    def look_for_orphans(self, fabric: Fabric, mine: str) -> None:
+        """Release what dead processes left, if no other lease of this invocation has looked in the last half minute."""
+        looked = self.results.directory / "work" / f"reconciled.{self.campaign.system.name}.json"
+        with files.try_lock(looked.with_suffix(".lock")) as is_free:
+            last = files.read_json(looked)
+            recent = 0 <= time.time() - float(last.get("time_s", 0.0)) < _RECONCILE_S
+            if is_free and not (recent and last.get("invocation") == self.invocation):
+                self.end_orphans(fabric, but=(mine,))
+                files.write_json(looked, {"invocation": self.invocation, "time_s": time.time()})
 
     def restore(self, name: str, hosts: Collection[str]) -> None:
         """Have the scheduler's hosts as they were before a lease; written down until it is done."""
@@ -195,7 +205,7 @@ class _Measuring:
     def tell(self, message: str) -> None:
         self.say(f"{self.plan.lease}: {message}")
 
-    def known(self) -> Known:
+    def known(self) -> KnownRuns:
         return read_known(self.store, skip_implied=self.campaign.protocol.skip_implied, cells=self.plan.work)
 
     def missing(self) -> list[tuple[Cell, int]]:
@@ -221,11 +231,13 @@ class _Measuring:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Alone on the machine where leases would disturb each other, also against campaigns of other users."""
-        if isolation(self.campaign) != "machine":
+        """Alone on the machine where leases would disturb each other, also against campaigns of other users; what keeps a pace
+        shares it with its like."""
+        alone = isolation(self.campaign) == "machine"
+        if not alone and not (keeps_pace(self.campaign) and on_one_machine(self.campaign)):
             yield
             return
-        with alone_on_the_machine(self.tell):
+        with alone_on_the_machine([self.campaign.system], self.tell, shared=not alone):
             yield
 
     def persist(self) -> None:
@@ -260,18 +272,29 @@ class _Measuring:
                 self.problems.append("the driver ended without measuring anything")
 
     def exclude(self, hosts: Mapping[str, str]) -> None:
-        for host, why in hosts.items():
-            path = self.excluded.add(host, why, self.plan.lease)
-            self.tell(f"{host} is left out from now on: {why} ('rm {path}' takes it back)")
+        if not hosts:
+            return
+        paths = self.excluded.add(hosts, self.plan.lease, self.campaign.system)
+        for host, path in paths.items():
+            self.tell(f"{host} is left out from now on, until it is healthy: {hosts[host]} ('rm {path}' takes it back)")
+        if not paths:
+            said = "; ".join(f"{host}: {why}" for host, why in hosts.items())
+            self.tell(f"{said}. All hosts of the system failed, so none of them is left out")
 
     def attempt(self) -> None:
         """Compose, measure, release: once."""
         with self.site.fabric() as fabric:
-            hosts = self.excluded.remaining(self.campaign.system)
+            system = self.campaign.system
+            if system.launcher == "slurm":
+                asked = system.slurm.model_dump(include={"partition", "account", "qos"}, exclude_none=True)
+                options = [f"--{name}={value}" for name, value in asked.items()]
+                controller = Controller(Slurm(self.results.slurm_calls), self.tell, system.slurm.poll_s)
+                for host, why in self.excluded.lift(controller, system, options).items():
+                    self.tell(f"{host} is used again: {why}")
+            hosts = self.excluded.remaining(system)
             plan = self.plan
-            mine = request(self.campaign, self.results, plan.lease, plan.configuration, hosts, plan.composition)
-            if self.reconcile:
-                self.end_orphans(fabric, but=(mine.lease_id,))
+            mine = request(self.campaign, self.results, plan.lease, plan.configuration, hosts)
+            self.look_for_orphans(fabric, mine.lease_id)
             if self.free_hosts.matter and self.journal(mine.lease_id).state in (None, "RELEASED"):
                 mine = replace(mine, allowed_hosts=self.wait_for_hosts(fabric, mine))
             if self.strategy.composed_by_slurm:
@@ -326,7 +349,7 @@ class _Measuring:
                     time.sleep(self.submitter.look_s)
                 self.keep(self.plan.lease, self.journal(name))
 
-    def use(self, fabric: Fabric, lease: Lease) -> None:
+    def use(self, fabric: Fabric, lease: HeldLease) -> None:
         """Measure on a composition, and release it; left as it is for the next invocation when the driver goes on alone."""
         use = use_of(self.results, lease.journal)
         hosts = [host.name for host in lease.composition.hosts]
@@ -336,7 +359,7 @@ class _Measuring:
             self.strategy.announce(lease.composition, lease.id)
             self.supervisor.drive(lease, use, len(self.missing()))
             self.verify(fabric, lease, use)
-        except Left:
+        except LeftRunning:
             lease.ownership.close()
             raise
         except BaseException as error:
@@ -347,22 +370,22 @@ class _Measuring:
             finally:
                 self.release(fabric, lease, hosts)
             raise
-        self.release(fabric, lease, hosts, leave=self.leave)
+        self.release(fabric, lease, hosts)
 
-    def release(self, fabric: Fabric, lease: Lease, hosts: list[str], *, leave: bool = False) -> None:
+    def release(self, fabric: Fabric, lease: HeldLease, hosts: list[str]) -> None:
         with deferred():
             try:
                 self.strategy.begin(hosts, lease.id)
             except LaunchError as error:
                 # Devices that nobody releases are worse than a scheduler that does not know yet.
                 self.tell(f"releasing all the same: {error}")
-            document = release(fabric, lease, leave=leave)
-            self.keep(self.plan.lease, lease.journal)
+            document = release(fabric, lease)
             self.restore(lease.id, hosts)
+            self.keep(self.plan.lease, lease.journal)  # last: it needs space
         if document["leaked"]:
             self.tell(f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'")
 
-    def verify(self, fabric: Fabric, lease: Lease, use: str) -> None:
+    def verify(self, fabric: Fabric, lease: HeldLease, use: str) -> None:
         """Look at the composition again: records of runs on one that broke meanwhile are moved to superseded/."""
         problems = check(fabric, lease)
         if not problems:
@@ -385,6 +408,11 @@ class _Measuring:
         missing = known.missing(self.plan.work)
         problems = [self.portable(problem) for problem in self.problems]
         history.end(self.results, self.plan.lease)
+        kept = self.results.work(self.plan.lease) / "measured.json"
+        if self.uses:
+            write_json(kept, measured := {"uses": self.uses, "forecast": self.forecast, **self.took()})
+        else:  # asked for again, which has cost the manifest that was there: what it said stays true
+            measured = read_json(kept) or {"uses": [], "forecast": self.forecast, **self.took()}
         return {
             "schema_version": MANIFEST,
             "lease": self.plan.lease,
@@ -395,9 +423,7 @@ class _Measuring:
             "missing": [[cell.id, repetition] for cell, repetition in missing],
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,
-            "uses": self.uses,
-            "forecast": self.forecast,
-            **self.took(),
+            **measured,
         }
 
     def took(self) -> dict[str, Any]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+
+from pydantic import BaseModel
 
 from campaign.config.resolve import Campaign
 from campaign.config.resolve_slurm_options import options_of
+from campaign.config.workload_inputs import missing_files
+from campaign.config.yaml_file import YamlFile
+from campaign.credentials import taken_from_environment
 from campaign.errors import ConfigError
 from campaign.launch.emulation.network import availability
-from campaign.slurm.options import sbatch_parameters
+from campaign.slurm.sbatch_options import sbatch_parameters
 
 
 def _preflight_slurm(campaign: Campaign) -> None:
@@ -39,18 +45,45 @@ def preflight(campaign: Campaign) -> None:
     for part in campaign.parts:
         if part.system.launcher == "slurm":
             _preflight_slurm(part)
-    if problems := missing_software(campaign):
+    if problems := [*missing_software(campaign), *_unset_variables(campaign)]:
         raise ConfigError("\n".join(problems))
 
 
 def missing_software(campaign: Campaign) -> list[str]:
-    """What workloads lack on this machine to be run here, with the remedy; nothing where Slurm starts the runs."""
-    if campaign.file.imported or all(part.system.launcher == "slurm" for part in campaign.parts):
+    """What workloads lack on this machine to be run, with the remedy; of software nothing where Slurm starts the runs."""
+    if campaign.file.imported:
         return []
+    lacking = [] if _by_slurm(campaign) else [(name, each.missing()) for name, each in campaign.workloads.items()]
+    return [*(_told(campaign, name, missing) for name, missing in lacking if missing), *missing_inputs(campaign)]
+
+
+def missing_inputs(campaign: Campaign) -> list[str]:
+    """Programs and input files that are not there, so that nothing can be measured with them; what was measured still counts."""
+    if campaign.file.imported:
+        return []
+    axes, elsewhere = campaign.file.axes.options, _by_slurm(campaign)
+    found = missing_files(campaign.workloads, axes, campaign.inputs, elsewhere=elsewhere)
+    return [_told(campaign, name, missing) for name, missing in found]
+
+
+def _by_slurm(campaign: Campaign) -> bool:
+    return all(part.system.launcher == "slurm" for part in campaign.parts)
+
+
+def _told(campaign: Campaign, workload: str, missing: str) -> str:
+    source = campaign.sources.workload(workload)
+    return f"{source.place() if source.lines else f'workload {workload}'}: {missing}"
+
+
+def _unset_variables(campaign: Campaign) -> list[str]:
+    """Variables that the files take from the environment, and that are not set in it."""
+    files: list[tuple[YamlFile, BaseModel]] = [(part.system_source, part.system) for part in campaign.parts]
+    files += [(campaign.sources.workload(name), workload) for name, workload in campaign.workloads.items()]
     return [
-        f"{source.place() if source.lines else f'workload {name}'}: {missing}"
-        for name, workload in campaign.workloads.items()
-        if (missing := workload.missing()) and (source := campaign.sources.workload(name))
+        f"{source.place(*place)}: the variable {name} is not set here; export it before you start the campaign"
+        for source, model in files
+        for place, name in taken_from_environment(model.model_dump(mode="json"))
+        if name not in os.environ
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from campaign.documents.cell import Cell
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import Record
 from campaign.documents.run_numbers import runs_of
-from campaign.files import append_json, read_json_lines
+from campaign.files import append_json, load_json, read_json_lines
 from campaign.paths import Results
 from campaign.wording import duration
 
@@ -29,13 +28,14 @@ class Progress:
         self.lease = lease
         self.say = say
         self.missing = missing
-        self.done_here = 0
+        self.done_here = self.done = 0
         self.started = time.monotonic()
         self.shown = -math.inf
         self.totals = totals(results)
 
     def show(self, line: Mapping[str, Any]) -> None:
-        """Take in one line of the driver's progress."""
+        """Take in one line of the driver's progress, or of one beside it."""
+        self.done += 1
         if line["lease"] == self.lease:
             self.done_here += 1
             self.missing -= line.get("left_out", 0)
@@ -54,7 +54,7 @@ class Progress:
         value, unit = line.get("value", line["throughput_per_s"]), line.get("unit", "samples/s")
         what = f"{value:.4g} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
         cells = f" · cells {totals['cells_done']}/{totals['cells']}" if totals["cells"] else ""
-        per_run_s = (time.monotonic() - self.started) / max(1, self.done_here)
+        per_run_s = (time.monotonic() - self.started) / max(1, self.done)
         left_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
         return (
             f"[{totals['runs_done']}/{totals['runs']} runs{cells}] {self.lease} · {line['what']}: {what}"
@@ -107,7 +107,7 @@ def totals(results: Results) -> dict[str, int] | None:
     try:
         since = path.stat().st_mtime
         if (read := _read.get(path)) is None or read.since != since:
-            read = _read[path] = _Read(since, json.loads(path.read_bytes())["totals"])
+            read = _read[path] = _Read(since, load_json(path)["totals"])
         lines, read.offset = read_json_lines(results.progress, read.offset)
     except (OSError, ValueError, KeyError):
         return None

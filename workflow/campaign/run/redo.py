@@ -12,9 +12,9 @@ from campaign.documents.superseded import Key, RecordedHosts, all_set_aside, hos
 from campaign.errors import ConfigError
 from campaign.files import is_locked
 from campaign.paths import Results
+from campaign.plan.control_runs import references_of
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
-from campaign.plan.reference import references_of
 from campaign.plan.selection import HOST, host_expression
 
 

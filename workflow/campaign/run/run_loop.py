@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from campaign.accelerators import Kind
-from campaign.accelerators.peak_rates import peak_tflops
-from campaign.config.input_files import inputs_of, refuse_edited
+from campaign.accelerators import Kind, peak_tflops
+from campaign.config.workload_inputs import inputs_of, refuse_edited
+from campaign.credentials import masked, secrets_of, taken_from_environment
 from campaign.documents.cell import Cell
 from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.record import Failure, Record, RecordedCell, Store, is_full
 from campaign.errors import LaunchError, RecordError
 from campaign.fabrics.hardware import Composition
-from campaign.files import content_hash
+from campaign.files import content_hash, make_directory
 from campaign.launch import open_launcher
 from campaign.launch.emulation_plan import NOT_EMULATED
 from campaign.launch.protocol import Launcher, Limits
@@ -29,14 +29,14 @@ from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import is_measured, read_known
 from campaign.plan.oom_frontier import CONTRADICTS, implied_record
+from campaign.plan.order import ordered
 from campaign.plan.repetitions import Repetitions
-from campaign.plan.run_order import ordered
 from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
-from campaign.run.launched_run import launch_run
+from campaign.run.launched_run import LaunchedRun, until_undisturbed
 from campaign.run.progress import note
-from campaign.run.repeat_disturbed import until_undisturbed
+from campaign.slurm.cut_short import FirstRun
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Storage, Workload
 
@@ -51,7 +51,7 @@ def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
     return replace(outcome, status="invalid", failure=failure)
 
 
-class Session:
+class DriverSession:
     """One driver at work. done: is kept up to date, whatever ends the session."""
 
     def __init__(self, request: DriverRequest, done: DriverResult) -> None:
@@ -63,6 +63,8 @@ class Session:
         self.results = request.results
         self.store = Store(self.results.directory)
         self.work = self.results.work(self.lease)
+        self.first_run = FirstRun(self.work)
+        self.of_slurm = self.none_started = self.campaign.system.launcher == "slurm"
         self.journals = self.results.journals(self.campaign.system.name)
         self.mark = self.results.run_mark(self.lease)
         self.environment = self.store.share(environment_document())
@@ -125,9 +127,9 @@ class Session:
         else:
             composition = Composition.from_document(request.composition)
             obtained = Obtained(request.use, composition, request.mismatches, request.holding)
-        if system.launcher != "slurm":
+        if not self.of_slurm:
             return obtained
-        from campaign.slurm.allocation import hosts_of_allocation, placed
+        from campaign.slurm.run_on_hosts import hosts_of_allocation, placed
         from campaign.slurm.verify_devices import verify
 
         if not system.pins_hosts:
@@ -150,8 +152,18 @@ class Session:
         if objection := self._objection(cell, workload, run.runs_on):
             now = time.time()
             ended, outcome = Ended((), now, now), Outcome("unsupported", Failure(reason=objection))
+        elif self.of_slurm and (reason := self.first_run.why(name)):
+            now = time.time()
+            ended, outcome = Ended((), now, now), Outcome("time_limit", Failure(reason=reason))
+            self.first_run.end()
         else:
+            # Not where it ends by an exception: what the time limit has ended stays noted.
+            if first := self.none_started:
+                self.none_started = False
+                self.first_run.begin(name)
             ended, outcome = until_undisturbed(name, lambda: self._launch(launcher, workload, run, log))
+            if first:
+                self.first_run.end()
         if outcome.status != "ok" and is_full(self.results.directory):
             raise RecordError(
                 f"{self.results.directory}: the disk is full, so that a run could not write what it has to say; free space, "
@@ -173,11 +185,12 @@ class Session:
             self.campaign.device_of(cell.configuration).runs_on,
             storage=Storage(Path(place.path), system.storage_limit_gb_per_s(kind)) if place else None,
             peak_tflops=self._peak_tflops(cell),
-            launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
+            launcher="slurm" if self.of_slurm else "local",
             files={text: file.path for text, file in inputs.items()},
             pace={} if emulation is None else emulation.paces(cell.precision),
             workload_dir=self.campaign.workload_dirs.get(cell.workload, ""),
-            **({"scale": emulation.scale, "dilation": emulation.time_dilation} if emulation else {}),
+            scale=emulation.scale if emulation else 1.0,
+            dilation=emulation.time_dilation if emulation else 1.0,
         )
 
     def _objection(self, cell: Cell, workload: Workload, runs_on: Kind) -> str | None:
@@ -189,16 +202,17 @@ class Session:
         return workload.objection(cell, runs_on)
 
     def _launch(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> tuple[Ended, Outcome]:
-        run.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(run.directory)
         try:
             log.unlink(missing_ok=True)  # of an attempt that left no record
             self._software(run.cell)
-            refuse_edited(inputs_of(workload, {**workload.options, **run.cell.options}, self.campaign.inputs))
+            files = inputs_of(workload, {**workload.options, **run.cell.options}, self.campaign.inputs)
+            refuse_edited(files, in_container=workload.in_container)
             limits = Limits(run.cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
             step = workload.step(run)
             step = replace(step, environment={**self.telemetry.environment, **step.environment})
             mark = f"{self.mark}{run.directory.name}"
-            ended = launch_run(launcher, workload, run, step, mark, log, limits)
+            ended = LaunchedRun(launcher, workload, run, mark, log, limits).ended(step)
             # What is held by this token now was held throughout: a lease that was released has another one, or none.
             self.obtained.require(self.journals)
             return ended, workload.outcome(run, ended, Log(log))
@@ -236,6 +250,16 @@ class Session:
         devices = {} if run.runs_on == "cpu" else run.ranks_by_host
         return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices)
 
+    def _without_secrets(self, failure: Failure | None) -> Failure | None:
+        """A failure that shows no secret of the environment, whatever the program printed."""
+        if failure is None:
+            return None
+        documents = [*self.campaign.workloads.values(), self.campaign.system]
+        named = [name for each in documents for _, name in taken_from_environment(each.model_dump(mode="json"))]
+        known = {*secrets_of(os.environ), *(os.environ[name] for name in named if os.environ.get(name))}
+        texts = {"reason": masked(failure.reason, known), "evidence": masked(failure.evidence, known)}
+        return failure.model_copy(update=texts)
+
     def keep(self, cell: Cell, record: Record) -> Record:
         """Write a record, with what it says beside the others; gives it.
 
@@ -244,7 +268,7 @@ class Session:
         if record.status == "ok" and self.frontier.contradicts(cell):
             record = record.model_copy(update={"flags": (*record.flags, CONTRADICTS)})
         record = record.model_copy(update={"stopped": self.repetitions.why_last(cell, record)})
-        patience_s = _UNWRITABLE_S if self.campaign.system.launcher == "slurm" else 0.0
+        patience_s = _UNWRITABLE_S if self.of_slurm else 0.0
         until = time.monotonic() + patience_s
         while True:
             try:
@@ -276,7 +300,7 @@ class Session:
             cell=RecordedCell.of(cell),
             specification=self.plan.specification(cell),
             status=outcome.status,
-            failure=outcome.failure,
+            failure=self._without_secrets(outcome.failure),
             started=ended.started,
             ended=ended.ended,
             lease_id=self.obtained.use,

@@ -1,4 +1,4 @@
-"""One workload outside any campaign: run once on this machine, or only read from a log that was saved."""
+"""One workload outside any campaign: run once on this machine, read from a log that was saved, or traced from real runs."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ import os
 import statistics
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
-from campaign.config.input_files import inputs_of, read_inputs, workload_dirs
-from campaign.config.load import Loaded, config_directories, load_named, validate
+from campaign.config.load import LoadedFile, config_directories, load_named, validate
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
+from campaign.config.workload_inputs import inputs_of, read_inputs, workload_dirs
 from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
-from campaign.errors import ConfigError, nearest
+from campaign.errors import ConfigError, LaunchError, nearest
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.plan.matrix import expand
-from campaign.run.launched_run import launch_run
+from campaign.run.launched_run import LaunchedRun
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, Reading, Scope, read_log
+from campaign.workloads.parsers import PARSERS, LogReading, Scope, read_log
 from campaign.workloads.parsers.expressions import hints
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
+from campaign.workloads.traces.measured import Measured, measured_trace, read_measured, timed
+from campaign.workloads.traces.trace_file import Trace
 
 HERE = Path("config/campaign.yaml")
 """Workloads are looked for where a campaign of this name would find them."""
@@ -55,13 +57,13 @@ def workload_names() -> list[str]:
     return sorted({path.stem for place in config_directories(HERE) for path in (place / "workloads").glob("*.yaml")})
 
 
-def find_workload(name: str) -> Loaded[Workload]:
+def find_workload(name: str) -> LoadedFile[Workload]:
     """A workload by its file, or by its name under config/workloads."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         return load_named(Workload, name, HERE)
     source = read_yaml(path)
-    return Loaded(validate(source, Workload, path.stem), source)
+    return LoadedFile(validate(source, Workload, path.stem), source)
 
 
 def this_machine(devices: int) -> SystemFile:
@@ -73,7 +75,7 @@ def this_machine(devices: int) -> SystemFile:
 
 
 def campaign_of(
-    workload: Loaded[Workload], wish: Wish, system: SystemFile | None, launcher: Literal["local", "slurm"] = "local"
+    workload: LoadedFile[Workload], wish: Wish, system: SystemFile | None, launcher: Literal["local", "slurm"] = "local"
 ) -> Campaign:
     """A campaign of a single cell, checked as any other; ConfigError says what does not fit."""
     here = system or this_machine(wish.devices)
@@ -104,7 +106,7 @@ def campaign_of(
     return resolve(Path("once"), asked, [used], {workload.model.name: workload.model}, sources)
 
 
-def _with_inputs(campaign: Campaign, workload: Loaded[Workload]) -> Campaign:
+def _with_inputs(campaign: Campaign, workload: LoadedFile[Workload]) -> Campaign:
     source = workload.source
     sources = Sources(source, {}, {workload.model.name: source})
     axes = campaign.file.axes.options
@@ -151,12 +153,12 @@ def run_of(
 
 
 @dataclass(frozen=True)
-class Found:
+class Trial:
     """What one run or one log gave. reading: of a built-in parser, which also reads matrices and curves."""
 
     workload: str
     outcome: Outcome
-    reading: Reading | None = None
+    reading: LogReading | None = None
     log: Path | None = None
     command: tuple[str, ...] = ()
     wall_s: float | None = None
@@ -195,12 +197,12 @@ def _steps(outcome: Outcome) -> dict[str, float]:
 
 
 def run_once(
-    workload: Loaded[Workload],
+    workload: LoadedFile[Workload],
     wish: Wish,
     system: SystemFile | None,
     log: Path,
     look: Callable[[Run], None] = lambda _: None,
-) -> Found:
+) -> Trial:
     """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started.
 
     look: called when it was ok, with the run, whose directory is there until then.
@@ -218,7 +220,7 @@ def run_once(
         launcher = open_launcher("local", campaign.system, run.composition)
         try:
             mark = f"once-{uuid.uuid4().hex}"
-            ended = launch_run(launcher, file, run, step, mark, log, Limits(wish.time_limit_s))
+            ended = LaunchedRun(launcher, file, run, mark, log, Limits(wish.time_limit_s)).ended(step)
         finally:
             launcher.close()
         text = Log(log)
@@ -226,10 +228,12 @@ def run_once(
         if outcome.status == "ok":
             look(run)
     ranks = wish.devices * wish.hosts
-    scope = Scope(ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps)
+    scope = Scope(
+        ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps, file.log_test
+    )
     reading = read_log(file.log_parser, text, scope) if file.log_parser else None
     disturbed = (f"its times mean nothing: {ended.disturbed}",) if ended.disturbed else ()
-    return Found(
+    return Trial(
         file.name,
         outcome,
         reading,
@@ -241,7 +245,7 @@ def run_once(
     )
 
 
-def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None) -> Found:
+def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None) -> Trial:
     """What the workload (or the built-in parser) of that name reads from a saved log, which does not say how the program ended."""
     if not log.is_file():
         raise ConfigError(f"{log}: no such file")
@@ -256,18 +260,19 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
     if not file.reads_log:
         raise ConfigError(f"workload '{file.name}' ({file.kind}) gives its numbers in files of its own, not in its log")
     if file.log_parser is not None:
+        scope = replace(scope, test=file.log_test) if scope.test is None else scope
         return _read_by_parser(file.name, file.log_parser, text, log, scope, file)
     wish = Wish(scope.batch or 1, precision, scope.ranks or 1)
     campaign = campaign_of(workload, wish, None, "slurm")
-    run = run_of(campaign, only_cell(campaign), log.parent)
+    run = replace(run_of(campaign, only_cell(campaign), log.parent), saved=True)
     outcome = file.outcome(run, Ended((0,), 0.0, 0.0), text)
     told = tuple(file.hints(text)) if outcome.status == "incomplete" else ()
-    return Found(file.name, outcome, log=log, hints=told)
+    return Trial(file.name, outcome, log=log, hints=told)
 
 
 def _read_by_parser(
     workload: str, parser: str, text: Log, log: Path, scope: Scope, file: Workload | None = None
-) -> Found:
+) -> Trial:
     reading = read_log(parser, text, scope)
     if file is not None and reading.status == "ok" and (other := file.other_program(reading, file.options)):
         reading = replace(reading, status="invalid", problem=other)
@@ -288,4 +293,32 @@ def _read_by_parser(
         told.append(f"the log says why: {cause[1].reason}: {cause[1].evidence}")
     if reading.status == "incomplete":
         told += hints(text, parser, ())
-    return Found(workload, outcome, reading, log, hints=tuple(told))
+    return Trial(workload, outcome, reading, log, hints=tuple(told))
+
+
+def trace_workload(
+    workload: LoadedFile[Workload],
+    name: str,
+    wishes: Iterable[Wish],
+    system: SystemFile | None,
+    log: Path,
+    command: str,
+    device: str | None,
+) -> Trace:
+    """The trace `name`, with the layers of the first run. LaunchError: a run was not ok; what it printed is in `log`.
+
+    system: what the device is, and its pace where it is emulated. command: what was typed, for the source of the numbers. device:
+    its name in the trace, where that is not the one of the system.
+    """
+    training = replace(workload, model=timed(workload.model))
+    runs: list[Measured] = []
+
+    def look(run: Run) -> None:
+        runs.append(read_measured(run.directory, run.cell, command, device))
+
+    for wish in wishes:
+        found = run_once(training, wish, system, log, look)
+        if failure := found.outcome.failure:
+            what = f"{workload.model.name} with batch {wish.batch} in {wish.precision} is {found.outcome.status}"
+            raise LaunchError(f"{what}: {failure.reason}: {failure.evidence}").with_log(log)
+    return measured_trace(workload.model, name, runs)

@@ -1,45 +1,98 @@
 """Hosts of a campaign that failed and are left out of further allocations, and hosts that a lease has changed in the scheduler.
 
-Both are small JSON files in the directory that the campaign's processes share (`results/<campaign>/slurm`). A person may remove
-`excluded/<host>.json` when the host works again.
+Both are small JSON files in the directory that the campaign's processes share (`results/<campaign>/slurm`). A host is left out
+when it failed while others did not, until it is healthy again or an hour has passed. A person may remove `excluded/<host>.json`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from campaign import files
 from campaign.config.system_file import SystemFile
 from campaign.errors import FabricError
 from campaign.files import read_json, write_json
 
+if TYPE_CHECKING:
+    from campaign.slurm.strategies.controller import Controller
+
+_EXPIRES_S = 3600.0
+_CHECK_S = 30.0
+_HEALTH_S = 60.0
+
+
+def outage(system: SystemFile, failed: Collection[str]) -> bool:
+    """Whether all hosts of a system failed: then the fault is in what they share, and no evidence against one of them."""
+    return set(failed) >= {name for group in system.hosts for name in group.names()}
+
 
 @dataclass(frozen=True, slots=True)
 class ExcludedHosts:
-    """Hosts that are left out, one file each."""
+    """Hosts that are left out, one file each, which stays for the report when the host is used again (`used_again`)."""
 
     directory: Path
 
-    def add(self, host: str, why: str, lease: str) -> Path:
-        """Exclude a host; returns the file to remove when the host works again."""
-        path = self.path(host)
-        write_json(path, {"host": host, "why": why, "lease": lease, "time_s": time.time()})
-        return path
+    def add(self, hosts: Mapping[str, str], lease: str, system: SystemFile) -> dict[str, Path]:
+        """Exclude hosts, given with what failed; gives the files to remove when they work again.
+
+        No host where all would be excluded then: all of them are used again.
+        """
+        with files.lock(self.directory / "excluded.lock"):
+            before = self.current()
+            if outage(system, {*before, *hosts}):
+                for host in before:
+                    self._use_again(host, "all hosts of the system failed")
+                return {}
+            for host, why in hosts.items():
+                times = int(read_json(self.path(host)).get("times", 0)) + (host not in before)
+                document = {"host": host, "why": why, "lease": lease, "time_s": time.time(), "times": times}
+                write_json(self.path(host), document)
+            return {host: self.path(host) for host in hosts}
 
     def path(self, host: str) -> Path:
         """The file of an excluded host."""
         return self.directory / "excluded" / f"{host}.json"
 
     def read(self) -> dict[str, str]:
-        """Reasons by host."""
-        paths = sorted((self.directory / "excluded").glob("*.json"))
-        return {path.stem: str(read_json(path).get("why", "unknown")) for path in paths}
+        """Reasons by host, of all that were ever excluded."""
+        return {host: str(found.get("why", "unknown")) for host, found in self._documents().items()}
+
+    def current(self) -> dict[str, str]:
+        """Reasons by host, of those that are left out now."""
+        found = {host: document for host, document in self._documents().items() if "used_again" not in document}
+        return {host: str(document.get("why", "unknown")) for host, document in found.items()}
+
+    def lift(self, controller: Controller, system: SystemFile, options: Sequence[str] = ()) -> dict[str, str]:
+        """Use hosts again: those that Slurm calls idle and that pass a check of their health, and any after an hour.
+
+        The check is a job of one task on the host: the command that lists its devices, or `true`. A host that fails once more
+        after it has passed is left out for the hour. options: of srun, such as the partition. Gives why, by host; no two
+        processes check at one time.
+        """
+        now = time.time()
+        due = {}
+        for host in self.current():
+            document = read_json(self.path(host))
+            if now - document.get("time_s", 0.0) >= _EXPIRES_S:
+                due[host] = f"after {_EXPIRES_S / 60:g} minutes"
+            elif document.get("times", 1) < 2 and now - document.get("checked_s", document["time_s"]) >= _CHECK_S:
+                due[host] = ""
+        lifted = {}
+        if due:
+            with files.try_lock(self.directory / "excluded.lock") as mine:
+                for host, why in due.items() if mine else ():
+                    if why := why or self._healthy(host, controller, system, options):
+                        self._use_again(host, why)
+                        lifted[host] = why
+        return lifted
 
     def remaining(self, system: SystemFile) -> tuple[str, ...]:
         """Hosts of the system that may be used; empty when all may. FabricError: none is left."""
-        excluded = self.read()
+        excluded = self.current()
         if not excluded:
             return ()
         left = tuple(name for group in system.hosts for name in group.names() if name not in excluded)
@@ -49,6 +102,25 @@ class ExcludedHosts:
                 f"every host of {system.name} is excluded ({reasons}); when they work again: rm {self.directory}/excluded/*.json"
             )
         return left
+
+    def _documents(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: read_json(path) for path in sorted((self.directory / "excluded").glob("*.json"))}
+
+    def _use_again(self, host: str, why: str) -> None:
+        write_json(self.path(host), {**read_json(self.path(host)), "used_again": {"time_s": time.time(), "why": why}})
+
+    def _healthy(self, host: str, controller: Controller, system: SystemFile, options: Sequence[str]) -> str:
+        """What speaks for a host; empty where Slurm does not call it idle, or it fails the check."""
+        write_json(self.path(host), {**read_json(self.path(host)), "checked_s": time.time()})
+        node = controller.nodes([host]).get(host)
+        if node is None or node.broken or "idle" not in node.state:
+            return ""
+        placed = (f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--immediate=10", "--time=2", "--input=none")
+        command = system.slurm.devices_command or ("true",)
+        # A job of its own, also where the campaign itself runs in one.
+        srun = ("env", "--unset=SLURM_JOB_ID", "--unset=SLURM_JOBID", "srun", "--job-name=campaign-health")
+        answer = controller.slurm(*srun, *placed, *options, *command, timeout_s=_HEALTH_S)
+        return "Slurm says idle, and a job ran there" if answer.ok else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from campaign import files
 from campaign.config.system_file import SystemFile
-from campaign.errors import HostFailed
+from campaign.errors import HostFailed, LaunchError
 from campaign.slurm.commands import Slurm
+from campaign.slurm.excluded_hosts import outage
 from campaign.slurm.strategies.controller import Controller, Node
 
 _KEPT = frozenset({"reserved", "maint", "maintenance"})
 _LOOK_S = 1.0
+_OUTAGE_S = 600.0  # a maintenance takes longer: the same command goes on after it
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class FreeHosts:
     def wait(
         self, hosts: Collection[str], count: int, able: Callable[[tuple[str, ...]], bool] = lambda _: True
     ) -> tuple[str, ...]:
-        """Those of some hosts (none: of all) where a job can start, as soon as there are so many.
+        """Wait for hosts, of some (none: of all), where a job can start, as soon as there are so many.
 
         able: whether these would do, for hosts differ in what they have and can get. HostFailed: there will never be enough, since
-        others are down or drained. Hosts that Slurm does not know count: it refuses a job for them with its own words.
+        others are down or drained. Where all hosts of the system are, that is no host's fault: LaunchError, after ten minutes.
+        Hosts that Slurm does not know count: it refuses a job for them with its own words.
         """
+        until_s = time.monotonic() + _OUTAGE_S
         names = tuple(hosts) or tuple(name for group in self.system.hosts for name in group.names())
         told = ""
         looked_at: tuple[str, ...] = ()
@@ -56,8 +60,11 @@ class FreeHosts:
             busy = [name for name in names if name not in free and name not in failed]
             if not busy or len(free) + len(busy) < count:
                 said = "; ".join(f"{name} ({why})" for name, why in failed.items())
-                raise HostFailed(f"no jobs can run on {said}", failed)
-            words = ", ".join(f"{name} ({'+'.join(sorted(nodes[name].state))})" for name in busy)
+                if not outage(self.system, failed):
+                    raise HostFailed(f"no jobs can run on {said}", failed)
+                if time.monotonic() >= until_s:
+                    raise LaunchError(f"no jobs can run on any host of {self.system.name}, for {_OUTAGE_S:g} s: {said}")
+            words = ", ".join(f"{name} ({'+'.join(sorted(nodes[name].state))})" for name in busy or failed)
             if words != told:
                 told = words
                 self.say(f"nothing is composed until {count} fitting hosts are free; not free: {words}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from campaign.slurm.parse import Job, hosts_in
-from campaign.slurm.poll import Snapshot
+from campaign.slurm.parse import SlurmJob, hosts_in
+from campaign.slurm.poll import QueueSnapshot
 
 LOST = "LOST"
 SUBMITTED = "SUBMITTED"
@@ -39,10 +39,11 @@ _ACTIVE_WORDS = {
 
 # Reasons of pending jobs that somebody has to do something about: slurm.schedmd.com/job_reason_codes.html, and slurmctld 22.05.
 # A limit of what an account may use at once is none of them: it passes when others' jobs end.
+_HELD = re.compile(r"JobHeld(User|Admin)")
 _STUCK: tuple[tuple[str, str], ...] = (
     (r"BadConstraints", "no host has what it requests"),
     (r"DependencyNeverSatisfied", "the job that it depends on failed"),
-    (r"JobHeld(User|Admin)|held", "it is held; `scontrol release` lets it start"),
+    (r"held", "Slurm holds it; `scontrol release` lets it start"),
     (r"ReservationDeleted", "its reservation is gone"),
     (r"PartitionDown|PartitionInactive|partition .*(down|inactive)", "its partition is closed"),
     (r"Partition(NodeLimit|TimeLimit|Config)", "its partition does not allow so many hosts or so long a time"),
@@ -57,28 +58,28 @@ _STUCK: tuple[tuple[str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobState:
     """alive: keep waiting; done: its result file exists (then not alive, whatever Slurm reports).
 
     state: Slurm's, or DONE, SUBMITTED (not polled since), LOST (unknown to Slurm). words: what the job does or did, as the end of
-    a sentence that starts with its name. hosts: where it runs or ran; of a stuck job, those that it waits for. reason: Slurm's.
-    stuck: pending for a reason that does not pass by itself. missing_since_s: since when the job has been known to have ended
-    without a result; an argument of the next `judge` of this job.
+    a sentence that starts with its name. hosts: where it runs or ran; of a stuck job, those that it waits for.
+    stuck: pending for a reason that does not pass by itself. held: by a person, until a person releases it.
+    missing_since_s: since when the job has been known to have ended without a result; an argument of the next `judge` of this job.
     """
 
     alive: bool
     state: str
     words: str
     hosts: tuple[str, ...] = ()
-    reason: str = ""
     done: bool = False
     stuck: bool = False
+    held: bool = False
     missing_since_s: float | None = None
 
 
 def judge(
     job_id: str,
-    snapshot: Snapshot,
+    snapshot: QueueSnapshot,
     *,
     result_there: bool,
     submitted_s: float,
@@ -86,7 +87,7 @@ def judge(
     latency_s: float,
     first_missing_s: float | None,
     number_of_another: bool = False,
-) -> Verdict:
+) -> JobState:
     """The state of a job. All times are Unix seconds of this machine's clock.
 
     result_there: checked after the snapshot was taken. latency_s: how late files may appear on the file system; for so long an
@@ -95,12 +96,12 @@ def judge(
     """
     job = snapshot.jobs.get(job_id)
     if result_there:
-        return Verdict(False, DONE, "is done", job.hosts if job else (), done=True)
+        return JobState(False, DONE, "is done", job.hosts if job else (), done=True)
     # A clock that was set back since makes a submission of the future; then the look is as good as any.
     if snapshot.asked_s < submitted_s <= now:
-        return Verdict(True, SUBMITTED, "was submitted")
+        return JobState(True, SUBMITTED, "was submitted")
     if number_of_another:
-        return Verdict(False, LOST, "is lost: Slurm has given its number to another job, and it left no result")
+        return JobState(False, LOST, "is lost: Slurm has given its number to another job, and it left no result")
     if job is not None and job.active and job.queued:
         return _active(job, snapshot)
     since_s = now if first_missing_s is None or first_missing_s > now else first_missing_s
@@ -110,47 +111,51 @@ def judge(
         return _ended(job, since_s, alive=not never_started and now - since_s < latency_s)
     if not snapshot.reachable:
         words = f"has an unknown state: Slurm does not answer ({snapshot.problem or 'no message'})"
-        return Verdict(True, SUBMITTED, words, job.hosts if job else ())
+        return JobState(True, SUBMITTED, words, job.hosts if job else ())
     # Only of two looks that both lack it, the second after the first verdict: never at once, even when files are not late.
     waits = now - since_s < max(latency_s, _LOST_S) or snapshot.asked_s <= since_s
     # Neither in the queue nor ended according to the accounting, which may be off or late.
     words = "left the queue, and the accounting does not say how it ended"
     if not waits:
         words = "is lost: Slurm does not know it any more, and it left no result"
-    hosts, reason = (job.hosts, job.reason) if job else ((), "")
-    return Verdict(waits, LOST, words, hosts, reason, missing_since_s=since_s)
+    return JobState(waits, LOST, words, job.hosts if job else (), missing_since_s=since_s)
 
 
-def _active(job: Job, snapshot: Snapshot) -> Verdict:
+def _active(job: SlurmJob, snapshot: QueueSnapshot) -> JobState:
     if job.state in QUEUED:
         verdict = _pending(job)
     else:
         where = f" on {', '.join(job.hosts)}" if job.hosts else ""
         words = _ACTIVE_WORDS.get(job.state, f"is {job.state.lower().replace('_', ' ')}")
-        verdict = Verdict(True, job.state, f"{words}{where}", job.hosts, job.reason)
+        verdict = JobState(True, job.state, f"{words}{where}", job.hosts)
     if snapshot.reachable:
         return verdict
     # What kept it from starting may have passed meanwhile.
     return replace(verdict, words=f"{verdict.words} (last known state: Slurm does not answer)", stuck=False)
 
 
-def _pending(job: Job) -> Verdict:
+def _pending(job: SlurmJob) -> JobState:
+    if _HELD.search(job.reason):
+        words = (
+            f"is held, and waited for until `scontrol release {job.job_id}` lets it start (Slurm says: {job.reason})"
+        )
+        return JobState(True, job.state, words, held=True)
     meaning = next((words for pattern, words in _STUCK if re.search(pattern, job.reason)), "")
     if job.state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"):
-        meaning = meaning or "it is held; `scontrol release` lets it start"
+        meaning = meaning or "Slurm holds it; `scontrol release` lets it start"
     if not meaning:
-        return Verdict(True, job.state, f"waits in the queue{f' ({job.reason})' if job.reason else ''}", (), job.reason)
+        return JobState(True, job.state, f"waits in the queue{f' ({job.reason})' if job.reason else ''}")
     lacking = re.search(r"Unavailable(?:Nodes)?:([^\s()]+)", job.reason)
     hosts = hosts_in(lacking[1]) if lacking else ()
     words = f"cannot start: {meaning} (Slurm says: {job.reason})"
-    return Verdict(True, job.state, words, hosts, job.reason, stuck=True)
+    return JobState(True, job.state, words, hosts, stuck=True)
 
 
-def _ended(job: Job, since_s: float, alive: bool) -> Verdict:
+def _ended(job: SlurmJob, since_s: float, alive: bool) -> JobState:
     words = _ENDED_WORDS[job.state]
     if job.hosts:
         words += f" on {', '.join(job.hosts)}"
     if job.exit_code and job.state == "FAILED":
         words += f" by signal {-job.exit_code}" if job.exit_code < 0 else f" with exit status {job.exit_code}"
     words += ", and its result is not there yet" if alive else ", and left no result"
-    return Verdict(alive, job.state, words, job.hosts, job.reason, missing_since_s=since_s)
+    return JobState(alive, job.state, words, job.hosts, missing_since_s=since_s)

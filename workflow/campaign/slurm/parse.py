@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-JOB_FORMAT = "--format=%i|%T|%r|%N|%M|%j|%k"
+JOB_FORMAT = "--format=%i|%T|%r|%N|%j|%k"
 """For squeue; what a person chose (name, comment) is last, as it may hold the separator."""
 
 ACCOUNTING_FORMAT = "--format=JobID,State,ExitCode,NodeList,Reason,JobName"
 """For sacct with --parsable2; the comment is left out: it is only kept where AccountingStoreFlags says so."""
-
-HOST_FORMAT = "--format=%N|%T|%P|%G|%E"
-"""For sinfo with --Node."""
 
 ENDED = frozenset(
     {
@@ -34,10 +31,10 @@ _JOB_ID = re.compile(r"(\d+)(?:_(\d+|\[[^\]]+\])|\+\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """One job, or one task of an array. job_id: `12` or `12_3`; state: Slurm's long word (PENDING, NODE_FAIL ..).
 
-    reason: empty when there is none. hosts: where it runs or ran. elapsed_s: since its last start, None when not told.
+    reason: empty when there is none. hosts: where it runs or ran.
     exit_code: of the batch script, minus the signal's number when a signal ended it; None when not told.
     queued: whether the controller itself said so; accounting may be late, and then says RUNNING of a job that has ended.
     """
@@ -48,7 +45,6 @@ class Job:
     hosts: tuple[str, ...] = ()
     name: str = ""
     comment: str = ""
-    elapsed_s: float | None = None
     exit_code: int | None = None
     queued: bool = True
 
@@ -58,42 +54,11 @@ class Job:
         return self.state not in ENDED
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """One of Slurm's nodes. state: its word without marks (idle, mixed, allocated, drained, draining, down ..).
-
-    responding: False when its slurmd does not answer; partitions: that it is in; gres: as Slurm writes it; reason: why it is
-    drained or down, empty when it is not.
-    """
-
-    name: str
-    state: str
-    responding: bool
-    partitions: tuple[str, ...]
-    gres: str
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmConfig:
-    """The part of a controller's configuration that a campaign needs.
-
-    version: such as (22, 5, 8). array_size_max: tasks that one array can have. min_job_age_s: how long squeue shows a job that
-    has ended. accounting: whether sacct knows jobs.
-    """
-
-    version: tuple[int, ...]
-    array_size_max: int
-    min_job_age_s: float
-    accounting: bool
-    cluster: str = ""
-
-
-def parse_squeue(text: str) -> tuple[Job, ...]:
+def parse_squeue(text: str) -> tuple[SlurmJob, ...]:
     """Jobs from `squeue --noheader --array` with JOB_FORMAT. Tasks that squeue shows as one line all the same are told apart."""
     return tuple(
-        Job(each, state, reason, hosts_in(nodes), name, comment, elapsed_s=duration_s(elapsed))
-        for job_id, state, reason, nodes, elapsed, name, comment in rows(text, 7)
+        SlurmJob(each, state, reason, hosts_in(nodes), name, comment)
+        for job_id, state, reason, nodes, name, comment in rows(text, 6)
         if _STATE.fullmatch(state)
         for each in _ids(job_id)
     )
@@ -107,17 +72,17 @@ def rows(text: str, columns: int) -> Iterator[list[str]]:
             yield ["" if cell in NOTHING else cell for cell in cells]
 
 
-def parse_sacct(text: str) -> tuple[Job, ...]:
+def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
     """Jobs from `sacct --noheader --parsable2 --allocations` with ACCOUNTING_FORMAT.
 
     `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) are skipped. Of a job that was requeued and is told twice
     (--duplicates) the last line counts.
     """
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, SlurmJob] = {}
     for job_id, said, exit_code, nodes, reason, name in rows(text, 6):
         if state := _STATE.match(said):
             for each in _ids(job_id):
-                jobs[each] = Job(
+                jobs[each] = SlurmJob(
                     each, state[0], reason, hosts_in(nodes), name, exit_code=_exit_code(exit_code), queued=False
                 )
     return tuple(jobs.values())
@@ -151,38 +116,11 @@ def duration_s(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def parse_sinfo(text: str) -> tuple[Host, ...]:
-    """Hosts from `sinfo --noheader --Node` with HOST_FORMAT, which has a line for each partition of a host."""
-    hosts: dict[str, Host] = {}
-    for name, state, partition, gres, reason in rows(text, 5):
-        known = hosts[name].partitions if name in hosts else ()
-        # Such as * not responding, ~ powered down, # powering up, $ maintenance, @ about to reboot (sinfo(1), NODE STATE CODES).
-        word = state.rstrip("*~#!%$@^+-")
-        away = "*" in state[len(word) :]
-        hosts[name] = Host(name, word, not away, (*known, partition.rstrip("*")), gres, reason)
-    return tuple(hosts.values())
-
-
-def parse_show_config(text: str) -> SlurmConfig:
-    """From `scontrol show config`; a missing value is Slurm's default (and accounting is off)."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    values = {name.strip(): value.strip() for name, _, value in pairs}
-    version = re.match(r"[\d.]+", values.get("SLURM_VERSION", ""))
-    storage = values.get("AccountingStorageType", "(null)")
-    return SlurmConfig(
-        version=tuple(int(part) for part in version[0].strip(".").split(".")) if version else (),
-        # The largest index is one less than MaxArraySize, and the first is 0.
-        array_size_max=_leading_number(values.get("MaxArraySize"), 1001),
-        min_job_age_s=float(_leading_number(values.get("MinJobAge"), 300)),
-        # `accounting_storage/none` up to 23.02; later versions leave it out.
-        accounting=storage not in ("", "(null)", "accounting_storage/none"),
-        cluster=values.get("ClusterName", ""),
-    )
-
-
-def _leading_number(text: str | None, default: int) -> int:
-    match = re.match(r"\d+", text or "")
-    return int(match[0]) if match else default
+def array_size_max(text: str) -> int:
+    """How many tasks one array can have, from `scontrol show config`: Slurm's default where it does not say."""
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
+    # The largest index is one less, and the first is 0.
+    return int(found[1]) if found else 1001
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ poll is one squeue, and one sacct when a watched job has left the queue and is n
 from __future__ import annotations
 
 import errno
-import json
 import math
 import secrets
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from campaign import files
 from campaign.errors import ConfigError, unwritable
 from campaign.slurm.commands import Slurm
-from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, Job, parse_sacct, parse_squeue
+from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, SlurmJob, parse_sacct, parse_squeue
 
 _FRESH_S = 1.0
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -28,7 +27,7 @@ _DISABLED = "accounting storage is disabled"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class QueueSnapshot:
     """What Slurm knew of this user's jobs.
 
     asked_s: when it was polled (Unix seconds, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
@@ -41,7 +40,7 @@ class Snapshot:
     reachable: bool
     accounting: bool | None = None
     problem: str = ""
-    jobs: Mapping[str, Job] = field(default_factory=dict)
+    jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
     token: str = ""
 
 
@@ -67,13 +66,13 @@ class Poll:
         self._known_ticks_s = -math.inf
         self._last_ticks_s: float | None = None
         self._denied_ticks_s: float | None = None  # since when the lock may not be opened
-        self._read_last: tuple[tuple[int, int], Snapshot] | None = None  # by the file's inode and time
+        self._read_last: tuple[tuple[int, int], QueueSnapshot] | None = None  # by the file's inode and time
         # A look that could not be shared, and what was shared then.
-        self._unshared: tuple[Snapshot, str] | None = None
+        self._unshared: tuple[QueueSnapshot, str] | None = None
 
     def watch(self, job_id: str) -> None:
         """Have a job looked up in the accounting once it has left the queue. Idempotent."""
-        self._watched.mkdir(parents=True, exist_ok=True)
+        files.make_directory(self._watched)
         (self._watched / job_id).touch()
 
     def forget(self, job_id: str) -> None:
@@ -87,7 +86,7 @@ class Poll:
         except FileNotFoundError:
             return frozenset()
 
-    def snapshot(self, fresh: bool = False) -> Snapshot:
+    def snapshot(self, fresh: bool = False) -> QueueSnapshot:
         """The last look; a new one when that is older than the interval, or with `fresh` when it is older than a second.
 
         Without `fresh`, does not wait for another process that is looking. A directory that cannot be used just now gives the last
@@ -112,20 +111,20 @@ class Poll:
                 self._denied_ticks_s = self.ticks() if self._denied_ticks_s is None else self._denied_ticks_s
                 if self.ticks() - self._denied_ticks_s >= _DENIED_S:
                     raise unwritable(error, self._lock) from error
-            last = look or Snapshot(0.0, False)
+            last = look or QueueSnapshot(0.0, False)
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
 
-    def _look(self, limit_s: float) -> Snapshot:
+    def _look(self, limit_s: float) -> QueueSnapshot:
         """Ask, unless somebody just has; under the lock."""
         before = self._read()
         if before is not None and self._age_s(before) < limit_s:
             return before
-        look = replace(self._ask(before or Snapshot(0.0, False)), token=secrets.token_hex(8))
+        look = replace(self._ask(before or QueueSnapshot(0.0, False)), token=secrets.token_hex(8))
         self._share(look, before.token if before else "")
         self._age_s(look)
         return look
 
-    def _ask(self, before: Snapshot) -> Snapshot:
+    def _ask(self, before: QueueSnapshot) -> QueueSnapshot:
         # Before squeue: what is watched by now was submitted, so that squeue has to show it.
         watched, asked_s = self.watched(), self.clock()
         answer = self.slurm("squeue", "--me", "--states=all", "--array", "--noheader", JOB_FORMAT)
@@ -138,9 +137,9 @@ class Poll:
         if gone and accounting is not False:
             accounting, problem, told = self._account(gone)
             jobs |= {name: job for name, job in told.items() if name in gone}
-        return Snapshot(asked_s, True, accounting, problem, ended | jobs)
+        return QueueSnapshot(asked_s, True, accounting, problem, ended | jobs)
 
-    def _account(self, gone: frozenset[str]) -> tuple[bool | None, str, dict[str, Job]]:
+    def _account(self, gone: frozenset[str]) -> tuple[bool | None, str, dict[str, SlurmJob]]:
         """What accounting says of jobs: whether there is any, what was wrong, and the jobs (with others of their arrays)."""
         numbers = ",".join(sorted({name.split("_")[0] for name in gone}))
         try:
@@ -154,7 +153,7 @@ class Poll:
             return None, answer.words, {}
         return True, "", {job.job_id: job for job in parse_sacct(answer.out)}
 
-    def _age_s(self, look: Snapshot) -> float:
+    def _age_s(self, look: QueueSnapshot) -> float:
         """How old a look is: by the wall clock when it is first seen, from then on by the clock that cannot jump."""
         ticks_s = self.ticks()
         if look.token != self._known:
@@ -168,23 +167,23 @@ class Poll:
         self._last_ticks_s = ticks_s
         return ticks_s - self._known_ticks_s
 
-    def _read(self) -> Snapshot | None:
+    def _read(self) -> QueueSnapshot | None:
         """The last look; None when there is none, or none that can be read."""
         try:
             file = self._file.stat()
             if self._read_last is None or self._read_last[0] != (file.st_ino, file.st_mtime_ns):
-                found = json.loads(self._file.read_bytes())
-                jobs = {name: Job(**{**row, "hosts": tuple(row["hosts"])}) for name, row in found["jobs"].items()}
+                found = files.load_json(self._file)
+                jobs = {name: SlurmJob(**{**row, "hosts": tuple(row["hosts"])}) for name, row in found["jobs"].items()}
                 # Hundreds of processes read it twice a second, and it changes once an interval.
-                self._read_last = (file.st_ino, file.st_mtime_ns), Snapshot(**{**found, "jobs": jobs})
-            look: Snapshot | None = self._read_last[1]
+                self._read_last = (file.st_ino, file.st_mtime_ns), QueueSnapshot(**{**found, "jobs": jobs})
+            look: QueueSnapshot | None = self._read_last[1]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none yet, or that of another version
             look = None
         if self._unshared and self._unshared[1] == (look.token if look else ""):
             return self._unshared[0]
         return look
 
-    def _share(self, look: Snapshot, before: str) -> None:
+    def _share(self, look: QueueSnapshot, before: str) -> None:
         """Replace the last look; where that fails, remember it, so as not to ask again for an interval."""
         try:
             files.write_json(self._file, asdict(look))

@@ -59,14 +59,13 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """words: one sentence with Slurm's own message; limit: name of the limit that was hit, or empty.
+    """words: one sentence with Slurm's own message, and with the name of the limit that was hit.
 
     key: of a mistake, the key of the system file's `slurm` to change; empty when no key helps.
     """
 
     kind: Kind
     words: str
-    limit: str = ""
     key: str = ""
 
 
@@ -75,10 +74,10 @@ def parse_refusal(text: str) -> Refusal:
     said = _said(text)
     limit = next((match[0] for match in _LIMIT.finditer(text)), "")
     if limit and not _SUBMIT_LIMIT.search(limit):
-        return Refusal("mistake", f"it exceeds the limit {limit} of its account or quality of service ({said})", limit)
+        return Refusal("mistake", f"it exceeds the limit {limit} of its account or quality of service ({said})")
     if limit or _WAIT.search(said):
         name = f", limit {limit}" if limit else ""
-        return Refusal("wait", f"Slurm takes no more jobs until some have ended ({said}{name})", limit)
+        return Refusal("wait", f"Slurm takes no more jobs until some have ended ({said}{name})")
     if _TRANSIENT.search(said):
         return Refusal("transient", f"Slurm did not answer ({said})")
     for part, meaning, key in _MISTAKES:

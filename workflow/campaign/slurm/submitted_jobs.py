@@ -5,7 +5,6 @@ One small file per lease: written when its driver was submitted, removed when th
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,10 +14,10 @@ from pydantic import ConfigDict, TypeAdapter
 
 from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import ConfigError, LaunchError
-from campaign.files import write_json
+from campaign.files import load_json, read_bytes, write_json
 from campaign.paths import Results
 from campaign.slurm.commands import Slurm
-from campaign.slurm.parse import JOB_FORMAT, Job, parse_squeue
+from campaign.slurm.parse import JOB_FORMAT, SlurmJob, parse_squeue
 from campaign.slurm.poll import Poll
 
 RESTARTS_MAX = 10
@@ -39,7 +38,7 @@ class Submitted:
     def lease(self) -> str:
         return self.request.lease
 
-    def is_shown_by(self, job: Job) -> bool:
+    def is_shown_by(self, job: SlurmJob) -> bool:
         """Whether it is this job, and not one that got its number later: a cluster that is installed again counts from 1."""
         if token_in(job.comment):
             return token_in(job.comment) == Path(self.folder).name
@@ -67,7 +66,7 @@ def _path(results: Results, lease: str) -> Path:
 def read(results: Results, lease: str) -> Submitted | None:
     """The job of a lease; None where none was submitted, or where its end was read."""
     try:
-        return _DOCUMENT.validate_json(_path(results, lease).read_bytes())
+        return _DOCUMENT.validate_json(read_bytes(_path(results, lease)))
     except (OSError, ValueError):
         return None
 
@@ -84,7 +83,7 @@ def is_begun(results: Results, lease: str) -> bool:
     """Whether the lease is in a batch (`submission.batches`) of which it is not written down what became of it."""
     for intent in results.batches.glob("*.json"):
         try:
-            document = json.loads(intent.read_bytes())
+            document = load_json(intent)
         except (OSError, ValueError):
             continue  # it was discarded meanwhile
         if "written" not in document and lease in document["leases"]:

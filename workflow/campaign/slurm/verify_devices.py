@@ -16,7 +16,8 @@ from campaign.accelerators.accelerator import identity_and_model
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.fabrics.host_agents.pairing import normal
+from campaign.fabrics.host_agents.protocol import normal
+from campaign.files import make_directory
 from campaign.slurm.run_on_hosts import ask_hosts, devices_of_tasks, together
 
 _DEVICE, _END = "device ", "exit "
@@ -68,7 +69,7 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
         gres = f"{system.slurm.gres}:{most}" if system.slurm.gres and most else "none"
         # Devices are identified among all that the job has: a grant of as many as were composed might be of the others.
         answers = ask_hosts(hosts, command, devices=() if identified else (f"--gres={gres}",), timeout_s=_TIMEOUT_S)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     told = [f"{host}: {line}\n" for host, lines in answers.lines.items() for line in lines]
     (directory / "devices.txt").write_text("".join(told) + answers.words)
     if answers.failed:

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from campaign import statistics, wording
-from campaign.statistics import comparisons
+from campaign import wording
+from campaign.statistics import comparisons, intervals
 from campaign.statistics.comparisons import Design
 
 KIND = ("workload", "precision", "device", "attach", "storage")
@@ -62,38 +62,19 @@ def against(
     """
     keys = list(equal)
     measured = cells[reference & (cells["n_ok"] > 0)].drop_duplicates(keys)
-    taken = {
-        "cell_id": "against_cell",
-        "configuration": "against_configuration",
-        "mean": "against_mean",
-        "sd": "against_sd",
-        "n_ok": "against_n",
-        "ranks": "against_ranks",
-        "hosts": "against_hosts",
-    }
     # Columns that are keys are carried under a second name, hence a copy instead of a rename.
-    side = measured[keys].assign(**{new: measured[old] for old, new in taken.items()})
+    names = {"cell_id": "cell", "configuration": "configuration", "mean": "mean", "sd": "sd", "n_ok": "n"}
+    names |= {"ranks": "ranks", "hosts": "hosts"}
+    side = measured[keys].assign(**{f"against_{new}": measured[old] for old, new in names.items()})
     rows = cells.merge(side, on=keys, how="left", validate="many_to_one")
     found = comparisons.ratios(rows["cell_id"], rows["against_cell"], design)
-    value, low, high = found.of.bounds()
-    p = found.p(rows["ranks"] / rows["against_ranks"] if scaled else 1.0)
-    return rows.assign(
-        ratio=value,
-        ratio_low=low,
-        ratio_high=high,
-        n_pairs=found.pairs,
-        paired=found.paired,
-        p=p,
-        p_holm=statistics.holm(p),
-        n_tests=int(np.isfinite(p).sum()),
-        **found.basis(rows.index),
-    )
+    return rows.assign(**found.columns(rows.index, rows["ranks"] / rows["against_ranks"] if scaled else 1.0))
 
 
 def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     """Rows whose tests are one figure's: p_holm over all of them. What is left of a larger family is a family of its own."""
     p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
-    adjusted, tests = statistics.holm(p), int(np.isfinite(p).sum())
+    adjusted, tests = intervals.holm(p), int(np.isfinite(p).sum())
     ends = np.cumsum([len(rows) for rows in frames])[:-1]
     parts = np.split(adjusted, ends)
     return tuple(
@@ -192,17 +173,9 @@ def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
     at_fewest = comparisons.ratios(ends["against_cell_large"], ends["against_cell"], design)
     # Both device counts are compositions of their own, so nothing is shared between the two.
     change = at_count.over(at_fewest)
-    value, low, high = change.of.bounds()
-    p = change.p()
-    return ends.assign(
-        change_pct=100 * (value - 1),
-        change_low=100 * (low - 1),
-        change_high=100 * (high - 1),
-        p=p,
-        p_holm=statistics.holm(p),
-        n_tests=int(np.isfinite(p).sum()),
-        **change.basis(ends.index),
-    )
+    bounds = (100 * (each - 1) for each in change.of.bounds())
+    percent = dict(zip(("change_pct", "change_low", "change_high"), bounds, strict=True))
+    return ends.assign(**percent, **change.tests(), **change.basis(ends.index))
 
 
 def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
@@ -298,19 +271,3 @@ def overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame
         overhead_low=100 * (1 / paired["ratio_high"] - 1),
         overhead_high=100 * (1 / paired["ratio_low"] - 1),
     )
-
-
-def composition_times(leases: pd.DataFrame) -> pd.DataFrame:
-    """Leases that got ready, by configuration: mean of each phase (they add up to the mean total), and the total's range."""
-    ready = leases[leases["compose_s"].notna()]
-    groups = ready.groupby("configuration", sort=False)
-    phases = groups[["fabric_s", "visible_s", "readying_s", "compose_s", "held_s", "release_s"]].mean()
-    extremes = groups["compose_s"].agg(["min", "max", "count"])
-    table = phases.assign(
-        compose_min_s=extremes["min"],
-        compose_max_s=extremes["max"],
-        leases=extremes["count"].astype("int64"),
-        operations=groups["operations"].sum(),
-        retries=groups["retries"].sum(),
-    )
-    return table.reset_index()

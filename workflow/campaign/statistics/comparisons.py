@@ -12,6 +12,16 @@ The one place that decides this. A `Design` is made once from a table of runs; `
   there is no test.
 
 A ratio is of throughput: the cost of the reference over the cost of the cell (`campaign.statistics.location`).
+
+Changes between two campaigns
+-----------------------------
+Cells of one configuration share leases, so their changes deviate together: configurations (`group`), not cells, are what a mean is
+over and what its freedom counts (the cluster-robust variance of Liang & Zeger, 1986, "Longitudinal data analysis using generalized
+linear models", Biometrika 73(1), with Student's t).
+
+Where each side of a comparison was composed once, the other configurations tell how much a change deviates by composing again:
+their changes differ among each other by just that. A cell is then tested against the spread of the changes of the other
+configurations; one that is named no longer takes part in judging others. That needs `LEAST_OTHERS` of them.
 """
 
 from __future__ import annotations
@@ -23,8 +33,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from campaign.statistics.composition_variance import Pooled
 from campaign.statistics.experiment_design import STEPS, Design, Marks, design, of_campaign
 from campaign.statistics.intervals import (
+    AMONG_CHANGES,
     BETWEEN,
     BLOCKED,
     BORROWED,
@@ -40,10 +52,11 @@ from campaign.statistics.intervals import (
     PAIRED,
     PAIRED_BY_LEASE,
     RUNS_OF_ONE,
+    SIGNIFICANT,
     Floats,
     Integers,
+    holm,
 )
-from campaign.statistics.pooled_variance import Pooled
 from campaign.statistics.ratios import LogRatios, is_paired, paired, welch
 
 __all__ = ["Design", "Ratios", "design", "of_campaign", "ratios"]
@@ -95,6 +108,17 @@ class Ratios:
             "least_detectable_pct": self.least_detectable_pct(),
         }
 
+    def tests(self, none: npt.ArrayLike = 1.0) -> dict[str, Any]:
+        """Columns of the tests that the ratios are `none`, which are one figure's: p, p_holm over all of them, n_tests."""
+        p = self.p(none)
+        return {"p": p, "p_holm": holm(p), "n_tests": int(np.isfinite(p).sum())}
+
+    def columns(self, index: pd.Index[Any], none: npt.ArrayLike = 1.0) -> dict[str, Any]:
+        """Columns of a table of comparisons: ratio with its bounds, pairs, tests (`tests`) and `basis`."""
+        value, low, high = self.of.bounds()
+        bounds = {"ratio": value, "ratio_low": low, "ratio_high": high}
+        return bounds | {"n_pairs": self.pairs, "paired": self.paired} | self.tests(none) | self.basis(index)
+
     def over(self, other: Ratios) -> Ratios:
         """The ratio of these ratios to others that are independent of them."""
         both = self.tested & other.tested
@@ -127,20 +151,22 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     several, one = within & (shared >= 2), within & (shared == 1)
     value = np.where(both, by.cost[j] / by.cost[i], np.nan)
     blocked, alone, beside = by.variances.blocked, by.variances.alone, by.variances.beside
-    apart = by.systems[i] != by.systems[j]  # two systems drift on their own
+    apart = ~by.means.groups.same_system(i, j)  # two systems drift on their own
     aligned = by.variances.in_blocks[i] & by.variances.in_blocks[j] & (k_i == k_j) & ~apart
     between = _sum(by, alone, i, j)
-    found = _either(aligned & np.isfinite(blocked.pool[by.means.stratum[i]]), _sum(by, blocked, i, j), between)
+    found = _either(aligned & np.isfinite(blocked.pool[by.means.groups.stratum[i]]), _sum(by, blocked, i, j), between)
     found = _either(several & np.isfinite(beside.variance[i] + beside.variance[j]), _sum(by, beside, i, j), found)
-    hosts = by.host_level.pairs(i, j, within | ~both)
+    hosts = by.host_effects.pairs(i, j, within | ~both)
     hosts = replace(hosts, confounded=hosts.confounded & ~apart)  # hosts are part of what systems differ in
-    on_hosts = hosts.adjusted & np.isfinite(by.without_hosts.variance[i] + by.without_hosts.variance[j])
-    variance, freedom = _sum(by, by.without_hosts, i, j)
+    without = by.host_effects.variances
+    on_hosts = hosts.adjusted & np.isfinite(without.variance[i] + without.variance[j])
+    variance, freedom = _sum(by, without, i, j)
     found = _either(on_hosts, (variance * hosts.more, freedom), found)
     value = np.where(on_hosts, value * np.exp(hosts.shift), value)
     tested = both & np.isfinite(found[0]) & (found[1] > 0) & ~hosts.confounded
-    alone_runs = welch((by.run_variance[i], by.run_freedom[i]), (by.run_variance[j], by.run_freedom[j]))
-    runs_only = (by.run_variance[i] + by.run_variance[j], alone_runs)
+    run_variance, run_freedom = by.of_runs
+    alone_runs = welch((run_variance[i], run_freedom[i]), (run_variance[j], run_freedom[j]))
+    runs_only = (run_variance[i] + run_variance[j], alone_runs)
     found = _either(one | (both & ~tested & ~hosts.confounded), runs_only, found)
     pairs, ratio, pair_variance, pair_freedom, blocks = _pairs(by, i, j, one)
     found = _either(blocks, (pair_variance, pair_freedom), found)
@@ -150,7 +176,7 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     freedom = np.where(both, found[1], np.nan)
     confounded = hosts.confounded & np.isfinite(between[0])
     lone = by.variances.borrowed[i] | by.variances.borrowed[j]
-    lent_by = np.where(by.lent_by[i] != "", by.lent_by[i], by.lent_by[j])
+    lent_by = np.where(by.variances.lent_by[i] != "", by.variances.lent_by[i], by.variances.lent_by[j])
     lent = lone & (lent_by != "")
     conditions = [
         itself, ~against, ~there, ~np.isfinite(value), blocks, several & tested, one & tested, ~np.isfinite(variance),
@@ -183,7 +209,7 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
 
 
 def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.NDArray[np.object_]:
-    """In what the protocol of two cells differs: '5 to 8 warm-up steps against 5'; '' in nothing."""
+    """The differences in protocol of two cells: '5 to 8 warm-up steps against 5'; '' in nothing."""
     told = np.full(i.size, "", dtype=object)
     for name in dict.fromkeys(steps.columns.get_level_values(0)) if len(steps.columns) else ():
         ends = steps[name].to_numpy()
@@ -201,10 +227,12 @@ def _sum(by: Design, of: Pooled, i: Integers, j: Integers) -> _Part:
     variance = of.variance * by.weights
     total = variance[i] + variance[j]
     own = welch((variance[i], of.freedom[i]), (variance[j], of.freedom[j]))
-    limit = np.maximum(np.maximum(of.freedom[i], of.freedom[j]), 0.0)
-    # Two variances of one pool are known no better than the pool.
-    one = by.means.stratum[i] == by.means.stratum[j]
-    return total, np.where(one, np.minimum(own, limit), own)
+    limit = np.maximum(of.pool_freedom[i], np.maximum(of.freedom[i], of.freedom[j]))
+    # Two variances of one pool are known no better than the pool, and one that both have no better than for each of them.
+    own = np.where(by.means.groups.stratum[i] == by.means.groups.stratum[j], np.minimum(own, limit), own)
+    return total, np.where(
+        by.means.groups.alike[i] == by.means.groups.alike[j], np.minimum(of.freedom[i], of.freedom[j]), own
+    )
 
 
 def _either(take: Marks, first: _Part, second: _Part) -> _Part:
@@ -225,7 +253,7 @@ def _shared(by: Design, i: Integers, j: Integers, both: Marks) -> Integers:
 
 
 def _pairs(by: Design, i: Integers, j: Integers, one: Marks) -> tuple[Integers, Floats, Floats, Floats, Marks]:
-    """Of comparisons within one composition: pairs of runs of one block, and the ratio that they make where they are enough."""
+    """Pairs of runs of one block for comparisons within one composition, and their ratio where they are enough."""
     places = np.flatnonzero(one) if by.blocks else np.empty(0, dtype=np.int64)
     asked = pd.DataFrame({"cell": i[places], "to": j[places], "place": np.arange(places.size)})
     ours = asked.merge(by.each, on="cell")
@@ -240,3 +268,55 @@ def _pairs(by: Design, i: Integers, j: Integers, one: Marks) -> tuple[Integers, 
     weight = np.maximum(by.weights[i[places]], by.weights[j[places]])
     ratio[places], variance[places], freedom[places] = found.ratio, found.variance * weight, found.freedom
     return pairs, ratio, variance, freedom, take
+
+
+LEAST_OTHERS = 4
+
+
+def mean_change(ratio: npt.ArrayLike, group: npt.ArrayLike) -> LogRatios:
+    """Geometric mean of ratios (positive, at least one), as one element; without variance for one group."""
+    logs = np.log(np.asarray(ratio, dtype=np.float64))
+    of = np.unique(np.asarray(group), return_inverse=True)[1]
+    groups = int(of.max()) + 1
+    sums = np.bincount(of, logs - logs.mean())
+    variance = float((sums**2).sum()) / logs.size**2 * groups / (groups - 1) if groups > 1 else np.nan
+    freedom = groups - 1.0 if groups > 1 else np.nan
+    return LogRatios(np.array([np.exp(logs.mean())]), np.array([variance]), np.array([freedom]))
+
+
+def among_each_other(found: Ratios, group: npt.ArrayLike) -> Ratios:
+    """Ratios with a test where they had none: against the spread of the ratios of other groups."""
+    of = np.unique(np.asarray(group), return_inverse=True)[1].astype(np.int64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(found.of.ratio)
+    open_ = ~found.tested & np.isfinite(logs) & (found.method != CONFOUNDED)
+    named = np.zeros(logs.size, dtype=np.bool_)
+    result = found
+    while True:
+        variance, freedom = _of_others(logs, of, open_ & ~named)
+        known = open_ & (freedom >= LEAST_OTHERS - 1)
+        if not known.any():
+            return result
+        variance = np.where(known, np.fmax(variance, found.of.variance), found.of.variance)
+        ratios = LogRatios(found.of.ratio, variance, np.where(known, freedom, found.of.freedom))
+        method = np.where(known, AMONG_CHANGES, found.method).astype(object)
+        result = replace(found, of=ratios, tested=found.tested | known, method=method)
+        slow = known & (np.nan_to_num(holm(result.p()), nan=1.0) < SIGNIFICANT) & ~named
+        if not slow.any():
+            return result
+        named |= slow
+
+
+def _of_others(logs: Floats, of: Integers, take: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """The mean square of the changes of other groups about their mean, for each cell, and its freedom."""
+    groups = int(of.max(initial=-1)) + 1
+    size = np.bincount(of[take], minlength=groups)
+    there = size > 0
+    mean = np.bincount(of[take], logs[take], groups) / np.maximum(size, 1)
+    square = np.bincount(of[take], logs[take] ** 2, groups) / np.maximum(size, 1)
+    others = there.sum() - there
+    some = np.maximum(others, 1)
+    centre = (mean[there].sum() - np.where(there, mean, 0.0)) / some
+    about = (square[there].sum() - np.where(there, square, 0.0)) / some - centre**2
+    variance = np.maximum(about, 0.0) * others / np.maximum(others - 1, 1)
+    return np.asarray(variance[of]), np.asarray(others[of] - 1.0)

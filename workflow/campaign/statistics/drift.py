@@ -56,7 +56,7 @@ class Drift:
 
     @property
     def span_h(self) -> float:
-        """From the first composition to the last."""
+        """Hours from the first composition to the last."""
         return float(np.ptp(self.leases["time_h"])) if len(self.leases) else 0.0
 
     @property

@@ -18,10 +18,9 @@ from campaign.documents.earlier_spread import EarlierSpread, spreads
 from campaign.documents.metric import metric_of
 from campaign.documents.run_numbers import BLOCK_ORDERS, composition_of
 from campaign.statistics import composition_variance, drift, location
-from campaign.statistics.composition_variance import Means, Variances
-from campaign.statistics.host_level import HostLevel, host_level
+from campaign.statistics.composition_variance import OF_RUNS, Groups, Means, Pooled, Variances, mean_of, pooled
+from campaign.statistics.host_effects import HostEffects, host_effects
 from campaign.statistics.intervals import BETWEEN, BORROWED, BORROWED_EARLIER, ONE_RUN, RUNS_OF_ONE, Floats, Integers
-from campaign.statistics.pooled_variance import Pooled, pooled
 from campaign.statistics.ratios import LogRatios
 
 Marks = npt.NDArray[np.bool_]
@@ -44,37 +43,30 @@ class Errors:
 class Design:
     """What the runs of a campaign say of its cells; arrays are by place of the cell in `cells`.
 
-    cost: location of the cell's cost. runs, compositions: how many. run_variance: of the location, from runs alone, as if its
-    compositions did not differ, with its freedom. variances: with compositions.
+    cost: location of the cell's cost; runs, compositions: how many it has; weights: by how much variances grow since runs that are
+    far count less. of_runs: variance of the location, with its freedom, from runs alone, as if its compositions did not differ;
+    variances: with compositions; host_effects: with what hosts do taken out.
+    means: of each cell on each lease. each: one row a valid run: cell, lease, repetition, cost (outliers brought near). steps: the
+    fewest and the most warm-up and measured steps of its runs; without columns where nobody knows.
+    higher: whether more of what is compared is better. blocks, random_leases: whether runs and leases came in random order.
+    adjusted: whether costs were divided by those of the reference (`campaign.statistics.drift`).
     """
 
     cells: pd.Index[Any]
     cost: Floats
     runs: Integers
     compositions: Integers
-    run_variance: Floats
-    run_freedom: Floats
+    weights: Floats
+    of_runs: tuple[Floats, Floats]
     variances: Variances
-    host_level: HostLevel
-    without_hosts: Pooled
-    """Variances of locations with what hosts do taken out."""
+    host_effects: HostEffects
     means: Means
     each: pd.DataFrame
-    """One row a valid run: cell, lease, repetition, cost (outliers brought near)."""
+    steps: pd.DataFrame
     higher: bool
     blocks: bool
     random_leases: bool
-    weights: Floats
-    steps: pd.DataFrame
-    """Of each cell, the fewest and the most warm-up and measured steps of its runs; without columns where nobody knows."""
-    workloads: tuple[str, ...]
-    """By their number in `means.stratum`: of a workload on each system."""
-    systems: Integers
-    """Of each cell, the number of its system."""
-    lent_by: npt.NDArray[np.object_]
-    """Of each cell, the earlier campaigns whose spread of compositions it borrows; '' for none."""
     adjusted: bool = False
-    """Whether costs were divided by those of the reference (`campaign.statistics.drift`)."""
 
     @property
     def value(self) -> Floats:
@@ -82,21 +74,30 @@ class Design:
         return 1 / self.cost if self.higher else self.cost
 
     def places(self, cells: pd.Series[Any]) -> Integers:
-        """Of cells, their places; -1 for none."""
+        """The places of cells; -1 for none."""
         return np.asarray(self.cells.get_indexer(pd.Index(cells)), dtype=np.int64)
 
     def locations(self) -> tuple[LogRatios, npt.NDArray[np.object_]]:
         """The cells' values as ratios to one, and how their intervals are made."""
-        known = self._between_known()
-        variance = np.where(known, self.variances.alone.variance, self.run_variance)
-        freedom = np.where(known, self.variances.alone.freedom, self.run_freedom)
+        known = self.variances.known
+        variance = np.where(known, self.variances.single.variance, self.of_runs[0])
+        freedom = np.where(known, self.variances.single.freedom, self.of_runs[1])
         borrowed = known & self.variances.borrowed
-        conditions = [borrowed & self.variances.earlier, borrowed, known, self.runs >= 2]
+        conditions = [borrowed & (self.variances.lent_by != ""), borrowed, known, self.runs >= 2]
         method = np.select(conditions, [BORROWED_EARLIER, BORROWED, BETWEEN, RUNS_OF_ONE], ONE_RUN).astype(object)
         return LogRatios(self.value, variance, freedom), method
 
+    def medians(self, value: Floats) -> LogRatios:
+        """Medians of cells' runs, by place; no variance where nothing tells how much compositions differ.
+
+        A median moves with its compositions as the location does; of runs it tells less, by pi / 2 where they are normal.
+        """
+        of, _ = self.locations()
+        runs = (np.pi / 2 - 1) * np.nan_to_num(self.of_runs[0])
+        return LogRatios(value, np.where(self.variances.known, of.variance + runs, np.nan), of.freedom)
+
     def errors(self, cells: pd.Series[Any], group: Integers) -> Errors:
-        """Of cells, the error of the logarithm of their location; cells of one group are compared with each other."""
+        """The errors of the logarithm of locations; cells of one group are compared with each other."""
         at = self.places(cells)
         groups = int(group.max(initial=-1)) + 1
         aligned = np.ones(groups, dtype=np.bool_)
@@ -104,19 +105,19 @@ class Design:
         most, least = np.zeros(groups, dtype=np.int64), np.full(groups, np.iinfo(np.int64).max)
         np.maximum.at(most, group, self.compositions[at])
         np.minimum.at(least, group, self.compositions[at])
-        known = self._between_known()[at]
+        known = self.variances.known[at]
         whole = (aligned & (most == least))[group]
         blocked, alone = self.variances.blocked, self.variances.alone
         conditions = [known & whole, known]
         variance = np.select(conditions, [blocked.variance[at], alone.variance[at]], 0.0) * self.weights[at]
-        freedom = np.select(conditions, [blocked.freedom[at], alone.freedom[at]], self.run_freedom[at])
-        return Errors(np.where(known, variance, self.run_variance[at]), freedom, known)
+        freedom = np.select(conditions, [blocked.freedom[at], alone.freedom[at]], self.of_runs[1][at])
+        return Errors(np.where(known, variance, self.of_runs[0][at]), freedom, known)
 
     def spread_of_compositions(self, campaign: str, metric: str) -> tuple[EarlierSpread, ...]:
         """How much the means of compositions differ, by workload, for other campaigns to borrow."""
-        k, stratum = self.compositions, self.means.stratum
+        k, stratum = self.compositions, self.means.groups.stratum
         found = []
-        for number, workload in enumerate(self.workloads):
+        for number, workload in enumerate(self.means.groups.workloads):
             here = (stratum == number) & (k > 1)
             if here.any():
                 runs = self.means.runs[here[self.means.cell]]
@@ -125,9 +126,6 @@ class Design:
                 )
                 found.append(EarlierSpread(campaign, workload, metric, pool, freedom, float(np.mean(1.0 / runs))))
         return tuple(each for each in found if each.usable)
-
-    def _between_known(self) -> Marks:
-        return np.isfinite(self.variances.alone.variance) & (self.variances.alone.freedom > 0)
 
 
 def of_campaign(runs: pd.DataFrame, campaign: Mapping[str, Any], reference: pd.DataFrame | None = None) -> Design:
@@ -158,70 +156,74 @@ def design(
     does not say the order of leases, nothing is taken for a block. column: what is compared, the campaign's metric without one;
     higher: whether more of it is better. earlier: how much compositions differed in earlier campaigns.
     """
-    column = column or ("value" if "value" in runs else "throughput_per_s")
     said = dict(protocol or {})
-    rows = _valid(runs, column)
-    ids, cells = pd.factorize(rows["cell_id"], sort=True)
-    cell = ids.astype(np.int64)
-    first = np.unique(cell, return_index=True)[1]
-    stratum_of_run, strata = _strata(rows)
-    workloads = [str(workload) for _, workload in strata]
-    campaign_of_run, _ = pd.factorize(rows["campaign"] if "campaign" in rows else pd.Series("", index=rows.index))
-    stratum, campaign = stratum_of_run[first].astype(np.int64), campaign_of_run[first].astype(np.int64)
-    axes = [name for name in rows.columns if name in _KIND or str(name).startswith("option_")]
-    kind = rows.iloc[first].groupby(axes, sort=False, dropna=False).ngroup().to_numpy().astype(np.int64)
-    value = rows[column].to_numpy(dtype=np.float64)
-    near, kept = location.near(1 / value if higher else value, cell, stratum)
+    rows = _valid(runs, column or ("value" if "value" in runs else "throughput_per_s"), higher)
+    ids, names = pd.factorize(rows["cell_id"], sort=True)
+    cell, cells = ids.astype(np.int64), len(names)
+    groups = _groups(rows, cell)
+    near, kept = location.near(rows["cost"].to_numpy(), cell, groups.stratum)
     lease, block = _leases(rows, cell)
     host, hosts = _hosts(rows)
-    means, cost, within, freedom = _means(near, cell, (lease, block, host), (stratum, kind, campaign))
-    pool = pooled(within, freedom, stratum, _sums(freedom, stratum, means.strata))
-    # Runs that were brought near are no reason to doubt the compositions as well.
-    known = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
-    pool = replace(pool, variance=known, outlying=pool.outlying & (kept == 1.0))
+    rows = rows.assign(cell=cell, cost=near, lease=lease, block=block, host=host)
+    means, cost, on_lease = _means(rows, groups)
     in_blocks = protocol is None or said.get("lease_order") in BLOCK_ORDERS
-    lent = composition_variance.lent(earlier, workloads) if earlier else None
-    found = composition_variance.of_locations(means, pool, in_blocks, lent)
-    level = host_level(means, hosts, found.in_blocks)
-    lent_by = np.where(found.earlier, lent.campaigns[stratum], "") if lent else np.full(len(cells), "", dtype=object)
+    lent = composition_variance.lent(earlier, groups.workloads) if earlier else None
+    variances = composition_variance.of_locations(means, on_lease, in_blocks, lent)
+    count = np.bincount(cell, minlength=cells)
+    pool = _pooled_runs(near / mean_of(near, cell, cells)[cell] - 1, cell, count - 1.0, groups)
     # Runs brought near count less, and the others know as much less.
     weights = 1 / np.clip(kept, 0.5, 1.0) ** 2
-    count = np.bincount(cell, minlength=len(cells))
-    spread = _mean_of(near, cell, len(cells))
-    squares = np.bincount(cell, (near / spread[cell] - 1) ** 2, len(cells))
-    lone = np.where(count > 1, count - 1.0, 0.0)
-    own = np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan)
-    runs_pool = pooled(own, lone, stratum, _sums(lone, stratum, means.strata))
-    total = runs_pool.variance / np.maximum(count, 1)
+    of_runs = np.where(count > 1, pool.variance / np.maximum(count, 1) * weights, np.nan)
     return Design(
-        cells=pd.Index(cells),
+        cells=pd.Index(names),
         cost=cost,
         runs=count,
         compositions=means.compositions(),
-        run_variance=np.where(count > 1, total * weights, np.nan),
-        run_freedom=np.where(runs_pool.freedom > 0, runs_pool.freedom, np.nan),
-        variances=found,
-        host_level=level,
-        without_hosts=composition_variance.without_hosts(means, found.alone, level.residual, level.freedom),
+        weights=weights,
+        of_runs=(of_runs, np.where(pool.freedom > 0, pool.freedom, np.nan)),
+        variances=variances,
+        host_effects=host_effects(means, hosts, variances.in_blocks),
         means=means,
-        each=pd.DataFrame({"cell": cell, "lease": lease, "repetition": rows["repetition"].to_numpy(), "cost": near}),
+        each=rows[["cell", "lease", "repetition", "cost"]].reset_index(drop=True),
+        steps=_steps(rows, cell),
         higher=higher,
         blocks=said.get("order", "blocks") != "sequential",
-        random_leases=said.get("lease_order") != "least-recomposition",
-        weights=weights,
-        steps=_steps(rows, cell),
-        workloads=tuple(workloads),
-        systems=pd.factorize(np.array([system for system, _ in strata], dtype=object))[0][stratum].astype(np.int64),
-        lent_by=lent_by,
+        random_leases=in_blocks,
     )
 
 
-def _strata(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], list[tuple[str, str]]]:
-    """Of each run, the number of its stratum, whose cells share variances; and the strata: system and workload."""
-    system = rows["system"].astype("str") if "system" in rows else pd.Series("", index=rows.index)
-    both = pd.MultiIndex.from_arrays([system, rows["workload"]])
-    codes, strata = pd.factorize(both, sort=True)
-    return codes.astype(np.int64), [(str(system), str(workload)) for system, workload in strata]
+def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
+    """Valid runs in the order of cells, with their `cost`."""
+    if column in runs:
+        rows = runs[(runs["status"] == "ok") & (runs[column] > 0)]
+        rows = rows.sort_values(["cell_id", "repetition"], kind="stable")
+        value = rows[column].to_numpy(dtype=np.float64)
+    else:
+        rows, value = runs.iloc[:0], np.empty(0)
+    return rows.assign(cost=1 / value if higher else value)
+
+
+def _groups(rows: pd.DataFrame, cell: Integers) -> Groups:
+    """Which cells belong together, by their runs."""
+    first = rows.iloc[np.unique(cell, return_index=True)[1]]
+    system = first["system"].astype("str") if "system" in rows else pd.Series("", index=first.index)
+    stratum, strata = pd.factorize(pd.MultiIndex.from_arrays([system, first["workload"]]), sort=True)
+    campaign, _ = pd.factorize(first["campaign"] if "campaign" in rows else pd.Series("", index=first.index))
+    axes = [name for name in rows.columns if name in _KIND or str(name).startswith("option_")]
+    alike = first.groupby([stratum, campaign, "configuration"], sort=False).ngroup()
+    kind = first.groupby(axes, sort=False, dropna=False).ngroup()
+    systems, workloads = (tuple(str(name[place]) for name in strata) for place in (0, 1))
+    numbers = [np.asarray(each, dtype=np.int64) for each in (stratum, alike, kind, campaign)]
+    return Groups(systems, workloads, *numbers)
+
+
+def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: Groups) -> Pooled:
+    """Relative variance of a run of each cell. differences: of each, as many as there are independent ones."""
+    freedom = np.maximum(np.asarray(differences, dtype=np.float64), 0.0)
+    squares = np.bincount(cell, residual**2, freedom.size)
+    variance = np.where(freedom > 0, squares / np.maximum(freedom, 1), np.nan)
+    effective = np.asarray(np.bincount(groups.stratum, freedom, groups.strata), dtype=np.float64)
+    return pooled(variance, freedom, groups.stratum, effective, OF_RUNS)
 
 
 def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
@@ -232,13 +234,8 @@ def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
     return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
 
 
-def _valid(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    ok = (runs["status"] == "ok") & (runs[column] > 0)
-    return runs[ok].sort_values(["cell_id", "repetition"], kind="stable")
-
-
 def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
-    """Of each run, its lease and the block of the campaign that this lease belongs to, counted from 0."""
+    """The lease of each run, and the block of the campaign that this lease belongs to, counted from 0."""
     # Where no lease is known, nothing says that runs were on different ones.
     named = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
     lease = pd.factorize(named)[0].astype(np.int64)
@@ -256,7 +253,7 @@ def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
 
 
 def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
-    """Of each run, the number of its set of hosts, -1 where it is not known; and the names of each set."""
+    """The number of each run's set of hosts, -1 where it is not known; and the names of each set."""
     if "host_names" not in rows:
         return np.full(len(rows), -1, dtype=np.int64), ()
     known = rows["host_names"] != ""
@@ -266,32 +263,15 @@ def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
     return codes.astype(np.int64), tuple(frozenset(str(name).split(", ")) for name in names)
 
 
-def _sums(values: Floats, of: Integers, count: int) -> Floats:
-    return np.asarray(np.bincount(of, values, count), dtype=np.float64)
-
-
-def _mean_of(values: Floats, of: Integers, count: int) -> Floats:
-    size = np.bincount(of, minlength=count)
-    return np.asarray(np.bincount(of, values, count) / np.maximum(size, 1), dtype=np.float64)
-
-
-def _means(
-    cost: Floats,
-    cell: Integers,
-    of_lease: tuple[Integers, Integers, Integers],
-    groups: tuple[Integers, Integers, Integers],
-) -> tuple[Means, Floats, Floats, Floats]:
-    """Means of each cell on each lease; locations of cells; variance of a run on a lease, relative, with its freedom."""
-    (lease, block, host), (stratum, kind, campaign) = of_lease, groups
-    leases = int(lease.max(initial=-1)) + 1
-    key, first, where = np.unique(cell * leases + lease, return_index=True, return_inverse=True)
-    size = np.bincount(where, minlength=key.size)
-    value = np.bincount(where, cost, key.size) / np.maximum(size, 1)
-    of, at = cell[first], lease[first]
-    location_ = _mean_of(value, of, stratum.size)
-    squares = np.bincount(cell, ((cost - value[where]) / location_[cell]) ** 2, stratum.size)
-    freedom = _sums(np.asarray(size - 1.0, dtype=np.float64), of, stratum.size)
-    within = np.asarray(np.where(freedom > 0, squares / np.where(freedom > 0, freedom, 1.0), np.nan), dtype=np.float64)
-    strata = int(stratum.max(initial=-1)) + 1
-    means = Means(of, at, block[first], size, value / location_[of], stratum, strata, kind, campaign, host[first])
-    return means, location_, within, freedom
+def _means(rows: pd.DataFrame, groups: Groups) -> tuple[Means, Floats, Pooled]:
+    """Means of each cell on each lease; locations of cells; relative variance of a run on a lease."""
+    cell, lease, block, host = (rows[name].to_numpy() for name in ("cell", "lease", "block", "host"))
+    cost, cells = rows["cost"].to_numpy(), groups.stratum.size
+    key = cell * (int(lease.max(initial=-1)) + 1) + lease
+    keys, first, where = np.unique(key, return_index=True, return_inverse=True)
+    value, size, of = mean_of(cost, where, keys.size), np.bincount(where, minlength=keys.size), cell[first]
+    locations = mean_of(value, of, cells)
+    residual = (cost - value[where]) / locations[cell]
+    on_lease = _pooled_runs(residual, cell, np.bincount(of, size - 1.0, cells), groups)
+    means = Means(of, lease[first], block[first], host[first], size, value / locations[of], groups)
+    return means, locations, on_lease

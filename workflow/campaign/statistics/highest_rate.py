@@ -17,14 +17,14 @@ the number of devices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from campaign.statistics.intervals import Floats
-from campaign.statistics.latency_percentiles import Percentile, Sample, percentile, quantile
+from campaign.statistics.latency_percentiles import BoundedEstimate, Sample, percentile, quantile
 
 Found = Literal["crossed", "none fails", "none holds", "not known"]
 
@@ -52,7 +52,7 @@ class HighestRate:
 
 
 def objectives(document: Mapping[str, Mapping[str, float]]) -> tuple[Objective, ...]:
-    """Of a workload file: {"ttft_ms": {"p99": 500}}."""
+    """The objectives of a workload file: {"ttft_ms": {"p99": 500}}."""
     return tuple(
         Objective(latency, float(name.removeprefix("p")), float(limit))
         for latency, limits in document.items()
@@ -61,7 +61,7 @@ def objectives(document: Mapping[str, Mapping[str, float]]) -> tuple[Objective, 
 
 
 def highest_rate(measured: Mapping[Objective, Mapping[float, Sample]]) -> HighestRate:
-    """Of one cell over its rates: that of the objective which is crossed first. measured: at least one objective, by rate."""
+    """The highest rate of one cell: that of the objective which is crossed first. measured: at least one objective, by rate."""
     each = [_of_one(objective, by_rate) for objective, by_rate in measured.items()]
     unknown = [one for one in each if one.found == "not known"]
     first = min(each, key=_rank)
@@ -103,14 +103,14 @@ def _of_one(objective: Objective, by_rate: Mapping[float, Sample]) -> HighestRat
 
 
 def _weight(rates: Floats, value: float) -> float:
-    """Of the second of two rates in what stands between them; 0 for one rate."""
+    """The weight of the second of two rates in what stands between them; 0 for one rate."""
     return float((value - rates[0]) / (rates[1] - rates[0])) if rates.size == 2 else 0.0
 
 
-def _band(samples: Sequence[Sample], values: Floats, percent: float, weight: float) -> Percentile:
+def _band(samples: Sequence[Sample], values: Floats, percent: float, weight: float) -> BoundedEstimate:
     """How far the curve may be off, as factors, where it stands between the two samples, or at the only one."""
     if not np.isfinite(values).all():
-        return Percentile(1.0, np.nan, np.nan)
+        return BoundedEstimate(1.0, np.nan, np.nan)
     runs = tuple(run / value for each, value in zip(samples, values, strict=True) for run in each.runs)
     pooled = Sample(runs, np.concatenate([each.compositions for each in samples]))
     error = np.sqrt(2 * (weight**2 + (1 - weight) ** 2)) if len(samples) == 2 else 1.0
@@ -121,6 +121,13 @@ def _end(rates: Floats, latency: Floats, limit: float, straight: Literal["latenc
     """Where a bound of the curve crosses; nan where it has none, or does not within the measured rates."""
     found = crossing(rates, latency, limit, straight) if not np.isnan(latency).any() else np.nan
     return found if 0 < found < np.inf else np.nan
+
+
+_STRAIGHT: Mapping[str, Callable[[float], float]] = {
+    "latency": lambda latency: latency,
+    "logarithm": np.log,
+    "inverse": lambda latency: -1 / latency,
+}
 
 
 def crossing(
@@ -136,11 +143,6 @@ def crossing(
     place = int(above[0])
     if place == 0:
         return 0.0
-    before, after = latency[place - 1], latency[place]
-    if straight == "latency":
-        part = (limit - before) / (after - before)
-    elif straight == "logarithm":
-        part = np.log(limit / before) / np.log(after / before)
-    else:
-        part = (1 / before - 1 / limit) / (1 / before - 1 / after)
+    at, before, after = map(_STRAIGHT[straight], (limit, latency[place - 1], latency[place]))
+    part = (at - before) / (after - before)
     return float(rates[place - 1] + part * (rates[place] - rates[place - 1]))

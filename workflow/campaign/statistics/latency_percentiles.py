@@ -7,17 +7,16 @@ percentile is taken to be correlated at least as much as the one with five times
 the variance is that of a ratio over clusters (Cochran, "Sampling Techniques", 1977, chapter 6). The wider of both intervals counts.
 
 The interval of a share is turned into one of the percentile by the sample's own quantiles (Woodruff, 1952, Journal of the American
-Statistical Association 47), so that nothing is assumed of the distribution. Its lower end is worked out on the arcsine scale, where
-the variance of a share does not depend on it. Where the upper end would lie beyond the longest request, nothing bounds the
-percentile from above: it is "at least" the lower end. A mean of percentiles over compositions is no way out: in queues,
-percentiles of short runs are too low, and intervals around their mean cover as few as 21 of 100
-(docs/decisions/45-the-rate-that-holds.md).
+Statistical Association 47), so that nothing is assumed of the distribution. Its ends are worked out on the arcsine scale, where
+the variance of a share does not depend on it. Where too few requests are as late as the upper end, nothing bounds the percentile
+from above: it is "at least" the lower end. A mean of percentiles over compositions is no way out: in queues, percentiles of short
+runs are too low, and intervals around their mean cover as few as 21 of 100 (docs/decisions/45-the-rate-that-holds.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import pandas as pd
@@ -28,6 +27,7 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 _BATCHES = 10  # of a run; fewer are too few for t, more are too short to be independent
 _MOST_CORRELATED = 0.9
 _NEXT_TAIL = 5.0
+_LEAST_BEYOND = 0.25  # independent requests beyond an upper end: with fewer, ends at load 0.8 cover 88 of 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +47,20 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A share of requests and the interval that holds the true one in 95 of 100 cases; nan for an end that nothing bounds."""
+class BoundedEstimate:
+    """A percentile or a share, and the interval that holds the true one in 95 of 100 cases; nan for an end that nothing bounds."""
 
     value: float
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Percentile:
-    """Of latencies: `value` is nan with less than one request above it; low, high: 95 %, nan for an end that nothing bounds."""
+def percentile(sample: Sample, percent: float, error: float = 1.0) -> BoundedEstimate:
+    """One percentile of a cell, nan with less than one request above it; requests that failed may be infinitely late.
 
-    value: float
-    low: float
-    high: float
-
-
-def percentile(sample: Sample, percent: float, error: float = 1.0) -> Percentile:
-    """One percentile of a cell; requests that failed may be infinitely late. error: by how much its error is larger than that of
-    this sample."""
-    none = Percentile(np.nan, np.nan, np.nan)
+    error: by how much its error is larger than that of this sample.
+    """
+    none = BoundedEstimate(np.nan, np.nan, np.nan)
     share, size = percent / 100.0, sample.size
     if not size:
         return none
@@ -76,23 +69,25 @@ def percentile(sample: Sample, percent: float, error: float = 1.0) -> Percentile
     bounds = _bounds(sample, found, share, error)
     low = float(_at(ordered, bounds.low)) if bounds.low == bounds.low else np.nan
     high = float(_at(ordered, bounds.high)) if bounds.high == bounds.high else np.nan
-    return Percentile(found if size * (1 - share) >= 1 else np.nan, low, high)
+    return BoundedEstimate(found if size * (1 - share) >= 1 else np.nan, low, high)
 
 
-def share_within(sample: Sample, limit: float) -> Share:
+def share_within(sample: Sample, limit: float) -> BoundedEstimate:
     """Share of requests that take at most so long."""
     if not sample.size:
-        return Share(np.nan, np.nan, np.nan)
+        return BoundedEstimate(np.nan, np.nan, np.nan)
     inside = float((np.concatenate(sample.runs) <= limit).mean())
     # With no request on one side, its variance is that of one.
     near = min(max(inside, 0.5 / sample.size), 1 - 0.5 / sample.size)
     bounds = _bounds(sample, limit, near)
     low, high = (float(np.clip(end, 0.0, 1.0)) for end in (bounds.low, bounds.high))
-    return Share(inside, 0.0 if bounds.low != bounds.low else low, 1.0 if bounds.high != bounds.high else high)
+    return BoundedEstimate(
+        inside, 0.0 if bounds.low != bounds.low else low, 1.0 if bounds.high != bounds.high else high
+    )
 
 
-def _bounds(sample: Sample, at: float, share: float, error: float = 1.0) -> Share:
-    """Between which shares that of requests up to `at` lies; nan below 0, from 1 on, and where nothing replicates."""
+def _bounds(sample: Sample, at: float, share: float, error: float = 1.0) -> BoundedEstimate:
+    """Between which shares that of requests up to `at` lies; nan below 0, near 1, and where nothing replicates."""
     tail = 1 - share
     wider = min(_NEXT_TAIL * tail, max(0.5, tail))
     ordered = np.sort(np.concatenate(sample.runs))
@@ -106,11 +101,12 @@ def _bounds(sample: Sample, at: float, share: float, error: float = 1.0) -> Shar
         between = np.sqrt(max(_between(sample, at), alone))
         reach = float(np.fmax(reach, student_quantile(sample.clusters - 1.0) * between))
     if reach != reach:
-        return Share(share, np.nan, np.nan)
-    reach *= error
-    angle = np.arcsin(np.sqrt(share)) - reach / (2 * np.sqrt(share * tail))
-    low = np.sin(angle) ** 2 if angle > 0 else np.nan
-    return Share(share, float(low), float(share + reach) if share + reach < 1 else np.nan)
+        return BoundedEstimate(share, np.nan, np.nan)
+    angle, reach = np.arcsin(np.sqrt(share)), error * reach / (2 * np.sqrt(share * tail))
+    low = np.sin(angle - reach) ** 2 if reach < angle else np.nan
+    high = np.sin(angle + reach) ** 2 if reach < np.pi / 2 - angle else np.nan
+    independent = sample.size / np.fmax(correlated, 1.0)
+    return BoundedEstimate(share, float(low), float(high) if (1 - high) * independent >= _LEAST_BEYOND else np.nan)
 
 
 def _correlation(sample: Sample, at: float, share: float) -> tuple[float, float]:
@@ -166,7 +162,8 @@ def _at(ordered: Floats, share: float) -> float:
 
 
 def samples(requests: pd.DataFrame, column: str) -> dict[str, Sample]:
-    """By cell_id. requests: cell_id, repetition, lease_id, intended_s and the column; a request without a value is left out."""
+    """The samples of all cells, by cell_id. requests: cell_id, repetition, lease_id, intended_s and the column; those without a
+    value are left out."""
     rows = requests.loc[requests[column].notna(), ["cell_id", "repetition", "lease_id", "intended_s", column]]
     rows = rows.sort_values(["cell_id", "repetition", "intended_s"], kind="stable")
     found: dict[str, tuple[list[Floats], list[str]]] = {}
@@ -182,16 +179,7 @@ def percentiles(
 ) -> pd.DataFrame:
     """One row a cell, column and percentile: cell_id, latency, percent, value, low, high, n_requests, n_compositions."""
     rows = [
-        {
-            "cell_id": cell,
-            "latency": column,
-            "percent": percent,
-            "value": (found := percentile(sample, percent)).value,
-            "low": found.low,
-            "high": found.high,
-            "n_requests": sample.size,
-            "n_compositions": sample.clusters,
-        }
+        (cell, column, percent, *astuple(percentile(sample, percent)), sample.size, sample.clusters)
         for column in columns
         for cell, sample in samples(requests, column).items()
         for percent in percents

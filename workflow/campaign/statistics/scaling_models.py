@@ -29,8 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
-from campaign.statistics.multiple_testing import holm
+from campaign.statistics.intervals import SIGNIFICANT, Floats, holm, student_quantile
 
 
 def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:

@@ -7,6 +7,7 @@ A series is what is equal but for the rate: its cells are points of one curve.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import pandas as pd
 from campaign.statistics import comparable_cells, comparisons
 from campaign.statistics.comparisons import Design
 from campaign.statistics.highest_rate import HighestRate, Objective, crossing, highest_rate
+from campaign.statistics.intervals import ON_HOSTS
 from campaign.statistics.latency_percentiles import Sample, quantile, samples, share_within
-from campaign.statistics.multiple_testing import holm
 
 RATE = "option_rate_per_s"
 LATENCIES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "e2e_ms": "time of a whole request"}
@@ -30,12 +31,7 @@ _OF_A_FAILED_RUN = 10_000  # requests without end, enough for any percentile
 def latencies(requests: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Requests inside of the window with lease_id, ttft_ms, tpot_ms, e2e_ms and late_ms."""
     rows = requests[requests["in_window"]]
-    known = runs[["cell_id", "repetition", "lease_id", "configuration"]]
-    # Where no lease is known, nothing says that runs were on different ones.
-    known = known.assign(
-        lease_id=known["lease_id"].where(known["lease_id"] != "", "no lease of " + known["configuration"])
-    )
-    rows = rows.merge(known.drop(columns="configuration"), on=["cell_id", "repetition"])
+    rows = rows.merge(_with_leases(runs)[["cell_id", "repetition", "lease_id"]], on=["cell_id", "repetition"])
     failed = rows["error"].fillna("") != ""
     more = rows["output_tokens"] - 1
     of = {
@@ -48,8 +44,13 @@ def latencies(requests: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return found.assign(**late, late_ms=1e3 * (rows["sent_s"] - rows["intended_s"]), failed=failed)
 
 
+def _with_leases(runs: pd.DataFrame) -> pd.DataFrame:
+    """Where no lease is known, nothing says that runs were on different ones."""
+    return runs.assign(lease_id=runs["lease_id"].where(runs["lease_id"] != "", "no lease of " + runs["configuration"]))
+
+
 def lateness(rows: pd.DataFrame) -> pd.DataFrame:
-    """By cell_id: late_ms (99th percentile) and whether the generator was too late for the latencies to be those of the server."""
+    """A table by cell_id: late_ms (99th percentile), and whether the generator was too late for latencies to be the server's."""
     groups = rows.groupby("cell_id", sort=False)
     late, median = groups["late_ms"].quantile(0.99), groups["e2e_ms"].median()
     return pd.DataFrame({"late_ms": late, "too_late": late > (LATE_PCT / 100 * median).clip(*LATE_MS)})
@@ -85,21 +86,10 @@ def met(rows: pd.DataFrame, cells: pd.DataFrame, objectives: Mapping[str, Sequen
     found = samples(rows.assign(**{MET: worst}), MET)
     errors = rows.groupby("cell_id")["failed"].sum()
     table = [
-        {
-            "cell_id": cell,
-            "share": (share := share_within(sample, 1.0)).value,
-            "share_low": share.low,
-            "share_high": share.high,
-            "n_requests": sample.size,
-            "n_errors": int(errors[cell]),
-        }
-        for cell, sample in found.items()
+        (cell, *astuple(share_within(sample, 1.0)), sample.size, int(errors[cell])) for cell, sample in found.items()
     ]
     names = ["cell_id", "share", "share_low", "share_high", "n_requests", "n_errors"]
     return pd.DataFrame(table, columns=names)
-
-
-_By_rate = Mapping[Objective, Mapping[float, Sample]]
 
 
 def highest_rates(
@@ -151,7 +141,7 @@ def _columns(of: HighestRate) -> dict[str, Any]:
 def _measured(
     rows: pd.DataFrame, cells: pd.DataFrame, runs: pd.DataFrame, objectives: Sequence[Objective]
 ) -> dict[Objective, dict[float, Sample]]:
-    """By objective and rate, the requests of the cells of one series, or of what is left of it."""
+    """The requests of the cells of one series, or of what is left of it, by objective and rate."""
     rates = cells.set_index("cell_id")["rate_per_s"]
     own = rows[rows["cell_id"].isin(rates.index)]
     found: dict[Objective, dict[float, Sample]] = {}
@@ -184,27 +174,38 @@ def of_compositions(
 ) -> pd.DataFrame:
     """A table like that of runs, for `campaign.statistics.comparisons`: one row a series and composition, with its highest rate.
 
-    Where every series was measured on one composition, a row is one block of it. Without the series of which a row is censored.
+    These are the jackknife's pseudo-values (Tukey, 1958): what a composition adds to the highest rate of all of them. The mean of
+    their inverses is that of the highest rate, so that the ratio of two series is that of their highest rates. Where every series
+    was measured on one composition, a row is one block of it. A series without a crossing, with all or without one, is left out.
     """
     several = rows.groupby("cell_id")["lease_id"].nunique().max() > 1
-    unit = ["lease_id"] if several else ["lease_id", "repetition"]
-    table, censored = [], set()
-    first_runs = runs[runs["cell_id"].isin(cells["cell_id"])].sort_values("repetition", kind="stable")
+    known = _with_leases(runs).sort_values("repetition", kind="stable")
+    by_unit = (
+        each.set_index(
+            each["lease_id"].to_numpy() + ("" if several else " " + each["repetition"].astype(str).to_numpy())
+        )
+        for each in (rows, known)
+    )
+    rows, known = by_unit
+    table = []
     for series, own in cells.groupby("series", sort=False):
         limits = objectives.get(str(own["workload"].iloc[0]), ())
-        of_series = rows[rows["cell_id"].isin(own["cell_id"])]
-        for key, part in of_series.groupby(unit, sort=False):
-            measured = _measured(part, own, runs.iloc[:0], limits)
-            value = min((_crossed(*each) for each in measured.items()), default=np.nan)
-            if not 0 < value < np.inf:
-                censored.add(series)
-            at = first_runs[first_runs["cell_id"].isin(own["cell_id"])]
-            for name, wanted in zip(unit, key, strict=True):
-                at = at[at[name] == wanted]
-            row = at.iloc[0].drop([RATE], errors="ignore").to_dict()
-            table.append({**row, "cell_id": series, "status": "ok", "rate": value})
-    found = pd.DataFrame(table, columns=[*runs.columns.drop([RATE], errors="ignore"), "rate"])
-    return found[~found["cell_id"].isin(censored)].reset_index(drop=True)
+        of_rows, of_runs = (each[each["cell_id"].isin(own["cell_id"])] for each in (rows, known))
+        keys = of_rows.index.unique()
+        whole = _seconds(of_rows, own, of_runs, limits)
+        without = np.array([_seconds(of_rows.drop(key), own, of_runs.drop(key), limits) for key in keys])
+        parts = whole + (len(keys) - 1) * (without.mean() - without) if len(keys) > 1 else np.array([whole])
+        if np.isfinite(parts).all() and (parts > 0).all():
+            first = of_runs[~of_runs.index.duplicated()].loc[keys]
+            table.append(first.assign(cell_id=series, status="ok", rate=1 / parts))
+    columns = [*runs.columns.drop([RATE], errors="ignore"), "rate"]
+    return pd.concat(table)[columns].reset_index(drop=True) if table else pd.DataFrame(columns=columns)
+
+
+def _seconds(rows: pd.DataFrame, cells: pd.DataFrame, runs: pd.DataFrame, limits: Sequence[Objective]) -> float:
+    """A second over the highest rate of a series; 0 where no rate fails, infinite where none holds, nan where nothing is known."""
+    rate = min((_crossed(*each) for each in _measured(rows, cells, runs, limits).items()), default=np.nan)
+    return float(np.inf if rate == 0 else 1 / rate)
 
 
 def _crossed(objective: Objective, by_rate: Mapping[float, Sample]) -> float:
@@ -222,9 +223,8 @@ def against_baseline(table: pd.DataFrame, baseline: str, by: Design) -> pd.DataF
     base = table[table["configuration"].isin(baseline.split(", "))].drop_duplicates(equal)
     rows = table.merge(base[equal].assign(against_cell=base["series"]), on=equal, how="left")
     found = comparisons.ratios(rows["series"], rows["against_cell"], by)
-    value, low, high = found.of.bounds()
-    p = found.p()
-    return rows.assign(
-        ratio=value, ratio_low=low, ratio_high=high, n_pairs=found.pairs, paired=found.paired,
-        p=p, p_holm=holm(p), n_tests=int(np.isfinite(p).sum()), **found.basis(rows.index),
-    )  # fmt: skip
+    # Between the rates that are shown, as long as nothing is taken out of them.
+    shown = (rows["rate"] / rows["against_cell"].map(table.set_index("series")["rate"])).to_numpy(dtype=np.float64)
+    as_shown = np.isfinite(found.of.ratio) & (found.method != ON_HOSTS)
+    found = replace(found, of=replace(found.of, ratio=np.where(as_shown, shown, found.of.ratio)))
+    return rows.assign(**found.columns(rows.index))

@@ -23,10 +23,8 @@ import numpy.typing as npt
 import pandas as pd
 import scipy
 
-from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
+from campaign.statistics.intervals import SIGNIFICANT, Floats, holm, student_quantile
 from campaign.statistics.location import near
-from campaign.statistics.multiple_testing import holm
-from campaign.statistics.variance_components import Codes, codes, links
 
 HOSTS_NEEDED = 4
 FAR = 3.0
@@ -35,6 +33,27 @@ _ENOUGH = 3
 _DIGITS = 1e-4
 WITH_LEASES = "the spread of leases on the same hosts"
 AMONG_HOSTS = "the spread of the other hosts with their leases among each other"
+
+Codes = npt.NDArray[np.int64]
+
+
+def codes(labels: npt.ArrayLike) -> Codes:
+    """Labels as numbers from 0, in their sorted order."""
+    return np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64)
+
+
+def links(levels: Codes, groups: Codes) -> int:
+    """Independent differences between levels that meet in groups: levels less the parts that they fall into."""
+    pairs = np.unique(np.stack([groups, levels]), axis=1)
+    group, where = np.unique(pairs[0], return_inverse=True)
+    several = np.bincount(where, minlength=group.size)[where] > 1
+    if not several.any():
+        return 0
+    left, right = codes(pairs[1][several]), codes(pairs[0][several])
+    count = int(left.max()) + 1
+    size = count + int(right.max()) + 1
+    graph = scipy.sparse.coo_matrix((np.ones(left.size), (left, count + right)), shape=(size, size))
+    return count - int(scipy.sparse.csgraph.connected_components(graph, directed=False, return_labels=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +99,7 @@ class _Size:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """Of one host: how much it differs, the same with far runs brought near, and the runs that it rests on."""
+    """How much one host differs, the same with far runs brought near, and the runs that it rests on."""
 
     size: _Size
     near: _Size

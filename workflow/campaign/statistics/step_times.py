@@ -19,7 +19,7 @@ from campaign.statistics.intervals import CONFIDENCE, Floats, student_quantile
 
 PERCENTILES = (50.0, 90.0, 99.0)
 FEWEST_STEPS = 8
-"""Of a window with fewer, first and last quarter are no more than a step each."""
+"""In a window with fewer steps, first and last quarter are no more than a step each."""
 UNSTEADY_PCT = 2.0
 """A trend that is smaller is of no matter beside what a campaign can tell."""
 NOISY_PCT = 2.0
@@ -87,7 +87,7 @@ def trend_pct(steps: Floats) -> Floats:
 
 
 def ties_pct(steps: Floats) -> Floats:
-    """Of how many steps of each row the time is that of an earlier one, in percent; shape (runs, steps)."""
+    """The share of each row's steps that take exactly as long as an earlier one, in percent; shape (runs, steps)."""
     length = steps.shape[1]
     if length < FEWEST_STEPS:  # so few can be equal by chance
         return np.full(steps.shape[0], np.nan)

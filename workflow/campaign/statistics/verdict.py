@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import statistics, wording
-from campaign.statistics import SIGNIFICANT
+from campaign import wording
+from campaign.statistics import intervals
 from campaign.statistics.comparisons import Ratios
 from campaign.statistics.drift import is_adjusted
+from campaign.statistics.intervals import SIGNIFICANT
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
 _SAYS_NOTHING_PCT = 100.0
@@ -27,7 +28,7 @@ SEQUENTIAL = (
     "The runs of a cell came one after the other, not in blocks, so that drift of the system can pose as an effect."
 )
 LEASES_IN_ORDER = (
-    "Compositions were made in an order that saves recompositions, not in random blocks, so that drift of the system over the "
+    "Compositions were made in a fixed order, not in random blocks, so that drift of the system over the "
     "campaign can pose as an effect."
 )
 ORDER_UNKNOWN = "In which order compositions were made is not known, so that drift of the system can pose as an effect."
@@ -51,17 +52,17 @@ def differs(row: Mapping[Any, Any]) -> bool:
 
 def untested(row: Mapping[Any, Any]) -> bool:
     """Whether a comparison may not be tested, because its cells were measured on one composition each."""
-    return not row.get("tested", True) and row.get("method") != statistics.ITSELF
+    return not row.get("tested", True) and row.get("method") != intervals.ITSELF
 
 
 def not_tested(row: Mapping[Any, Any]) -> str:
     """Why a comparison is not tested, for a bracket."""
-    return OWN_HOSTS if row["method"] == statistics.CONFOUNDED else ONE_EACH
+    return OWN_HOSTS if row["method"] == intervals.CONFOUNDED else ONE_EACH
 
 
 def why_not_tested(rows: pd.DataFrame) -> str:
-    """Of several comparisons that are not tested: why."""
-    own = rows["method"] == statistics.CONFOUNDED
+    """Why several comparisons are not tested."""
+    own = rows["method"] == intervals.CONFOUNDED
     return OWN_HOSTS.partition(", so")[0] if own.any() else ONE_COMPOSITION
 
 
@@ -79,24 +80,28 @@ def _compositions(row: Mapping[Any, Any]) -> str:
     if not row["tested"]:
         return ""
     ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
-    if method in (statistics.PAIRED, statistics.RUNS_OF_ONE):
+    if method in (intervals.PAIRED, intervals.RUNS_OF_ONE):
         return "within one composition"
-    if method == statistics.PAIRED_BY_LEASE:
+    if method == intervals.PAIRED_BY_LEASE:
         return f"within {ours:,} compositions"
     each = "one composition each" if ours == 1 else f"{ours:,} compositions each"
     each = each if ours == theirs else f"{ours:,} against {theirs:,} compositions"
-    if method == statistics.BORROWED:
+    if method == intervals.BORROWED:
         return f"{each}; {_BORROWED} ({_freedom(row)})"
-    if method == statistics.BORROWED_EARLIER:
+    if method == intervals.BORROWED_EARLIER:
         return f"{each}; {_EARLIER.format(row['lent_by'])} ({_freedom(row)})"
-    return f"{each}; {_AMONG} ({_freedom(row)})" if method == statistics.AMONG_CHANGES else each
+    return f"{each}; {_AMONG} ({_freedom(row)})" if method == intervals.AMONG_CHANGES else each
 
 
 def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
     """What else can pose as the difference."""
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
-    order = "not in random order, so that drift can pose as an effect" if row["in_order"] and row["tested"] else ""
+    order = (
+        "order not random or not known, so that drift can pose as an effect"
+        if row["in_order"] and row["tested"]
+        else ""
+    )
     order = "adjusted by the reference" if row.get("adjusted", False) else order
     return order, f"measured unlike: {row['unlike']}" if row["unlike"] else ""
 
@@ -135,19 +140,31 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float, together: str
     return f": no difference larger than {wording.percent(largest, _decimals(largest))}"
 
 
+def quoted(rows: pd.DataFrame, by: str) -> tuple[list[Any], str]:
+    """The two of several comparisons that a sentence quotes, and what follows: how many differ, '' where all or none do.
+
+    rows: at least one; by: the column to order them by. The smallest and the largest of those that differ, where any does.
+    """
+    different = rows["p_holm"] < SIGNIFICANT
+    count, tested = int(different.sum()), int(rows["p"].notna().sum())
+    ordered = (rows[different] if count else rows).sort_values(by, kind="stable")
+    ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+    differ = f"; {count:,} of {tested:,} cells {'differs' if count == 1 else 'differ'} significantly"
+    return ends, differ if 0 < count < tested else ""
+
+
 def speed_ups(rows: pd.DataFrame, named: Sequence[str]) -> str:
-    """The smallest and the largest ratio of several comparisons, with intervals and which cells (columns `named`) they are of.
+    """The ratios that a sentence quotes of several comparisons (`quoted`), with intervals and which cells (`named`) they are of.
 
     rows: at least one, each with a ratio.
     """
-    ordered = rows.sort_values("ratio", kind="stable")
-    ends: list[Any] = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+    ends, others = quoted(rows, "ratio")
     words = []
     for row in ends:
         low, high = row["ratio_low"], row["ratio_high"]
         said = measured(row, (row["ratio"], low, high), wording.times, wording.describe(row, named))
         words.append(said + doubt(row, 100 * (low - 1), 100 * (high - 1)))
-    return ", up to ".join(words)
+    return ", up to ".join(words) + others
 
 
 def extremes(found: Ratios, cells: int) -> str:
@@ -166,7 +183,7 @@ def extremes(found: Ratios, cells: int) -> str:
 
 
 def together(rows: pd.DataFrame, low: str, high: str) -> str:
-    """Of several comparisons of which none is a difference: how large any of them can be at most; '' where one differs.
+    """Where none of several comparisons is a difference: how large any of them can be at most; '' where one differs.
 
     low, high: the columns with the bounds of the difference in percent.
     """
@@ -190,7 +207,7 @@ def p_value(p: float) -> str:
 def _how(row: Mapping[Any, Any]) -> str:
     """How a comparison was made, for a table: 'paired, 5 blocks', 'paired, 3 leases', 't over compositions', or why it was not."""
     if row["paired"]:
-        unit = "block" if row["method"] == statistics.PAIRED else "lease"
+        unit = "block" if row["method"] == intervals.PAIRED else "lease"
         how = f"paired, {wording.plural(int(row['n_pairs']), unit)}"
     else:
         how = str(row["method"]).removesuffix(", 95 %")
@@ -215,7 +232,7 @@ def detectable(row: Mapping[Any, Any]) -> str:
 def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> str:
     """For a caption: how many cells were compared with the reference (in words), how, and how many differ."""
     tested, in_order = rows[rows["p"].notna()], order(protocol)
-    alone = rows[rows["method"].isin([statistics.ONE_EACH, statistics.CONFOUNDED])] if "method" in rows else rows[:0]
+    alone = rows[rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED])] if "method" in rows else rows[:0]
     if tested.empty and len(alone):
         return f"No comparison with {reference} is tested: {why_not_tested(alone)}.{in_order}"
     if tested.empty:
@@ -242,20 +259,20 @@ def rests_on(rows: pd.DataFrame) -> str:
 
     rows: comparisons, at least one.
     """
-    rows = rows[rows["method"] != statistics.ITSELF] if len(rows) > 1 else rows
+    rows = rows[rows["method"] != intervals.ITSELF] if len(rows) > 1 else rows
     counts = sorted({int(n) for name in ("compositions", "against_compositions") for n in rows[name] if n})
     ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (counts[0], counts[-1]))) if counts else "no"
     said = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
-    within = rows["method"].isin([statistics.PAIRED, statistics.RUNS_OF_ONE])
+    within = rows["method"].isin([intervals.PAIRED, intervals.RUNS_OF_ONE])
     if count := int(within.sum()):
         which = wording.plural(count, "statement")
         which = "All statements hold" if within.all() else f"{which} {'holds' if count == 1 else 'hold'}"
         said += f" {which} for one composition only."
     names = ", ".join(dict.fromkeys(each for each in rows["lent_by"] if each)) if "lent_by" in rows else ""
     sources = {
-        statistics.BORROWED: _BORROWED,
-        statistics.BORROWED_EARLIER: _EARLIER.format(names),
-        statistics.AMONG_CHANGES: _AMONG,
+        intervals.BORROWED: _BORROWED,
+        intervals.BORROWED_EARLIER: _EARLIER.format(names),
+        intervals.AMONG_CHANGES: _AMONG,
     }
     for method, words in sources.items():
         lent = rows[rows["method"] == method]
@@ -264,7 +281,7 @@ def rests_on(rows: pd.DataFrame) -> str:
                 dict.fromkeys(wording.number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
             )
             said += f" In {wording.plural(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
-    if rows["method"].isin([statistics.ONE_EACH, statistics.CONFOUNDED]).all():
+    if rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED]).all():
         said += f" Nothing is tested: {why_not_tested(rows)}."
     return said + unlike(rows)
 

@@ -1,14 +1,27 @@
-"""Submission: how a driver gets to where it measures. One table says which ways there are."""
+"""Submission: how a driver gets to where it measures. One table says which ways there are.
+
+submitit writes the batch file, calls sbatch, makes arrays, and starts a driver again after a preemption or a time limit. This
+package and `campaign.slurm` add what submitit has no place for. Leases are processes that share no memory: those that ask at
+one moment become one array, and one process polls the queue for all. A submission is written down before sbatch is called and
+marked by a token in the job's comment: after kill -9 of any process the job is found again, none is lost, and none is made
+twice. Refusals of sbatch are told apart: a limit is waited for, a mistake names the key of the system file. Jobs that end are
+judged without accounting, hosts that fail are excluded, and hosts are reserved or registered again with the devices that were
+composed for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
 from campaign.config.resolve import Campaign
-from campaign.errors import ConfigError
+from campaign.config.system_file import SlurmOptions
+from campaign.errors import ConfigError, LaunchError
+from campaign.files import make_directory, write_atomic
 from campaign.paths import Results
+from campaign.processes.command import run_command
 from campaign.submit.protocol import Fate, MakeDriver, StillQueued, Submission, Submitter
 
 __all__ = ["Fate", "StillQueued", "Submission", "Submitter", "open_submitter"]
@@ -30,3 +43,39 @@ def open_submitter(
     if name not in SUBMITTERS:
         raise ConfigError(f"launcher '{name}' is not available; there are: {', '.join(SUBMITTERS)}")
     return cast(_Module, import_module(SUBMITTERS[name])).open_submitter(campaign, results, driver, say)
+
+
+_SBATCH_S = 60.0
+_MEMORY = "2G"  # of 64 processes that wait, and of the stages after them
+
+
+def submit_command(command: Sequence[str], results: Results, options: SlurmOptions) -> str:
+    """Submit a command to run in this directory; gives what to tell. The user's SBATCH_* variables hold for this job.
+
+    At the job's time limit Slurm ends the command by SIGTERM: the jobs of leases stay, and the same command picks them up.
+    LaunchError: Slurm refused. ConfigError: there is no Slurm here.
+    """
+    log = results.logs.resolve() / "run.%j.log"
+    make_directory(log.parent)
+    given = {
+        "job-name": f"{results.campaign}/run",
+        "comment": f"campaign={results.campaign}",
+        "ntasks": 1,
+        "mem": _MEMORY,
+        "output": log,
+        "open-mode": "append",
+        **options.model_dump(include={"partition", "account", "qos"}, exclude_none=True),
+    }
+    lines = [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in given.items()]
+    script = results.slurm / "run.sh"
+    write_atomic(script, "\n".join(["#!/bin/sh", *lines, "#SBATCH --requeue", f"exec {shlex.join(command)}", ""]))
+    try:
+        answer = run_command(["sbatch", "--parsable", str(script)], _SBATCH_S)
+    except OSError as error:
+        raise ConfigError(
+            f"sbatch: there is no Slurm on this machine ({error.strerror}); leave out --submit"
+        ) from error
+    if not answer.ok:
+        raise LaunchError(f"sbatch refused {script}: {answer.words}")
+    number = answer.out.strip().splitlines()[-1].partition(";")[0]
+    return f"submitted job {number}; it logs to {str(log).replace('%j', number)}; 'scancel {number}' ends it, not the leases' jobs"

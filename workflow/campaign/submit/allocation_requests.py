@@ -1,7 +1,8 @@
-"""What the processes of a campaign tell each other about submissions, in files of the directory that they share.
+"""What the processes of a campaign tell each other about submissions and cancellations, in files of the directory that they share.
 
 `requests/<lease>.json`: a lease asks for an allocation; `requests/<lease>.refused`: Slurm's answer to it, when that was no;
-`waits.json`: what all of them wait for, when Slurm takes no more jobs just now.
+`waits.json`: what all of them wait for, when Slurm takes no more jobs just now; `cancel/<job>`: a job that is to be cancelled,
+removed once scancel has accepted it: one scancel is for all that are to be cancelled at one time.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from campaign import files
 from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import ConfigError, LaunchError
 from campaign.files import read_json, write_json
+from campaign.slurm.commands import Slurm
 
 MANY = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one lease asks for. parameters: see `slurm.options.sbatch_parameters`."""
+class AllocationRequest:
+    """What one lease asks for. parameters: see `slurm.sbatch_options.sbatch_parameters`."""
 
     request: DriverRequest
     parameters: dict[str, Any]
 
 
-class Requests:
+class AllocationRequests:
     """Requests, refusals and waits of one campaign. poll_s: how long a wait lasts, at most."""
 
     def __init__(self, directory: Path, poll_s: float) -> None:
@@ -35,7 +38,7 @@ class Requests:
         self.waits = directory / "waits.json"
         self.poll_s = poll_s
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked: AllocationRequest) -> None:
         """Ask, and forget what was answered to an earlier request."""
         path = self._path(asked.request.lease)
         path.with_suffix(".refused").unlink(missing_ok=True)
@@ -51,12 +54,12 @@ class Requests:
         """How many leases ask."""
         return sum(1 for _ in self.directory.glob("*.json"))
 
-    def open(self) -> Iterator[tuple[str, Asked | None]]:
+    def open(self) -> Iterator[tuple[str, AllocationRequest | None]]:
         """All leases that ask, in the order of their names; None for a request that cannot be read."""
         for path in sorted(self.directory.glob("*.json")):
             try:
                 document = read_json(path)
-                yield path.stem, Asked(DriverRequest.of(document["request"]), dict(document["parameters"]))
+                yield path.stem, AllocationRequest(DriverRequest.of(document["request"]), dict(document["parameters"]))
             except (KeyError, TypeError, ValueError):
                 yield path.stem, None
 
@@ -94,3 +97,34 @@ class Requests:
 
     def _path(self, lease: str) -> Path:
         return self.directory / f"{lease}.json"
+
+
+_GATHER_S = 0.2  # for others that cancel at the same time
+_AT_ONCE = 1000  # ids in one command line
+
+
+class Cancellations:
+    """Jobs of one campaign that are to be cancelled."""
+
+    def __init__(self, directory: Path, slurm: Slurm) -> None:
+        self.directory = directory / "cancel"
+        self.slurm = slurm
+
+    def ask(self, job_id: str) -> None:
+        """Have a job cancelled. Idempotent."""
+        files.make_directory(self.directory)
+        (self.directory / job_id).touch()
+
+    def send(self) -> None:
+        """Cancel what is to be cancelled, unless another process does so just now; what scancel refused is left to the next."""
+        with files.try_lock(self.directory.with_name("cancel.lock")) as mine:
+            if not mine or not self.directory.is_dir() or not any(self.directory.iterdir()):
+                return
+            time.sleep(_GATHER_S)
+            asked = sorted(self.directory.iterdir())
+            for first in range(0, len(asked), _AT_ONCE):
+                chunk = asked[first : first + _AT_ONCE]
+                answer = self.slurm("scancel", *(path.name for path in chunk))
+                if answer.ok or "Invalid job id" in answer.err:  # one that has ended meanwhile
+                    for path in chunk:
+                        path.unlink(missing_ok=True)

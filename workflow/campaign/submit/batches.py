@@ -7,32 +7,33 @@ comes after a crash finds the job. All of this is only done under the campaign's
 from __future__ import annotations
 
 import io
-import json
+import os
 import secrets
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
 from campaign import files
 from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import LaunchError
-from campaign.files import read_json
+from campaign.files import load_json, read_json
 from campaign.paths import Results
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
-from campaign.slurm.poll import Poll, Snapshot
+from campaign.slurm.poll import Poll, QueueSnapshot
 from campaign.slurm.refusal import Refusal, parse_refusal
-from campaign.submit.protocol import Driver, Reporting
+from campaign.submit.protocol import Reporting, Submittable
 
+_SITE = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 _SBATCH_S = 15.0  # as long as an sbatch may be on its way after its caller was killed
 
 
-class Unanswered(LaunchError):
+class UnansweredSubmission(LaunchError):
     """Slurm cannot be asked just now what became of a batch."""
 
 
@@ -45,7 +46,7 @@ class Batches:
         self.slurm = slurm
         self.poll = poll
 
-    def submit(self, drivers: Sequence[Driver], parameters: dict[str, Any], comment: str) -> Refusal | None:
+    def submit(self, drivers: Sequence[Submittable], parameters: dict[str, Any], comment: str) -> Refusal | None:
         """One sbatch for these drivers; None once the job of each is written down, otherwise why Slurm took none of them."""
         token = secrets.token_hex(8)
         folder = self.directory / token
@@ -57,7 +58,7 @@ class Batches:
         try:
             job_ids = submit(folder, drivers, parameters, submitted_jobs.mark(comment, token))
             code = 0
-        except Unanswered as error:
+        except UnansweredSubmission as error:
             return Refusal("transient", str(error))
         except LaunchError as error:
             refusal = parse_refusal(str(error))
@@ -94,7 +95,7 @@ class Batches:
             _place_pickles(folder, {leases[lease].token: job_id for lease, job_id in zip(leases, job_ids, strict=True)})
             self._write_down(folder, job_ids)
 
-    def unseen(self, snapshot: Snapshot) -> int:
+    def unseen(self, snapshot: QueueSnapshot) -> int:
         """Jobs that were submitted after a look at the queue, so that it does not show them."""
         documents = (read_json(path) for path in self.directory.glob("*.json"))
         return sum(
@@ -104,7 +105,7 @@ class Batches:
             for job_id in document.get("written", ())
         )
 
-    def left_behind(self, snapshot: Snapshot) -> Iterator[str]:
+    def left_behind(self, snapshot: QueueSnapshot) -> Iterator[str]:
         """Jobs of these batches that are queued or run, have left no result, and are waited for by no lease."""
         waited_for = {path.parent.name for path in self.results.work("").glob("*/job.json")}
         known = {found.job_id for lease in waited_for if (found := submitted_jobs.read(self.results, lease))}
@@ -128,7 +129,7 @@ class Batches:
             return log.name.split("_")[0]
         snapshot = self.poll.snapshot(fresh=True)
         if not snapshot.reachable:
-            raise Unanswered(
+            raise UnansweredSubmission(
                 f"Slurm does not answer ({snapshot.problem}), so it is not known whether a job was submitted"
             )
         for job in snapshot.jobs.values():
@@ -138,7 +139,7 @@ class Batches:
 
     def _write_down(self, folder: Path, job_ids: Sequence[str]) -> None:
         intent = folder.with_suffix(".json")
-        document = json.loads(intent.read_bytes())
+        document = load_json(intent)
         for request, job_id in zip(document["leases"].values(), job_ids, strict=True):
             self.poll.watch(job_id)
             job = submitted_jobs.Submitted(
@@ -154,25 +155,44 @@ def _discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def submit(folder: Path, drivers: Sequence[Driver], parameters: dict[str, Any], comment: str) -> list[str]:
+def submit(folder: Path, drivers: Sequence[Submittable], parameters: dict[str, Any], comment: str) -> list[str]:
     """One sbatch through submitit; gives the job ids as squeue shows them. LaunchError: what sbatch said.
 
     Unanswered: it said nothing that can be understood, and may have submitted them.
     """
+    from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    from campaign.submit.sbatch import Sbatch
-
     # The batch script becomes the driver: so the warning before a time limit reaches it.
-    executor = Sbatch(folder=folder, python=f"exec {shlex.quote(sys.executable)}")
+    executor = SlurmExecutor(folder=folder, python=f"exec {shlex.quote(sys.executable)}")
     executor.update_parameters(**parameters, comment=comment)
     try:
-        with redirect_stderr(io.StringIO()):  # submitit prints what sbatch said; so do we, once
+        # submitit prints what sbatch said; so do we, once.
+        with without_personal_defaults(), redirect_stderr(io.StringIO()):
             return [str(job.job_id) for job in executor.submit_array([Reporting(each, folder) for each in drivers])]
     except FailedSubmissionError as error:  # sbatch has ended well, and said something else than the number of a job
-        raise Unanswered(str(error).splitlines()[0]) from error
+        raise UnansweredSubmission(str(error).splitlines()[0]) from error
     except (FailedJobError, OSError) as error:
         raise LaunchError(str(error)) from error
+
+
+@contextmanager
+def without_personal_defaults() -> Iterator[None]:
+    """Run a block without variables that sbatch takes for options: a person's defaults, and those of the job around this."""
+    in_job = "SLURM_JOB_ID" in os.environ
+    personal = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("SBATCH_")
+        or name == "SLURM_HINT"
+        or (in_job and name.startswith("SLURM_") and name not in _SITE)
+    }
+    for name in personal:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(personal)
 
 
 def _place_pickles(folder: Path, job_ids: dict[str, str]) -> None:

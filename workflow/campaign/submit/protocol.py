@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -13,12 +12,12 @@ from typing import Any, Protocol
 
 from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.errors import LaunchError
-from campaign.files import write_json
+from campaign.files import load_json, write_json
 
 _WHOLE_S = 120.0  # until a file that was renamed into its place is seen whole on every host
 
 
-class Driver(Protocol):
+class Submittable(Protocol):
     """Picklable; measures what is requested, and gives `DriverResult.document`."""
 
     @property
@@ -28,7 +27,7 @@ class Driver(Protocol):
     def checkpoint(self) -> None: ...
 
 
-MakeDriver = Callable[[DriverRequest], Driver]
+MakeDriver = Callable[[DriverRequest], Submittable]
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Submission:
     def result(self) -> DriverResult | None:
         """What the driver reported, or None while it has not. LaunchError: that is no result of this driver."""
         try:
-            document = json.loads(self.result_file.read_bytes())
+            document = load_json(self.result_file)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -79,7 +78,7 @@ def result_file(folder: Path, request: DriverRequest) -> Path:
 class Reporting:
     """What submitit starts: a driver that leaves its result in a file of its own, since a pickle of others' may run anything."""
 
-    driver: Driver
+    driver: Submittable
     folder: Path
 
     def __call__(self) -> None:

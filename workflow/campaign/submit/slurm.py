@@ -12,16 +12,16 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from campaign import files
 from campaign.config.resolve import Campaign
-from campaign.config.resolve_slurm_options import given_options, time_limit_min
-from campaign.config.system_file import SystemFile
+from campaign.config.resolve_slurm_options import given_options, options_of, time_limit_min
+from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.driver_messages import DriverRequest
-from campaign.documents.lease_plan import LeaseForecast, read_lease_plan
+from campaign.documents.lease_plan import LeaseForecast, LeasePlan, read_lease_plan
 from campaign.documents.record import Store
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
@@ -30,25 +30,25 @@ from campaign.paths import Results
 from campaign.plan.missing_runs import read_known
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
-from campaign.slurm.excluded_hosts import ExcludedHosts
-from campaign.slurm.job_state import QUEUED, Verdict, judge
-from campaign.slurm.options import sbatch_parameters
-from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
+from campaign.slurm.cut_short import FirstRun
+from campaign.slurm.excluded_hosts import ExcludedHosts, outage
+from campaign.slurm.job_state import QUEUED, JobState, judge
+from campaign.slurm.parse import array_size_max
 from campaign.slurm.poll import Poll
 from campaign.slurm.refusal import Refusal
+from campaign.slurm.sbatch_options import sbatch_parameters
 from campaign.slurm.strategies import open_strategy
-from campaign.submit.allocation_requests import MANY, Asked, Requests
-from campaign.submit.batches import Batches, Unanswered
-from campaign.submit.cancellations import Cancellations
+from campaign.slurm.strategies.controller import NODES, parse_nodes
+from campaign.submit.allocation_requests import MANY, AllocationRequest, AllocationRequests, Cancellations
+from campaign.submit.batches import Batches, UnansweredSubmission
 from campaign.submit.protocol import Fate, MakeDriver, StillQueued, Submission
 
-_GATHER_S = 0.5
+_GATHER_S = 1.0  # each lease has a process of its own, and they start one after the other
 _GATHERS = 20
 _ASK_S = 0.1
 _STOP_S = 90.0  # KillWait, and a slow epilog
 _STOP_LOOK_S = 10.0
 _LOOK_S = 0.5
-_BROKEN = ("down", "drain", "fail", "inval", "reboot")
 
 
 class SlurmSubmitter:
@@ -67,7 +67,7 @@ class SlurmSubmitter:
         self.poll = Poll(self.directory, self.slurm, self.settings.poll_s)
         self.batches = Batches(results, self.directory, self.slurm, self.poll)
         self.cancellations = Cancellations(self.directory, self.slurm)
-        self.requests = Requests(self.directory, self.settings.poll_s)
+        self.requests = AllocationRequests(self.directory, self.settings.poll_s)
         self.look_s = min(_LOOK_S, self.settings.poll_s)
         self.latency_s = self.settings.latency_s
         self._missing_since: dict[str, float | None] = {}
@@ -83,7 +83,7 @@ class SlurmSubmitter:
             raise LaunchError(
                 f"job {there.job_id} of an earlier driver is still there; 'scancel {there.job_id}' ends it"
             )
-        self.requests.ask(Asked(request, self.parameters(request)))
+        self.requests.ask(AllocationRequest(request, self.parameters(request)))
         try:
             while (found := self._submitted(lease)) is None:
                 self.requests.raise_refusal(lease)
@@ -105,24 +105,39 @@ class SlurmSubmitter:
             self.say(words)
 
     def parameters(self, request: DriverRequest) -> dict[str, Any]:
-        """Parameters for sbatch (`slurm.options`)."""
+        """Parameters for sbatch (`slurm.sbatch_options`)."""
         planned = read_lease_plan(Path(request.lease_plan))
         known = read_known(Store(self.results.directory), skip_implied=self.campaign.protocol.skip_implied)
         missing = known.missing(planned.work)
         longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
         system = self.campaign.system
         hosts = _pinned_hosts(system, request)
+        given = given_options(planned.slurm)
+        self._tell_short(system, planned, given)
+        # A forecast that a run has outlasted is none.
+        outlasted = FirstRun(self.results.work(request.lease)).was_cut_short()
+        expected_s = None if outlasted else _expected_s(planned.forecast, len(missing))
         return sbatch_parameters(
             self.campaign.name,
             system,
             planned.configuration,
-            given_options(planned.slurm),
-            time_min=time_limit_min(_expected_s(planned.forecast, len(missing)), longest_s),
+            given,
+            time_min=time_limit_min(expected_s, longest_s),
             hosts=hosts,
-            excluded=() if hosts else ExcludedHosts(self.directory).read(),
+            excluded=() if hosts else ExcludedHosts(self.directory).current(),
             # By the lease's own id, as `begin` was told it; the request's is that of this use of it.
             further=open_strategy(system, self.slurm, self.say).options(lease_id(self.results, request.lease)),
         )
+
+    def _tell_short(self, system: SystemFile, planned: LeasePlan, given: SlurmOptions) -> None:
+        """Say before anything is submitted that a job will be shorter than one of its runs."""
+        limit_min = options_of(system, planned.configuration, given).time_min
+        expected_s = _expected_s(planned.forecast, 1)
+        if limit_min is not None and expected_s is not None and expected_s > 60 * limit_min:
+            self._say_once(
+                f"a run of {planned.configuration.name} is expected to take {expected_s / 60:.3g} min, longer than its whole job "
+                f"(slurm.time_min: {limit_min}): it will be recorded as time_limit; raise or remove slurm.time_min"
+            )
 
     def _lead(self, lease: str) -> None:
         """Submit for everybody who asks, unless all wait or the lease has its answer; under the lock."""
@@ -136,7 +151,7 @@ class SlurmSubmitter:
         self._gather()
         try:
             self.batches.recover()
-        except Unanswered as error:
+        except UnansweredSubmission as error:
             self.requests.wait(str(error))
             return
         for group in self._alike():
@@ -152,9 +167,9 @@ class SlurmSubmitter:
             asked = now
             time.sleep(_GATHER_S)
 
-    def _alike(self) -> list[list[Asked]]:
+    def _alike(self) -> list[list[AllocationRequest]]:
         """What is asked for, by what can be one array."""
-        alike: dict[str, list[Asked]] = defaultdict(list)
+        alike: dict[str, list[AllocationRequest]] = defaultdict(list)
         for lease, asked in self.requests.open():
             asker_lives = files.is_locked(self.results.measure_lock(lease))
             if asked is None or not asker_lives or self._submitted(lease) is not None:
@@ -164,7 +179,7 @@ class SlurmSubmitter:
                 alike[json.dumps({**asked.parameters, "time": None}, sort_keys=True)].append(asked)
         return list(alike.values())
 
-    def _submit_group(self, group: Sequence[Asked]) -> bool:
+    def _submit_group(self, group: Sequence[AllocationRequest]) -> bool:
         """Submit what is alike, in as few arrays as Slurm takes; False when what is left has to wait."""
         most = self.requests.at_once()
         while group:
@@ -210,16 +225,15 @@ class SlurmSubmitter:
         """Most tasks of one array; asked once a campaign."""
         path = self.directory / "controller.json"
         try:
-            return int(json.loads(path.read_bytes())["array_size_max"])
+            return int(files.load_json(path)["array_size_max"])
         except (OSError, ValueError, KeyError, TypeError):
             answer = self.slurm("scontrol", "show", "config")
         if not answer.ok:
             return 1
-        known = asdict(parse_show_config(answer.out))
-        files.write_json(path, known)
-        return int(known["array_size_max"])
+        files.write_json(path, {"array_size_max": (most := array_size_max(answer.out))})
+        return most
 
-    def _comment(self, asked: Asked) -> str:
+    def _comment(self, asked: AllocationRequest) -> str:
         """What a job says of itself to a ResumeProgram."""
         configuration = asked.parameters["job_name"].partition("/")[2]
         return (
@@ -227,7 +241,7 @@ class SlurmSubmitter:
             f"python={sys.executable}"
         )
 
-    def _refuse(self, chunk: Sequence[Asked], refusal: Refusal) -> None:
+    def _refuse(self, chunk: Sequence[AllocationRequest], refusal: Refusal) -> None:
         """Tell those who asked; they raise it."""
         mistake = refusal.kind == "mistake"
         words = f"sbatch refused {chunk[0].parameters['job_name']}: {refusal.words}"
@@ -246,7 +260,7 @@ class SlurmSubmitter:
             try:
                 # Of a process that died asking: for another use of the lease, perhaps.
                 self._withdraw(lease)
-            except Unanswered as error:
+            except UnansweredSubmission as error:
                 self._say_once(str(error))
                 time.sleep(self.settings.poll_s)
         found = self._submitted(lease)
@@ -271,7 +285,7 @@ class SlurmSubmitter:
 
     # -- watching and ending -----------------------------------------------------------------------------------------------
 
-    def _verdict(self, submission: Submission) -> Verdict:
+    def _verdict(self, submission: Submission) -> JobState:
         snapshot = self.poll.snapshot()
         job = submitted_jobs.read(self.results, submission.lease)
         shown = snapshot.jobs.get(submission.job_id)
@@ -295,7 +309,10 @@ class SlurmSubmitter:
         # when all looks of a while find that it cannot start.
         first_s = self._stuck.setdefault(submission.job_id, snapshot.asked_s)
         gives_up = snapshot.asked_s > first_s and snapshot.asked_s - first_s >= self.latency_s
-        return replace(verdict, alive=False) if gives_up else verdict
+        # Where no host of the system is well, another job would not start either.
+        if gives_up and not outage(self.campaign.system, self._all_unwell()):
+            return replace(verdict, alive=False)
+        return verdict
 
     def fate(self, submission: Submission) -> Fate:
         verdict = self._verdict(submission)
@@ -310,25 +327,28 @@ class SlurmSubmitter:
         # Hosts that it ran on until Slurm put it back into the queue; told once.
         failed = self._unwell(self._ran_on.pop(submission.job_id, ()) if verdict.state in QUEUED else ())
         # Slurm starts it on other hosts, unless it is told which.
-        queued = verdict.state in QUEUED
+        queued = verdict.state in QUEUED and not verdict.held
         return Fate(not (failed and self.campaign.system.pins_hosts), words, failed, queued)
 
     def _unwell(self, hosts: Collection[str]) -> dict[str, str]:
-        """Those of some hosts that Slurm itself finds unwell, and in which way."""
-        if not hosts:
-            return {}
-        answer = self.slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(sorted(hosts))}", HOST_FORMAT)
+        """The hosts that Slurm itself finds unwell while others are well, and in which way."""
+        unwell = self._all_unwell() if hosts else {}
+        # What befell all of them is no host's fault.
+        return {} if outage(self.campaign.system, unwell) else {host: unwell[host] for host in hosts if host in unwell}
+
+    def _all_unwell(self) -> dict[str, str]:
+        """All hosts that Slurm finds unwell, and in which way; not those that a controller which has just started awaits."""
         return {
-            host.name: f"Slurm says {_complaint(host)}"
-            for host in parse_sinfo(answer.out)
-            if host.name in hosts and (not host.responding or any(word in host.state.lower() for word in _BROKEN))
+            name: f"Slurm says {', '.join(sorted(node.state))}{node.reason and f': {node.reason}'}"
+            for name, node in parse_nodes(self.slurm(*NODES).out).items()
+            if node.broken or any("reboot" in word for word in node.state)
         }
 
     def stop(self, lease: str) -> None:
         self.requests.withdraw(lease)
         try:
             self._withdraw(lease)
-        except Unanswered as error:
+        except UnansweredSubmission as error:
             self.say(f"{error}; the same command again looks for it")
         found = self._submitted(lease)
         if found is None or self._ended(found):
@@ -376,11 +396,6 @@ class SlurmSubmitter:
         if found is not None:
             self.poll.forget(found.job_id)
             submitted_jobs.remove(self.results, lease)
-
-
-def _complaint(host: Host) -> str:
-    words = host.state if host.responding else f"{host.state}, not responding"
-    return f"{words}: {host.reason}" if host.reason else words
 
 
 def _pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:

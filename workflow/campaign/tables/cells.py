@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import statistics
 from campaign.documents.cell import Cell
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.statistics import comparisons
+from campaign.statistics import comparisons, intervals, summary
 from campaign.statistics.step_times import windows
 from campaign.tables.columns import PLANNED, types
 from campaign.tables.io import frame
@@ -29,7 +28,7 @@ PLAN_COLUMNS = types(PLANNED)
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCell:
+class CellPlan:
     """A cell of the plan: how often it is to be run, under which lease, and why a run has no record (yet).
 
     lease: of its first composition. runs: their numbers; empty for 1, 2, .. in one composition. price_per_h: of its composed
@@ -50,7 +49,7 @@ class PlannedCell:
 
 
 def cells_table(
-    planned: Iterable[PlannedCell],
+    planned: Iterable[CellPlan],
     runs: pd.DataFrame,
     metric: Metric = THROUGHPUT,
     earlier: Sequence[EarlierSpread] = (),
@@ -63,7 +62,7 @@ def cells_table(
     (median, mean, sd, min, max) are over ok runs; mean is the harmonic one, total work over total time, in which runs
     far from the others count as near (`campaign.statistics.location`); ci_low and ci_high bound it, median_low and median_high the
     median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far from the others
-    (`campaign.statistics.outliers`), which count like any other.
+    (`campaign.statistics.summary`), which count like any other.
     window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
     repetitions under one, ended the cell.
     earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once. predicting: names of
@@ -110,8 +109,8 @@ def _with_summary(
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
     ok = ok[ok["place"] >= 0]
-    found = statistics.summaries(ok["value"], ok["place"], len(names))
-    led = _locations(names, runs, metric, earlier)
+    found = summary.summaries(ok["value"], ok["place"], len(names))
+    led = _locations(names, runs, metric, earlier, found.median)
     named = _outliers(ok[found.outlier], found.median)
     numbers = {
         "median": found.median,
@@ -123,9 +122,10 @@ def _with_summary(
         "ci_low": led["ci_low"],
         "ci_high": led["ci_high"],
         "interval_method": led["interval_method"],
-        "median_low": found.median_low,
-        "median_high": found.median_high,
-        "median_method": found.median_method,
+        # Over compositions, and no narrower than runs with two modes or far values ask for.
+        "median_low": np.fmin(led["median_low"], found.median_low),
+        "median_high": np.fmax(led["median_high"], found.median_high),
+        "median_method": np.where(led["between"], led["interval_method"], found.median_method),
         "n_outliers": np.bincount(ok["place"][found.outlier], minlength=len(names)),
         "outliers": np.array([named.get(place, "") for place in range(len(names))], dtype=object),
     }
@@ -134,21 +134,31 @@ def _with_summary(
     return table.assign(**{**columns, **words})
 
 
-def _locations(names: Any, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]) -> dict[str, Any]:
-    """The location that the report leads with and its interval, by cell."""
+def _locations(
+    names: Any,
+    runs: pd.DataFrame,
+    metric: Metric,
+    earlier: Sequence[EarlierSpread],
+    medians: np.ndarray[Any, np.dtype[np.float64]],
+) -> dict[str, Any]:
+    """The location that the report leads with and its interval, by cell; where it is known over compositions (`between`), that of
+    the median as well."""
     lent = [each for each in earlier if each.metric == metric.name]
     design = comparisons.design(runs, higher=metric.higher, earlier=lent)
     at = design.cells.get_indexer(pd.Index(names))
     of, how = design.locations()
     there = at >= 0
     columns = dict(zip(("mean", "ci_low", "ci_high"), of.bounds(), strict=True))
+    middle = np.full(design.cells.size, np.nan)
+    middle[at[there]] = medians[there]
+    columns |= dict(zip(("median", "median_low", "median_high"), design.medians(middle).bounds(), strict=True))
     led = {name: np.where(there, values[at] if values.size else np.nan, np.nan) for name, values in columns.items()}
-    words = np.where(there, how[at] if how.size else "", statistics.NO_RUN)
-    return {**led, "interval_method": words.astype(object)}
+    words = np.where(there, how[at] if how.size else "", intervals.NO_RUN)
+    return {**led, "between": np.isfinite(led["median_low"]), "interval_method": words.astype(object)}
 
 
 def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
-    """By place of their cell, which repetitions lie far from the others, and how far from the median: '3 (-12.4 %)'."""
+    """A text by place of the cell: which repetitions lie far from the others, and how far from the median: '3 (-12.4 %)'."""
     said: defaultdict[int, list[str]] = defaultdict(list)
     for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["value"], strict=True):
         median = medians[place]
@@ -157,7 +167,7 @@ def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]
     return {place: ", ".join(texts) for place, texts in said.items()}
 
 
-def _planned_row(entry: PlannedCell) -> dict[str, Any]:
+def _planned_row(entry: CellPlan) -> dict[str, Any]:
     cell, configuration = entry.cell, entry.cell.configuration
     return {
         "cell_id": cell.id,

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import kept
+from campaign.documents.kept_lease import checked_lease
 from campaign.documents.lease_plan import read_lease_plan
-from campaign.documents.plan import parse_plan, plan_json
+from campaign.documents.plan import BudgetDocument, parse_plan, plan_json
 from campaign.documents.record import Record, Store
-from campaign.documents.rounds import rounds_of_key
-from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
+from campaign.documents.rounds import CellIn, rounds_of_key
+from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, runs_of, whole
 from campaign.documents.superseded import RecordedHosts
-from campaign.errors import RecordError
-from campaign.files import read_json, require_json
+from campaign.files import load_json, read_json, reading
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
+from campaign.plan.control_runs import references_of
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import costs_of
 from campaign.plan.cost.costs import document_of as costs_document
@@ -28,10 +29,8 @@ from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Key, lease_name
-from campaign.plan.reference import references_of
 from campaign.slurm.excluded_hosts import ExcludedHosts
-from campaign.tables.collected_records import Collected
-from campaign.tables.report_context import context_document
+from campaign.tables.report_context import Collected, context_document
 
 if TYPE_CHECKING:  # it brings pandas
     import pandas as pd
@@ -53,8 +52,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
         return replace(collected, chosen=chosen, not_paid=question["why"])
     if (choice := kept_choice(Results.at(directory).budget)) is None:
         return collected
-    paid = {cell.id: choice.limits.get(cell.id, 0) for cell in matrix.cells}
-    return replace(collected, paid=paid, not_paid=choice.left_out)
+    return replace(collected, chosen=choice.chosen(matrix.cells), not_paid=choice.left_out)
 
 
 def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
@@ -68,6 +66,7 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     of_reference = [store.read(*key) for key in sorted(present) if key[0] in references]
     used = {record.lease_id for record in (*records, *of_reference)}
     names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
+    names |= set(map(_earlier_name, names))
     leases = [
         lease
         for path in sorted(results.leases.glob("*.json"))
@@ -124,7 +123,20 @@ def gather_planned(plan: Path) -> Collected:
     if planned.question:
         chosen = rounds_of_key(Results.at(directory), planned.question.key).chosen
         return replace(collected, chosen=chosen, not_paid=planned.question.why)
-    return replace(collected, paid={cell.id: cell.runs_paid for cell in left}, not_paid=why)
+    if planned.budget:
+        return replace(collected, chosen=_paid(planned.budget, matrix.cells), not_paid=why)
+    return collected
+
+
+def _paid(budget: BudgetDocument, cells: Sequence[Cell]) -> frozenset[CellIn]:
+    """Cells with the compositions that a budget pays for. An earlier one left out runs of cells, so that some have fewer."""
+    paid = {cell.id: cell.runs_paid for cell in budget.left_out}
+    return frozenset(
+        (cell.id, composition)
+        for cell in cells
+        for run in runs_of(cell.settings)[: paid.get(cell.id)]
+        if (composition := composition_of(run)) <= (budget.compositions or composition)
+    )
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
@@ -135,6 +147,12 @@ def _sharing(records: Iterable[Record]) -> Iterator[Record]:
             first = record
         cell = first.cell if record.cell == first.cell else record.cell
         yield record.model_copy(update={"cell": cell, "specification": first.specification})
+
+
+def _earlier_name(lease: str) -> str:
+    """The name that results written before 2026-12 give a lease of a configuration: '1x1-local', '1x1-local--c2'."""
+    name, _, composition = lease.rpartition(".c")
+    return name if composition == "1" else f"{name}--c{composition}"
 
 
 def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:
@@ -153,30 +171,24 @@ def _imported(planned: Sequence[int], present: Collection[int]) -> tuple[int, ..
 
 
 def _document(path: Path) -> dict[str, Any]:
-    document = require_json(path, "move it away, its lease is then shown as unknown")
-    if not isinstance(document.get("lease_id"), str) or not isinstance(document.get("requested_s"), int | float | None):
-        raise RecordError(f"{path}: is not a lease document; move it away, its lease is then shown as unknown")
-    return document
+    with reading(path, "move it away, its lease is then shown as unknown"):
+        return checked_lease(load_json(path))
 
 
 def _reasons(results: Results) -> dict[str, str]:
     reasons = {}
-    for path in sorted(results.manifests.glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime)):
-        try:
-            document = json.loads(path.read_bytes())
-            reasons[document["lease"]] = document["reason"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path}: not a manifest ({error!r}); delete it, it is made again") from error
+    for path in sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime):
+        with reading(path, "delete this manifest, it is made again"):
+            document = load_json(path)
+            reasons[document["lease"]] = str(document["reason"])
     return reasons
 
 
 def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
-    from campaign.tables.cells import PlannedCell, cells_table
+    from campaign.tables.cells import CellPlan, cells_table
     from campaign.tables.io import Tables
-    from campaign.tables.requests import requests_table
-    from campaign.tables.runs import reference_table, runs_table
-    from campaign.tables.step_times import step_times_table
+    from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
     predicting = {name for name, workload in collected.campaign.workloads.items() if workload.predicts}
@@ -195,16 +207,13 @@ def tables_of(collected: Collected) -> Tables:
         runs_here = collected.known.planned(cell)
         if collected.campaign.file.imported:
             runs_here = _imported(runs_here, found.get(cell.id, []))
-        paid = collected.paid.get(cell.id, len(runs_here))
         missing = {
-            run: collected.not_paid
-            if place > paid or not collected.is_chosen(cell.id, run)
-            else why[composition_of(run)]
-            for place, run in enumerate(runs_here, 1)
+            run: why[composition_of(run)] if collected.is_chosen(cell.id, run) else collected.not_paid
+            for run in runs_here
             if (cell.id, run) not in present
         }
         price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
-        planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here, price_per_h))
+        planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h))
     cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting))
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import BaseModel
 
 from campaign.documents.earlier_spread import EarlierSpread
+from campaign.documents.kept_lease import checked_lease
 from campaign.documents.metric import metric_of
 from campaign.errors import RecordError
+from campaign.files import load_json, make_directory, open_regular, reading
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
 
@@ -56,6 +59,7 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 
 DOCUMENTS = ("leases", "links", "context")
+_KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
 SERIES = ("telemetry", "steps", "reference", "requests")
 """Tables that are not for people to read: many rows a run, and the runs of the reference."""
 
@@ -106,22 +110,59 @@ def write(tables: Tables, directory: Path) -> None:
 
 def read(directory: Path) -> Tables:
     """The tables in a directory; RecordError names what cannot be read."""
-    try:
-        runs, cells = (pd.read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
-        leases, links, context = (json.loads((directory / f"{name}.json").read_bytes()) for name in DOCUMENTS)
+    with reading(directory, "its tables are damaged; delete them and run again"):
+        runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
+        leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
         # Tables of earlier versions have fewer.
         paths = [directory / f"{name}.parquet" for name in SERIES]
-        series = [pd.read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
+        series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
         runs, cells = (table.assign(predicted=table.get("predicted", False)) for table in (runs, cells))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{directory}: the tables cannot be read ({error}); delete them and run again") from error
+        runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
+        leases = [checked_lease(each) for each in leases]
+        links = [{**each, "document": dict(each["document"])} for each in links]
+        Context.model_validate(context)
     return Tables(runs, cells, leases, links, context, *series)
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    with open_regular(path) as file:
+        return pd.read_parquet(file)
+
+
+class _Campaign(BaseModel):
+    name: str
+    baseline: str | None = None
+    protocol: dict[str, Any] = {}
+    metric: dict[str, Any] = {}
+
+
+class Context(BaseModel):
+    """What of the context others than the page look into: the same kinds as in the page's own form of it."""
+
+    campaign: _Campaign
+    campaign_yaml: str = ""
+    conditions: list[str] = []
+    environments: dict[str, dict[str, Any]] = {}
+    excluded: list[dict[str, Any]] = []
+    flags: dict[str, str] = {}
+    forecast: list[dict[str, Any]] = []
+    hosts_left_out: list[dict[str, Any]] = []
+    inputs: dict[str, list[str]] = {}
+    launchers: dict[str, int] = {}
+    notes: list[str] = []
+    objectives: dict[str, dict[str, dict[str, float]]] = {}
+    prediction: str = ""
+    questions: list[list[dict[str, Any]]] = []
+    references: list[dict[str, Any]] = []
+    schema_versions: dict[str, str] = {}
+    software: list[dict[str, Any]] = []
+    system: dict[str, Any] = {}
 
 
 def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
     """Write runs and cells as Parquet (types kept) and CSV (for people); RecordError when that is not possible."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
             table.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""The table of leases: how long composing took, what the fabric's ports carried, and idle time between runs.
+"""The table of leases: how long composing and each operation took, what the fabric's ports carried, and idle time between runs.
 
 Idle time is from the end of one run to the start of the next on the same lease, while hosts and devices are held: writing a record,
 starting a step, and, where a driver was started again in the middle of a lease, the time until then.
@@ -6,7 +6,7 @@ starting a step, and, where a driver was started again in the middle of a lease,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,7 +21,6 @@ def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     fabric_s: request to the fabric's last answer; visible_s: until the hosts see the devices, nan where nobody looked;
     readying_s: until a run can start; compose_s: the three together; held_s: ready to the start of the release; release_s: the
     release itself.
-    ports_gb_per_s: what the fabric's ports carried on average, all together.
     """
     return frame([_lease_row(lease) for lease in leases], types(LEASES), {})
 
@@ -42,7 +41,6 @@ def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
         "compose_s": between("requested_s", "ready_s"),
         "held_s": between("ready_s", releasing),
         "release_s": between("release_started_s", "released_s"),
-        "ports_gb_per_s": all_gb_per_s(lease.get("readings") or ()),
         **{name: _size(lease.get(name)) for name in ("operations", "retries", "mismatches", "faults")},
     }
 
@@ -62,6 +60,51 @@ def operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
                 timed.append({"operation": "rest", "device": "", "box": "", "answer": "", "seconds": rest_s})
             rows += [{**use, **each} for each in timed]
     return frame(rows, types(OPERATIONS), {})
+
+
+def composition_times(leases: pd.DataFrame) -> pd.DataFrame:
+    """Leases that got ready, by configuration: mean of each phase (they add up to the mean total), and the total's range."""
+    ready = leases[leases["compose_s"].notna()]
+    groups = ready.groupby("configuration", sort=False)
+    phases = groups[["fabric_s", "visible_s", "readying_s", "compose_s", "held_s", "release_s"]].mean()
+    extremes = groups["compose_s"].agg(["min", "max", "count"])
+    table = phases.assign(
+        compose_min_s=extremes["min"],
+        compose_max_s=extremes["max"],
+        leases=extremes["count"].astype("int64"),
+        operations=groups["operations"].sum(),
+        retries=groups["retries"].sum(),
+    )
+    return table.reset_index()
+
+
+_ORDER = ("attach", "detach", "inventory", "read_back", "visible", "request", "rest")
+
+
+def by_operation(operations: pd.DataFrame, recorded: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
+    """A row for each operation on each kind of device: how many, median, 5 % (low) and 95 % (high) quantile, and the longest.
+
+    operations: of `operations_table`. recorded: quantiles of recordings (`operation`, `low_s`, `median_s`,
+    `high_s`), which stand beside operations on devices; nan without one.
+    """
+    groups = operations.groupby(["operation", "device"], sort=False)["seconds"]
+    table = groups.agg(
+        operations="size",
+        low_s=lambda x: x.quantile(0.05),
+        median_s="median",
+        high_s=lambda x: x.quantile(0.95),
+        longest_s="max",
+    ).reset_index()
+    there = {str(each["operation"]): each for each in recorded}
+    for name in ("low_s", "median_s", "high_s"):
+        table[f"recorded_{name}"] = pd.Series(
+            [float(there[o][name]) if o in there else float("nan") for o in table["operation"]],
+            index=table.index,
+            dtype="float64",
+        )
+    places = {name: place for place, name in enumerate(_ORDER)}
+    key = {"operation": lambda of: of.map(places).fillna(len(places)), "device": lambda of: of}
+    return table.sort_values(list(key), key=lambda of: key[str(of.name)](of), kind="stable", ignore_index=True)
 
 
 def _size(value: Any) -> int:
@@ -105,35 +148,3 @@ def idle_times(runs: pd.DataFrame, by: str) -> pd.DataFrame:
     table = idle.assign(leases=groups["lease_id"].nunique(), runs=groups.size(), span_s=groups["span_s"].sum())
     table = table[table["gaps"] > 0].reset_index()
     return table.assign(idle_pct=100 * table["idle_s"] / table["span_s"])
-
-
-CARRIED: Mapping[str, str] = {"rx_bytes": "received", "tx_bytes": "sent"}
-
-
-def ends(readings: Sequence[Mapping[str, Any]]) -> Iterator[dict[tuple[str, str], float]]:
-    """Values by part and quantity, of the first look and of the last."""
-    for look in (readings[0], readings[-1]):
-        yield {(each["part"], each["quantity"]): each["value"] for each in look["readings"]}
-
-
-def carried_gb_per_s(readings: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Mean rate of each port by quantity (`CARRIED`), from the first look to the last, idle time included.
-
-    A counter that went back was set to zero meanwhile, and says nothing; so does one that did not grow.
-    """
-    held_s = readings[-1]["time_s"] - readings[0]["time_s"] if len(readings) > 1 else 0.0
-    if held_s <= 0:
-        return {}
-    first, last = ends(readings)
-    rates: dict[str, dict[str, float]] = {}
-    for (part, quantity), before in first.items():
-        grown = last.get((part, quantity), before) - before
-        if quantity in CARRIED and grown > 0:
-            rates.setdefault(part, {})[quantity] = grown / held_s / 1e9
-    return rates
-
-
-def all_gb_per_s(readings: Sequence[Mapping[str, Any]]) -> float | None:
-    """All ports and both directions together; None where no port has counted anything."""
-    rates = [rate for each in carried_gb_per_s(readings).values() for rate in each.values()]
-    return sum(rates) if rates else None

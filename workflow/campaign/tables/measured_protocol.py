@@ -15,15 +15,16 @@ def said(runs: pd.DataFrame, context: Mapping[str, Any], protocol: Mapping[str, 
     runs = runs[runs["status"] == "ok"]
     steps = []
     if len(runs) and (runs["measured_steps"] > 0).any():
-        told = runs[runs["measured_steps"] > 0]
+        timed = runs[runs["measured_steps"] > 0]
         steps.append(
-            f"{_between(told['warmup_steps'])} warm-up and {_between(told['measured_steps'])} measured steps a run"
+            f"{_between(timed['warmup_steps'])} warm-up and {_between(timed['measured_steps'])} measured steps a run"
         )
-        if told["window_s"].notna().any():
-            ends = (wording.seconds(told["window_s"].min()), wording.seconds(told["window_s"].max()))
+        if timed["window_s"].notna().any():
+            ends = (wording.seconds(timed["window_s"].min()), wording.seconds(timed["window_s"].max()))
             steps.append(f"in {' to '.join(dict.fromkeys(ends))}")
     how = {name: value for name, value in protocol.items() if name not in ("warmup_steps", "measured_steps")}
-    return f"Protocol: {', '.join([' '.join(steps)] * bool(steps) + [wording.protocol(how)])}.{conditions(context)}"
+    told = [" ".join(steps), wording.protocol(how)] if steps else [wording.protocol(how)]
+    return f"Protocol: {', '.join(told)}.{conditions(context)}"
 
 
 def conditions(context: Mapping[str, Any]) -> str:

@@ -1,43 +1,77 @@
-"""What the report page is told beside tables and figures, from the records and the campaign alone."""
+"""What was read of a results directory (`Collected`), and what the report page is told of it beside tables and figures."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from campaign import wording
 from campaign.config import launch_prefix_rules
-from campaign.config.claims_as_inputs import claims_as_inputs
 from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign, systems_of
+from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.operation_times import OPERATIONS
-from campaign.documents.record import IMPORTED
+from campaign.documents.record import IMPORTED, Record, Store
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
-from campaign.documents.rounds import all_rounds
-from campaign.documents.run_numbers import BLOCK_ORDERS
+from campaign.documents.rounds import CellIn, all_rounds
+from campaign.documents.run_numbers import BLOCK_ORDERS, composition_of
 from campaign.documents.superseded import all_set_aside
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.launch.emulation_plan import sentence
 from campaign.paths import Results
-from campaign.plan.cost.history import measured_forecasts
-from campaign.plan.cost.recorded_operations import given_times
+from campaign.plan.control_runs import hardware
+from campaign.plan.cost.history import given_times, measured_forecasts
 from campaign.plan.matrix import Matrix
+from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
-from campaign.plan.reference import hardware
 from campaign.plan.repetitions import said as often
-from campaign.tables.device_evidence import device_evidence
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
-if TYPE_CHECKING:
-    from campaign.tables.collected_records import Collected
+if TYPE_CHECKING:  # it brings pandas
+    from campaign.tables.leases import Busy
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Records of a campaign with everything that its tables and its report need."""
+
+    campaign: Campaign
+    matrix: Matrix
+    records: list[Record]
+    leases: list[dict[str, Any]]
+    reasons: Mapping[str, str]
+    """Why a lease's runs have no record, by lease."""
+    store: Store
+    beside: Sequence[Busy] = ()
+    """What else the leases of these records were busy with: runs of cells that are not asked for."""
+    links: Sequence[Mapping[str, Any]] = ()
+    """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
+    known: KnownRuns = field(default_factory=KnownRuns)
+    """What has a record, and what ended cells before their most repetitions."""
+    chosen: Collection[CellIn] | None = None
+    """Cells in the compositions that a question or a budget chose; None where all are to be measured."""
+    not_paid: str = ""
+    """Why a run that the budget or the question leaves out has no record."""
+    reference: Sequence[Record] = ()
+    """Runs of the reference in these leases; `records` are those of the matrix."""
+    earlier: Sequence[EarlierSpread] = ()
+    """How much compositions differed in earlier campaigns on the system."""
+    hosts_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why a host that failed is not asked for any more, by host."""
+
+    def is_chosen(self, cell_id: str, run: int) -> bool:
+        """Whether a run was to be measured, as far as a question or a budget says."""
+        return self.chosen is None or (cell_id, composition_of(run)) in self.chosen
+
 
 FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
@@ -113,7 +147,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
         **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
-        "inputs": claims_as_inputs({"systems": systems_of(document), "workloads": document["workloads"]}),
+        "inputs": claims_used({"systems": systems_of(document), "workloads": document["workloads"]}),
     }
 
 
@@ -352,10 +386,10 @@ def _conditions(campaign: Campaign) -> list[str]:
     predicts = [workload.predicts for workload in campaign.workloads.values()]
     on_processors = not all(predicts) and any(campaign.device_of(c).runs_on == "cpu" for c in campaign.configurations)
     return [
-        *["waiting stands for the computation of replayed workloads"] * any(predicts),
-        *["processes on CPU cores stand for devices"] * on_processors,
-        *["the fabric is simulated"] * (campaign.system.fabric["kind"] == "simulated"),
-        *["links are emulated"] * (campaign.system.emulation is not None),
+        *(["waiting stands for the computation of replayed workloads"] if any(predicts) else ()),
+        *(["processes on CPU cores stand for devices"] if on_processors else ()),
+        *(["the fabric is simulated"] if campaign.system.fabric["kind"] == "simulated" else ()),
+        *(["links are emulated"] if campaign.system.emulation is not None else ()),
     ]
 
 
@@ -403,3 +437,34 @@ def _emulated_links(collected: Collected) -> list[str]:
             key = json.dumps(links, sort_keys=True)
             runs[key] = (links, runs.get(key, (links, 0))[1] + count)
     return [sentence(links, count, len(collected.records)) for _, (links, count) in sorted(runs.items())]
+
+
+def device_evidence(campaign: Campaign, records: Iterable[Record]) -> list[str]:
+    """A sentence; nothing where devices are processes on CPU cores, or no run is valid."""
+    kinds = {each.name: campaign.device_of(each).runs_on for each in campaign.configurations}
+    valid = [r for r in records if r.status == "ok" and kinds.get(r.cell.configuration, "cpu") != "cpu"]
+    if not valid:
+        return []
+    told = [bool(record.ran_on) for record in valid]
+    seen = ["device_utilisation_peak_pct" in record.metrics for record in valid]
+    neither = len(valid) - sum(map(max, told, seen))
+    lacking = f" {neither} have neither: that their work was on the devices is not known." if neither else ""
+    return [
+        f"Evidence that work was on the devices, of {wording.plural(len(valid), 'valid run')}: ranks of {sum(told)} reported the "
+        f"devices of their parameters, gradients and losses; telemetry sampled how busy those of {sum(seen)} were.{lacking}"
+    ]
+
+
+def claims_used(document: object, place: str = "") -> dict[str, list[str]]:
+    """Ids of claims whose numbers a document takes as given (`uses`), each with its places, such as 'system.links.fabric'."""
+    found: dict[str, list[str]] = {}
+    if isinstance(document, Mapping):
+        children = [(f"{place}.{key}".lstrip("."), value) for key, value in document.items() if key != "uses"]
+        for claim in document.get("uses") or ():
+            found.setdefault(str(claim), []).append(place)
+    else:
+        children = [(place, each) for each in document] if isinstance(document, list | tuple) else []
+    for where, child in children:
+        for claim, places in claims_used(child, where).items():
+            found.setdefault(claim, []).extend(each for each in places if each not in found.get(claim, []))
+    return found

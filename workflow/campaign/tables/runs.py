@@ -1,9 +1,9 @@
-"""The table of runs: one row a run, in the order of cell and repetition. Its columns are fixed, also when it is empty."""
+"""The tables of runs, of their steps and of their requests. Their columns are fixed, also when they are empty."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,15 @@ import pandas as pd
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
-from campaign.plan.reference import hardware
+from campaign.plan.control_runs import hardware
 from campaign.statistics.step_times import ties_pct, trend_pct
-from campaign.tables.columns import MEASURED, RUNS, types
-from campaign.tables.io import frame
+from campaign.tables.columns import MEASURED, REQUESTS, RUNS, STEPS, types
+from campaign.tables.io import COUNT, NUMBER, TEXT, frame, typed
 from campaign.tables.leases import Busy, idle_before
-from campaign.tables.step_times import slowest_rank
 
 RUN_COLUMNS = types(RUNS)
+CONFIRMED = 2
+"""A failure counts once so many compositions show it, or all that a cell has: a single one may be the lease's."""
 
 
 def runs_table(
@@ -56,6 +57,13 @@ def reference_table(
     equal = {record.cell_id: hardware(record.specification) for record in records}
     table = runs_table(records, metric=metric, predicting=predicting)
     return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
+
+
+def compositions_with(runs: pd.DataFrame, status: Collection[str] | None = None) -> Mapping[str, int]:
+    """On how many compositions each cell has a run; status: of those that count, all without it. By cell_id, none for 0."""
+    counted = runs if status is None else runs[runs["status"].isin(status)]
+    compositions = counted["repetition"].map(composition_of)
+    return {str(cell): int(n) for cell, n in compositions.groupby(counted["cell_id"]).nunique().items()}
 
 
 def metric_column(name: str) -> str:
@@ -134,3 +142,53 @@ def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[An
         columns["step_trend_pct"][positions] = trend_pct(block)
         columns["step_ties_pct"][positions] = ties_pct(block)
     return columns
+
+
+STEP_COLUMNS = types(STEPS)
+MOST_STEPS = 200
+"""Steps of one run in the table. Evenly spaced quantiles stand for more: they keep the distribution, shortest and longest too."""
+
+
+def slowest_rank(record: Record) -> tuple[float, ...]:
+    """Step times of the rank with the longest window; without windows, of the one with the largest sum."""
+    if not record.step_times_s:
+        return ()
+    windows = record.window_s if len(record.window_s) == len(record.step_times_s) else [*map(sum, record.step_times_s)]
+    return record.step_times_s[int(np.argmax(windows))]
+
+
+def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a step of a run that is ok, in ascending order of its time inside of each run."""
+    keys: list[tuple[str, int]] = []
+    times: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+    for record in records:
+        steps = np.sort(np.array(slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
+        if steps.size > MOST_STEPS:
+            steps = np.quantile(steps, np.linspace(0.0, 1.0, MOST_STEPS))
+        keys.append((record.cell_id, record.repetition))
+        times.append(steps)
+    sizes = [each.size for each in times]
+    cells, repetitions = ([key[part] for key in keys] for part in (0, 1))
+    columns = {
+        "cell_id": typed(np.repeat(np.array(cells, dtype=object), sizes), TEXT),
+        "repetition": typed(np.repeat(np.array(repetitions, dtype=np.int64), sizes), COUNT),
+        "time_s": typed(np.concatenate(times) if times else [], NUMBER),
+    }
+    return pd.DataFrame({name: columns[name] for name in STEP_COLUMNS})
+
+
+REQUEST_COLUMNS = types(REQUESTS)
+
+
+def requests_table(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a request, by intended start inside of each run; also of invalid runs, in which too many failed."""
+    columns: dict[str, list[Any]] = {name: [] for name in REQUEST_COLUMNS}
+    for record in records:
+        if record.requests is None:
+            continue
+        found = {name: getattr(record.requests, name) for name in type(record.requests).model_fields}
+        count = len(record.requests.intended_s)
+        found |= {"cell_id": [record.cell_id] * count, "repetition": [record.repetition] * count}
+        for name, values in columns.items():
+            values.extend(found[name])
+    return pd.DataFrame({name: typed(columns[name], kind) for name, kind in REQUEST_COLUMNS.items()})

@@ -46,7 +46,7 @@ def no_tables() -> Tables:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """Rows of a query. types: DuckDB's, one a column; missing values are None."""
 
     columns: tuple[str, ...]
@@ -83,7 +83,7 @@ class Database:
         for name in loaded:
             self.connection.unregister(name)
 
-    def answer(self, query: str) -> Answer:
+    def answer(self, query: str) -> QueryResult:
         """The rows of one query; QueryError says what is wrong with it."""
         import duckdb
 
@@ -102,7 +102,7 @@ class Database:
         except duckdb.Error as error:
             raise QueryError(f"{str(error).strip()}\n'campaign sql --tables' lists tables and columns") from error
 
-    def _rows(self, query: str) -> Answer:
+    def _rows(self, query: str) -> QueryResult:
         """Rows of a checked query. Times with a zone come as texts: as objects they would take a further package."""
         result = self.connection.execute(query)
         described = result.description or []
@@ -111,7 +111,7 @@ class Database:
             texts = ", ".join(f"CAST({name} AS VARCHAR) AS {name}" for name in zoned)
             result = self.connection.execute(f"SELECT * REPLACE ({texts}) FROM ({query}\n)")
         names, types = (tuple(str(each[place]) for each in described) for place in (0, 1))
-        return Answer(names, types, result.fetchall())
+        return QueryResult(names, types, result.fetchall())
 
     def described(self) -> Iterator[dict[str, str]]:
         """Every column: table, column, type, meaning."""

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from campaign.errors import RecordError
+from campaign.files import open_regular
 from campaign.observe.telemetry.run_metrics import Used, used_devices
 from campaign.observe.telemetry.samples import HostSamples, Series, together
 from campaign.tables.columns import TELEMETRY, types
@@ -136,7 +137,8 @@ def _read(path: Path) -> list[HostSamples]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, columns=["time", "host", "part", "quantity", "value"])
+        with open_regular(path) as file:
+            table = pq.read_table(file, columns=["time", "host", "part", "quantity", "value"])
         columns = {name: table.column(name).to_pandas() for name in table.column_names}
     except (OSError, ValueError, pa.ArrowException) as error:
         raise RecordError(f"{path}: cannot be read as samples ({error}); restore it, or move it away") from error

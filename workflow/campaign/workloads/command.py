@@ -8,20 +8,29 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, StringConstraints, model_validator
 
 from campaign.documents.cell import AXES, Cell, Scalar
-from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precision, VariableName
+from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precision, Variables
 from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads import software as environments
-from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, run_values, texts
+from campaign.workloads.command_template import (
+    BESIDE,
+    RESERVED,
+    RUN_VALUES,
+    check_template,
+    fill,
+    run_values,
+    texts,
+    variables,
+)
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import WITHOUT_RATE, ParserName, Reading, Scope, format_of, read_log
+from campaign.workloads.parsers import WITHOUT_RATE, LogReading, ParserName, Scope, format_of, read_log, read_tests
 from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
-from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
+from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.rank_launchers import Launch, command_line
 from campaign.workloads.software import Software, filled, search_path
 
@@ -29,7 +38,6 @@ _FILLED_PER_RUN = {
     *("command", "launch_options", "environment", "precision_arguments", "precision_environment"),
     *("prepare", "cleanup", "result"),
 }
-_BESIDE = "{workload_dir}/"
 _INTRODUCTION = """\
 Any program, started once per run or once per device. `{name}` in the command or in an environment variable is replaced by a value
 of the run; literal braces are written `{{` and `}}`. `parser` names a built-in parser for the output, and `parsers` defines one's
@@ -54,7 +62,6 @@ class CommandWorkload(Workload):
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
-    reads_log: ClassVar[bool] = True
 
     kind: Literal["command"]
     """Any program."""
@@ -79,16 +86,20 @@ class CommandWorkload(Workload):
     mpi: Annotated[str, StringConstraints(pattern=AXIS_PATTERN)] | None = None
     """With `srun`: how MPI ranks find each other, as in `srun --mpi=pmix`. With `mpirun`: the implementation, `openmpi` (default)
     or `mpich`."""
-    environment: dict[VariableName, Argument] = Field(default_factory=dict)
-    """Environment variables, filled in like the command."""
+    environment: Variables = Field(default_factory=dict)
+    """Environment variables, filled in like the command. A secret is not written here: `HF_TOKEN: {from: environment}` takes it
+    from the environment that the campaign is started in, and nothing keeps its value."""
     precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
     """Arguments appended to the command, by precision."""
-    precision_environment: dict[Precision, dict[VariableName, Argument]] = Field(default_factory=dict)
+    precision_environment: dict[Precision, Variables] = Field(default_factory=dict)
     """Further environment variables, by precision."""
     software: Software | None = None
     """Software environment of the program. Default: what is on the PATH."""
     parser: ParserName | None = None
     """Built-in parser for its output. `campaign workload parse` tries it on a saved log."""
+    test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
+    """Which test counts where the output holds several that `parser` reads, such as a run to reach equilibrium and the one behind
+    it: a number from 1, or `last`. With `only`, such a run is `invalid`, with a list of its tests."""
     parsers: tuple[Parser, ...] = ()
     """Instead of `parser`: expressions that read its output."""
     at_least: dict[AxisName, AxisName] = Field(default_factory=dict)
@@ -98,6 +109,8 @@ class CommandWorkload(Workload):
     def _fits_together(self) -> CommandWorkload:
         if self.parser is not None and self.parsers:
             raise ValueError("give either 'parser' or 'parsers'")
+        if self.test != "only" and self.parser is None:
+            raise ValueError("'test' chooses among what a 'parser' reads; own 'parsers' choose by 'take'")
         if self.launch_options and self.launch in ("once", "per_rank"):
             raise ValueError(
                 f"'launch_options' are options of a launcher, and 'launch: {self.launch}' uses none; remove them"
@@ -106,7 +119,7 @@ class CommandWorkload(Workload):
             raise ValueError("'mpi' goes with 'launch: srun' or 'launch: mpirun'; remove it")
         if self.launch == "mpirun" and self.mpi not in (None, "openmpi", "mpich"):
             raise ValueError(f"'mpi: {self.mpi}' is not a known mpirun; use openmpi or mpich")
-        if self.launch == "horovodrun" and self.software is not None and self.software.apptainer is not None:
+        if self.launch == "horovodrun" and self.in_container:
             raise ValueError("horovodrun cannot start containers on other hosts; use 'launch: mpirun' with an image")
         for key in ("precision_arguments", "precision_environment"):
             if more := [precision for precision in getattr(self, key) if precision not in self.precisions]:
@@ -122,9 +135,9 @@ class CommandWorkload(Workload):
         return self
 
     @classmethod
-    def tables(cls) -> Iterator[Table]:
+    def tables(cls) -> Iterator[ReferenceTable]:
         names = [(f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()]
-        yield Table("Names in braces", "The options of the workload, and:", ("Name", "Meaning"), names)
+        yield ReferenceTable("Names in braces", "The options of the workload, and:", ("Name", "Meaning"), names)
 
     @property
     def one_process_for_all(self) -> bool:
@@ -135,14 +148,42 @@ class CommandWorkload(Workload):
         return self.launch == "srun"
 
     @property
+    def reads_log(self) -> bool:
+        return True
+
+    @property
     def log_parser(self) -> str | None:
         return self.parser
+
+    @property
+    def log_test(self) -> int | Literal["last"] | None:
+        return None if self.test == "only" else self.test
+
+    def tests(self, log: Log) -> Sequence[LogReading]:
+        found = read_tests(self.parser, log, Scope()) if self.parser is not None and self.log_test is None else []
+        return found if len(found) > 1 else ()
+
+    def of_test(self, number: int) -> Self:
+        return self.model_copy(update={"test": number})
+
+    @property
+    def in_container(self) -> bool:
+        return self.software is not None and self.software.apptainer is not None
 
     def input_words(self) -> tuple[str, ...]:
         words = self.inputs
         if words is None:
             words = tuple(word for command in (self.command, *self.prepare) for word in _shell_words(command))
-        return tuple(word.removeprefix(_BESIDE) for word in words)
+        return tuple(word.removeprefix(BESIDE) for word in words)
+
+    def script_words(self) -> tuple[str, ...]:
+        if self.inputs is not None:
+            return ()
+        made = self.prepare or self.in_container
+        plain = () if made or _shell_words(self.command) is not self.command else self.command
+        commands = (self.command, *self.prepare)
+        beside = [word.removeprefix(BESIDE) for words in commands for word in words if word.startswith(BESIDE)]
+        return (*beside, *(word for word in plain if not word.startswith(("-", BESIDE))))
 
     @property
     def printed_metrics(self) -> list[str] | None:
@@ -181,7 +222,7 @@ class CommandWorkload(Workload):
             if "/" in program and not program.startswith(("/", "{")):
                 yield (
                     f"{around.place(*key, 0)}: '{program}' is a relative path, but every run starts in its own directory; "
-                    f"give the full path, or '{_BESIDE}{program}' for one beside the workload file, or a program on the PATH"
+                    f"give the full path, or '{BESIDE}{program}' for one beside the workload file, or a program on the PATH"
                 )
         if self.needs_slurm and around.launcher == "local":
             yield (
@@ -248,7 +289,7 @@ class CommandWorkload(Workload):
         # A launcher does so for ranks that it starts itself: on a CPU a device is a core.
         one_thread = run.runs_on == "cpu" and self.launch in ("mpirun", "horovodrun", "torchrun")
         threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
-        return threads | {name: fill(text, values, f"{where}: environment.{name}") for name, text in said.items()}
+        return threads | variables(said, f"{where}: environment", values)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
         if failed := ended.failure(log):
@@ -261,8 +302,11 @@ class CommandWorkload(Workload):
             batch_global=cell.batch_global,
             warmup_steps=cell.settings.warmup_steps,
             measured_steps=cell.settings.measured_steps,
+            test=self.log_test,
         )
         reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
+        if ended.known:
+            reading = reading.of_ended()
         status, problem = reading.status, reading.problem
         if status == "ok" and (other := self.other_program(reading, {**self.options, **cell.options})):
             status, problem = "invalid", other
@@ -276,9 +320,10 @@ class CommandWorkload(Workload):
             metrics=dict(reading.metrics),
             steady=reading.steady,
             flags=(*reading.flags, *self._short_of(reading.metrics, cell)),
+            requests=reading.counted,
         )
 
-    def other_program(self, reading: Reading, options: Mapping[str, Scalar]) -> str:
+    def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
         known = format_of(self.parser).programs if self.parser else None
         if known is not None and reading.program:
             values = {**dict.fromkeys(RESERVED, ""), **options}

@@ -1,13 +1,15 @@
-"""Names in braces that a command is filled in with. Pure."""
+"""Names in braces that a command is filled in with, and variables of its environment."""
 
 from __future__ import annotations
 
+import os
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from campaign.documents.cell import AXES, Cell, Scalar
-from campaign.errors import ConfigError, nearest
+from campaign.documents.fields import Variables
+from campaign.errors import ConfigError, LaunchError, nearest
 
 RUN_VALUES: Mapping[str, str] = {
     "repetition": "number of the repetition, from 1",
@@ -20,6 +22,10 @@ RUN_VALUES: Mapping[str, str] = {
 
 RESERVED = frozenset(AXES) | frozenset(RUN_VALUES)
 """Names that an option cannot have."""
+
+
+BESIDE = "{workload_dir}/"
+"""Begins the name of a file beside the workload file."""
 
 
 def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = "") -> dict[str, Scalar]:
@@ -47,6 +53,25 @@ def check_template(text: str, known: Collection[str], where: str) -> None:
     """ConfigError when `text` cannot be filled in."""
     for _ in _parts(text, known, where):
         pass
+
+
+def variables(said: Variables, where: str, values: Mapping[str, Scalar] | None = None) -> dict[str, str]:
+    """Environment variables with their values: filled in where there are `values`, or those of this process's environment.
+
+    LaunchError for one that is to come from the environment, and is not set there.
+    """
+    found: dict[str, str] = {}
+    for name, value in said.items():
+        if isinstance(value, str):
+            found[name] = value if values is None else fill(value, values, f"{where}.{name}")
+        elif name in os.environ:
+            found[name] = os.environ[name]
+        else:
+            raise LaunchError(
+                f"{where}.{name}: this variable is not set where the driver runs; export it before you start the campaign, and let "
+                "jobs have the environment (no `export: NONE`)"
+            )
+    return found
 
 
 def names_in(text: str) -> frozenset[str]:

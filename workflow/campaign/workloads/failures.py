@@ -142,7 +142,7 @@ def classify(
     had asked for did not do the work of its batch.
 
     exit_codes: by rank, negative for a signal, None where not known. killed_by_us: the launcher ended ranks itself, so that their
-    SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit. memory_kills: `processes.memory_kills` of the run.
+    SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit. memory_kills: `launch.local.MemoryKills` of the run.
     Raises LaunchError when Slurm cancelled, preempted or lost the run: that is not the subject's doing and makes no record.
     """
     source = Log.of(text) if isinstance(text, str) else text
@@ -185,7 +185,7 @@ def _earliest(log: str, ranks: int, causes: Sequence[_Signature] = _CAUSES) -> t
 def _from_ends(
     log: str, exit_codes: Sequence[int | None], killed_by_us: bool, memory_kills: int
 ) -> tuple[Status, Failure]:
-    """From exit codes and uncaught exceptions, when no signature of a known cause is in the log."""
+    """Read the cause from exit codes and uncaught exceptions, when no signature of a known cause is in the log."""
     ranks = len(exit_codes)
     telling = [None if killed_by_us and code in _ENDED_BY_US else code for code in exit_codes]
     killed = None if killed_by_us else _KILLED_LINE.search(log)

@@ -9,11 +9,14 @@ Pieces of 4 MiB, which do not fit a cache, took three times as long.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
+
+from campaign.files import open_regular
 
 # What fits into a core's cache is read three times as fast as what does not.
 _CHUNK_BYTES = 128 << 10
@@ -78,7 +81,9 @@ class Log:
 
         rows: begins with a line feed, as every line does here. whole: leave out a last line that has no end.
         """
-        for chunk in map(plain, self.chunks(longest)):
+        for number, chunk in enumerate(map(plain, self.chunks(longest))):
+            if number == 0:
+                chunk = chunk.removeprefix(BOM_UTF8)  # which editors of some systems put before a text
             if whole and not chunk.endswith(b"\n"):
                 chunk = chunk[: chunk.rfind(b"\n") + 1]
             if needles or rows is not None:
@@ -124,7 +129,7 @@ class Log:
             return plain(file.read()).decode(errors="replace").strip()[-characters:]
 
     def _opened(self) -> BinaryIO:
-        return BytesIO(self._source) if isinstance(self._source, bytes) else self._source.open("rb")
+        return BytesIO(self._source) if isinstance(self._source, bytes) else open_regular(self._source)
 
 
 def plain(chunk: bytes) -> bytes:

@@ -6,21 +6,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.accelerators.fallbacks import fallback_in
+from campaign.accelerators import ACCELERATORS, Kind, fallback_in
 from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import Argument, AxisName, Model, Name, Precision
+from campaign.documents.fields import Argument, AxisName, FileModel, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
 from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.reading import Reading
+from campaign.workloads.parsers.reading import LogReading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
 
@@ -40,7 +39,7 @@ class Run:
     storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
     precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file; scale: rate of
     emulated links over the real one; dilation: seconds that a second of a replay takes; pace: GFLOP/s of emulated devices in the
-    cell's precision, by model; workload_dir: where the workload's file stands.
+    cell's precision, by model; workload_dir: where the workload's file stands. saved: only its log was kept.
     """
 
     cell: Cell
@@ -56,6 +55,7 @@ class Run:
     dilation: float = 1.0
     pace: Mapping[str, float] = field(default_factory=dict)
     workload_dir: str = ""
+    saved: bool = False
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Those that the run uses, by rank: the first ones of each host, its own before those of the pool."""
+        """The devices that the run uses, by rank: the first ones of each host, its own before those of the pool."""
         counts = self.ranks_by_host
         return tuple(d for host in self.composition.hosts for d in host.in_order[: counts.get(host.name, 0)])
 
@@ -88,7 +88,7 @@ class Step:
 
     @property
     def ranks(self) -> list[tuple[str, int]]:
-        """Of each rank: its host, and its number there."""
+        """The host of each rank, and its number there."""
         return [(host, number) for host, count in self.ranks_by_host.items() for number in range(count)]
 
     @property
@@ -102,6 +102,7 @@ class Ended:
 
     flags: what a reader of the run's numbers should know of how it was launched. memory_kills: processes that the kernel has killed
     meanwhile for want of memory; disturbed: what from outside has made its times worthless, in words, empty for nothing.
+    known: whether the codes are those of the step, and not assumed of a log that was found.
     """
 
     codes: tuple[int | None, ...]
@@ -113,6 +114,7 @@ class Ended:
     flags: tuple[str, ...] = ()
     memory_kills: int = 0
     disturbed: str = ""
+    known: bool = True
 
     def failure(self, log: Log) -> Outcome | None:
         """The outcome of a run that did not end well, by its limits, exit codes and log; None for one that did."""
@@ -164,7 +166,7 @@ class Surroundings:
     launcher: Literal["local", "slurm"]
 
 
-class Table(NamedTuple):
+class ReferenceTable(NamedTuple):
     """A table in the reference of a kind."""
 
     title: str
@@ -173,7 +175,7 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-class MetricFacts(Model):
+class MetricFacts(FileModel):
     """What the name of a metric does not tell."""
 
     unit: str | None = None
@@ -182,7 +184,7 @@ class MetricFacts(Model):
     """`higher` or `lower`."""
 
 
-class Workload(Model):
+class Workload(FileModel):
     """A kind of workload: its fields are the keys of its YAML file, its methods what the campaign asks of it.
 
     A kind gives `introduction`, `example`, `kind: Literal[...]`, `step` and `read`; everything else has a default. The text under a
@@ -204,8 +206,6 @@ class Workload(Model):
     """Whether its runs are made of requests, and not of steps: then its cells have no batch, which is 1 for them."""
     rate_unit: ClassVar[str] = "samples/s"
     """Unit of `throughput_per_s`."""
-    reads_log: ClassVar[bool] = False
-    """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
 
     schema_version: Literal["workload/1"] = "workload/1"
     """Version of this format."""
@@ -226,7 +226,7 @@ class Workload(Model):
     """Kind of the workload."""
 
     @classmethod
-    def tables(cls) -> Iterable[Table]:
+    def tables(cls) -> Iterable[ReferenceTable]:
         """Tables for the reference."""
         return ()
 
@@ -246,13 +246,40 @@ class Workload(Model):
         return False
 
     @property
+    def reads_log(self) -> bool:
+        """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
+        return False
+
+    @property
     def log_parser(self) -> str | None:
         """The built-in parser that reads its log."""
         return None
 
+    @property
+    def log_test(self) -> int | Literal["last"] | None:
+        """Which test of its log counts, where the file chooses one."""
+        return None
+
+    def tests(self, log: Log) -> Sequence[LogReading]:
+        """The tests in a log, where it holds several and the file chooses none."""
+        return ()
+
+    def of_test(self, number: int) -> Self:
+        """The workload that reads only this test of its logs, from 1."""
+        return self
+
+    @property
+    def in_container(self) -> bool:
+        """Whether its programs see the files of an image, and not those of the host alone."""
+        return False
+
     def input_words(self) -> Sequence[str]:
         """Names of input files, with options in braces. Where `inputs` is None: words that may be the name of a script."""
         return self.inputs or ()
+
+    def script_words(self) -> Sequence[str]:
+        """The `input_words` that, where `inputs` is None, name a script only if it is there before a run starts."""
+        return ()
 
     @property
     def printed_metrics(self) -> Sequence[str] | None:
@@ -293,7 +320,7 @@ class Workload(Model):
         """
         return None
 
-    def other_program(self, reading: Reading, options: Mapping[str, Scalar]) -> str:
+    def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
         """Why what was read is of another program than the one that runs with these options; empty where nothing says so."""
         return ""
 

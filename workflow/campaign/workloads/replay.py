@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from campaign.accelerators import Kind
 from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import Count, Model, Name, Precision
+from campaign.documents.fields import Count, FileModel, Name, Precision
 from campaign.errors import ConfigError
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
+from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.trainer.model_catalog import REPLAY_OPTIONS, checked, resolve_replay_options
 from campaign.workloads.trainer_runs import outcome_of_ranks, ranks_step, strategy_objection, torch_missing
 
@@ -45,7 +45,7 @@ compute:
 """
 
 
-class ReplayLayer(Model):
+class ReplayLayer(FileModel):
     """One layer of a model, or several of the same kind."""
 
     name: str = ""
@@ -68,7 +68,7 @@ class ReplayLayer(Model):
         return self.repeat > 1 if self.unit is None else self.unit
 
 
-class ComputeRow(Model):
+class ComputeRow(FileModel):
     """Compute time of one device that communicates with no other."""
 
     device: Name
@@ -135,9 +135,9 @@ class ReplayWorkload(Workload):
         return sum(layer.repeat * sum(layer.tensors) for layer in self.layers)
 
     @classmethod
-    def tables(cls) -> Iterator[Table]:
+    def tables(cls) -> Iterator[ReferenceTable]:
         rows = [(f"`{name}`", option.words(), option.description) for name, option in REPLAY_OPTIONS.items()]
-        yield Table("Options of replays", "", ("Option", "Type", "Meaning"), rows)
+        yield ReferenceTable("Options of replays", "", ("Option", "Type", "Meaning"), rows)
 
     @property
     def variable_options(self) -> Collection[str]:
@@ -157,7 +157,7 @@ class ReplayWorkload(Workload):
                 yield f"{where}: {error}"
 
     def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """Those that differ from their default."""
+        """The options that differ from their default."""
         return {name: value for name, value in options.items() if value != REPLAY_OPTIONS[name].default}
 
     def identity(self) -> dict[str, Any]:

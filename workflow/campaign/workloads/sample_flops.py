@@ -13,7 +13,7 @@ SIZES: Mapping[str, int] = {"seq_len": 1, "image_px": 2}
 
 
 def sample_flops(workload: Mapping[str, Any], options: Mapping[str, Scalar]) -> float | None:
-    """Of a forward pass; None where the workload's model is not in the catalog. options: of a run, the file's and its own."""
+    """Operations of a forward pass; None where the model is not in the catalog. options: of a run, the file's and its own."""
     info = MODELS.get(str(workload.get("model"))) if workload.get("kind") == "train" else None
     if info is None or info.forward_flops_per_sample is None:
         return None

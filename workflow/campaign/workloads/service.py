@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
@@ -11,36 +10,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
 from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import Argument, Model, Precision
-from campaign.documents.record import Failure
-from campaign.documents.requests import Requests
-from campaign.errors import first_problem, problems_of
-from campaign.files import hash_of
+from campaign.documents.fields import Argument, Precision
+from campaign.documents.record import Failure, Status
+from campaign.errors import LaunchError, first_problem, problems_of
+from campaign.files import hash_of, read_bytes
 from campaign.workloads import software as environments
-from campaign.workloads.command_template import RESERVED, check_template, fill, run_values, texts
-from campaign.workloads.load import Load, columns
+from campaign.workloads.command_template import BESIDE, RESERVED, check_template, fill, run_values, texts, variables
+from campaign.workloads.failures import classify
+from campaign.workloads.load import Load
+from campaign.workloads.load.load_file import LatencyObjective, Percentile
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import Reading, Scope, read_log
+from campaign.workloads.parsers import LogReading, Scope, read_log, read_tests
 from campaign.workloads.parsers.expressions import hints, read_expressions
-from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
-from campaign.workloads.service_run.run_files import failed_outcome, printed, result_of
+from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.service_run.specification import (
+    CLIENT_OUTPUT,
     CLIENT_RESULT,
+    RESULT,
     SERVICE_VALUES,
-    Client,
+    LoadClient,
+    Problem,
     Result,
     Server,
     Specification,
 )
 from campaign.workloads.software import Software, filled, search_path, software_words
-
-Percentile = Literal["p50", "p90", "p95", "p99"]
-_Limits = dict[Percentile, Annotated[float, Field(gt=0)]]
 
 _INTRODUCTION = """\
 A server that answers requests, such as one for the inference of language models. A run starts it on the devices of its lease,
@@ -61,22 +60,11 @@ kind: service
 precisions: [fp32]
 options: {rate_per_s: 40}
 server:
-  command: [python3, -m, campaign.testbed.queueing_server, --port, "{port}"]
+  command: [python3, -m, campaign.emulators.queueing_server, --port, "{port}"]
   ready: {tcp: true}
 load: {requests: 40, prompt_tokens: 8, output_tokens: 4}
 objective: {ttft_ms: {p99: 500}}
 """
-
-
-class Objective(Model):
-    """What users are promised: upper limits of percentiles, in milliseconds."""
-
-    ttft_ms: _Limits = Field(default_factory=dict)
-    """Time to first token, such as `{p99: 500}`."""
-    tpot_ms: _Limits = Field(default_factory=dict)
-    """Time per output token after the first."""
-    e2e_ms: _Limits = Field(default_factory=dict)
-    """Time to the end of the answer."""
 
 
 class ServiceWorkload(Workload):
@@ -93,11 +81,11 @@ class ServiceWorkload(Workload):
     """The server."""
     load: Load | None = None
     """Load that is applied to an OpenAI-compatible server."""
-    client: Client | None = None
+    client: LoadClient | None = None
     """Instead of `load`: a program that applies the load."""
     model: Argument | None = None
     """With `load`: name of the model that requests ask for. Default: the first that `/v1/models` lists."""
-    objective: Objective = Objective()
+    objective: LatencyObjective = LatencyObjective()
     """What the service has to hold. It changes nothing of what is measured."""
     errors_at_most_pct: Annotated[float, Field(ge=0, le=100)] = 1.0
     """A run with a larger share of failed requests is `invalid`."""
@@ -119,27 +107,52 @@ class ServiceWorkload(Workload):
         return self
 
     @classmethod
-    def tables(cls) -> Iterator[Table]:
+    def tables(cls) -> Iterator[ReferenceTable]:
         names = [(f"`{{{name}}}`", meaning) for name, meaning in SERVICE_VALUES.items()]
         known = "The options, the [names of commands](#names-in-braces), and:"
-        yield Table("Names in braces of services", known, ("Name", "Meaning"), names)
+        yield ReferenceTable("Names in braces of services", known, ("Name", "Meaning"), names)
 
     @property
     def one_process_for_all(self) -> bool:
         return self.server.launch != "per_rank"
 
+    @property
+    def in_container(self) -> bool:
+        return self.software is not None and self.software.apptainer is not None
+
+    @property
+    def reads_log(self) -> bool:
+        return self.client is not None
+
+    def tests(self, log: Log) -> Sequence[LogReading]:
+        client = self.client
+        if client is None or client.parser is None or client.test != "only":
+            return ()
+        found = read_tests(client.parser, log, Scope())
+        return found if len(found) > 1 else ()
+
+    def of_test(self, number: int) -> Self:
+        client = self.client and self.client.model_copy(update={"test": number})
+        return self.model_copy(update={"client": client})
+
     def input_words(self) -> Sequence[str]:
         if self.inputs is not None:
             return self.inputs
-        return (*self.server.command, *(self.client.command if self.client else ()))
+        words = (*self.server.command, *(self.client.command if self.client else ()))
+        return tuple(word.removeprefix(BESIDE) for word in words)
+
+    def script_words(self) -> Sequence[str]:
+        words = (*self.server.command, *(self.client.command if self.client else ()))
+        named = (word for word in words if word.startswith(BESIDE) or not (self.in_container or word.startswith("-")))
+        return () if self.inputs is not None else tuple(word.removeprefix(BESIDE) for word in named)
 
     @property
     def printed_metrics(self) -> Sequence[str] | None:
-        """Of a load with a rate, which is also the rate of its answers, a median leads: the first that is promised, or TTFT."""
-        if self.client is not None:
+        """The metrics of a load. Where it has a rate, a median leads: the first that is promised, or TTFT."""
+        if self.client is not None and (self.client.parsers or "rate_per_s" not in self.options):
             return [parser.metric for parser in self.client.parsers] or None
-        promised = [name for name in Objective.model_fields if getattr(self.objective, name)]
-        first, *others = dict.fromkeys((*promised, *Objective.model_fields))
+        promised = [name for name in LatencyObjective.model_fields if getattr(self.objective, name)]
+        first, *others = dict.fromkeys((*promised, *LatencyObjective.model_fields))
         medians = [
             f"{first}_p50",
             *(f"{name}_{percent}" for name in (first, *others) for percent in get_args(Percentile)),
@@ -244,6 +257,8 @@ class ServiceWorkload(Workload):
             seed = int(hash_of(f"{self.load.seed}/{cell.settings.seed}/{run.repetition}"), 16)
             load = self.load.for_run({**self.options, **cell.options, "seed": seed})
             load = load.model_copy(update={"prompts": run.files.get(load.prompts or "", load.prompts)})
+        for said in (self.server.environment, self.client.environment if self.client else {}):
+            variables(said, f"{where}: environment")  # those that are not set are told before the server starts
         specification = Specification(
             where=where,
             directory=run.directory,
@@ -266,6 +281,10 @@ class ServiceWorkload(Workload):
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.one_process_for_all)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        if run.saved and self.client is not None:
+            return ended.failure(log) or self._judged(
+                self._by_client(self.client, Outcome("ok"), run, log, ended.known)
+            )
         result = result_of(run)
         if result is not None and result.problem is not None:
             return failed_outcome(result, result.problem, ended, log)
@@ -290,24 +309,26 @@ class ServiceWorkload(Workload):
         )
         if self.client is None:
             return outcome
-        reading = self._reading(self.client, run)
+        written = run.directory / CLIENT_RESULT
+        log = Log(written) if self.client.writes_result and written.exists() else printed(run)
+        return self._by_client(self.client, outcome, run, log, ended=True)
+
+    def _by_client(self, client: LoadClient, outcome: Outcome, run: Run, log: Log, ended: bool) -> Outcome:
+        """An outcome with what the client wrote or printed. ended: whether it is known to have ended well."""
+        test = None if client.test == "only" else client.test
+        scope = Scope(ranks=run.cell.configuration.ranks, hosts=run.cell.configuration.hosts, test=test)
+        reading = read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
+        reading = reading.of_ended() if ended else reading
         rate = reading.throughput_per_s
         return replace(
             outcome,
             status=reading.status,
-            failure=None if reading.status == "ok" else Failure(reason=reading.problem, evidence=printed(run).tail()),
+            failure=None if reading.status == "ok" else Failure(reason=reading.problem, evidence=log.tail()),
             throughput_per_s=reading.metrics.get("requests_per_s") if rate is None else rate,
-            metrics={**reading.metrics, **result.metrics},
-            flags=(*reading.flags, *result.flags),
-            requests=Requests.of(columns(reading.requests), (0.0, math.inf)) if reading.requests else None,
+            metrics={**reading.metrics, **outcome.metrics},
+            flags=(*reading.flags, *outcome.flags),
+            requests=reading.counted,
         )
-
-    def _reading(self, client: Client, run: Run) -> Reading:
-        """What the client wrote or printed."""
-        result = run.directory / CLIENT_RESULT
-        log = Log(result) if client.writes_result and result.exists() else printed(run)
-        scope = Scope(ranks=run.cell.configuration.ranks, hosts=run.cell.configuration.hosts)
-        return read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
 
     def _judged(self, outcome: Outcome) -> Outcome:
         """Invalid where no request succeeded, or too many failed."""
@@ -348,3 +369,36 @@ def _modules(command: Sequence[str]) -> Iterator[str]:
 
 def _words(error: ValueError) -> str:
     return first_problem(error) if isinstance(error, ValidationError) else str(error)
+
+
+_STATUS_OF: Mapping[Problem, Status] = {"not_ready": "time_limit", "load_failed": "invalid"}
+
+
+def failed_outcome(result: Result, problem: Problem, ended: Ended, log: Log) -> Outcome:
+    """A run without a measurement: of the apparatus where nothing of the workload file could be started (LaunchError)."""
+    if problem in ("no_program", "port_taken"):
+        raise LaunchError(result.words)
+    status: Status = _STATUS_OF.get(problem, "crashed")
+    failure = Failure(reason=result.words, evidence=result.evidence[-400:] or result.words)
+    if status == "crashed":
+        # An exit with 0 is none that a server may take by itself.
+        codes = (result.code or 1,)
+        found = classify(log, codes, timed_out=False, killed_by_us=False, memory_kills=ended.memory_kills)
+        if found and found[0] != "crashed":
+            status, why = found
+            failure = Failure(reason=f"{result.words}: {why.reason}", evidence=why.evidence)
+    return Outcome(status, failure, phases_s=result.phases_s, flags=result.flags)
+
+
+def result_of(run: Run) -> Result | None:
+    """What the program of the run left; None where it was ended before."""
+    try:
+        return Result.model_validate_json(read_bytes(run.directory / RESULT))
+    except (OSError, ValueError):
+        return None
+
+
+def printed(run: Run) -> Log:
+    """What a client printed."""
+    output = run.directory / CLIENT_OUTPUT
+    return Log(output) if output.exists() else Log(b"")

@@ -20,7 +20,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from campaign.accelerators import ACCELERATORS, Kind
 from campaign.documents.cell import Scalar
-from campaign.documents.fields import MODULE_PATTERN, OPERAND_PATTERN, Model
+from campaign.documents.fields import MODULE_PATTERN, OPERAND_PATTERN, FileModel
 from campaign.errors import LaunchError
 from campaign.files import read_json, write_json
 from campaign.processes.command import Finished, run_command
@@ -44,7 +44,7 @@ exec "$@"
 """
 
 
-class Container(Model):
+class Container(FileModel):
     """An Apptainer image that a program runs in."""
 
     image: Filled
@@ -57,7 +57,7 @@ class Container(Model):
     """Program that starts the container."""
 
 
-class Software(Model):
+class Software(FileModel):
     """Software environment of a program; exactly one of these keys. Every record lists what is installed there."""
 
     conda: Filled | None = None

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from campaign.documents.cell import AXES, Cell
 from campaign.documents.expression import parse
-from campaign.documents.fields import Model
+from campaign.documents.fields import FileModel
 from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads.log_reader import Log
@@ -20,7 +20,7 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings,
 from campaign.workloads.steady_warmup import NOT_STEADY
 
 
-class FailureByRequest(Model):
+class FailureByRequest(FileModel):
     """A failure that the synthetic workload produces on purpose."""
 
     when: str

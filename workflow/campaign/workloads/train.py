@@ -10,7 +10,7 @@ from campaign.accelerators import ACCELERATORS, Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.errors import ConfigError, nearest
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
+from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
 from campaign.workloads.trainer.rank_mesh import Dimension, RankMesh, division_refusal, is_divided
 from campaign.workloads.trainer_runs import outcome_of_ranks, ranks_step, strategy_objection, torch_missing
@@ -71,8 +71,8 @@ class TrainWorkload(Workload):
     """Built-in model, or `transformers:NAME` or `torchvision:NAME` if that package is installed."""
 
     @classmethod
-    def tables(cls) -> Iterator[Table]:
-        yield Table(
+    def tables(cls) -> Iterator[ReferenceTable]:
+        yield ReferenceTable(
             "Built-in models",
             "`transformers:NAME` and `torchvision:NAME` are built where those packages are installed.",
             ("Model", "Description", "One sample", "Parameters", "Default options"),
@@ -97,7 +97,7 @@ class TrainWorkload(Workload):
             for models, options in (*of_all, *of_families)
             for name, option in options.items()
         ]
-        yield Table("Options of models", "", ("Option", "Models", "Type", "Meaning"), rows)
+        yield ReferenceTable("Options of models", "", ("Option", "Models", "Type", "Meaning"), rows)
 
     @property
     def variable_options(self) -> Collection[str]:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from campaign.observe.links.alpha_beta_model import with_models
-from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
-from campaign.observe.links.link_kinds import kind_of
+from campaign.observe.links.document import LinksDocument, MeasuredDevice, kind_of, measured
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 
 RATES = {"local": 36.0, "fabric": 12.0, "network": 2.5, "fabric + network": 2.4}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.observe.links.rank_measurement import Forecast, ladder
+from campaign.observe.links.rank_measurement import PassForecast, ladder
 
 
 @given(st.sets(st.integers(2, 2**28), min_size=1, max_size=8))
@@ -22,7 +22,7 @@ def test_no_step_is_large_and_all_that_count_are_there(words: set[int]) -> None:
 
 @given(st.floats(1e-6, 1.0), st.floats(1e-12, 1e-6), st.integers(3, 28))
 def test_passes_of_latency_and_bandwidth_are_foreseen(latency_s: float, per_byte_s: float, power: int) -> None:
-    forecast = Forecast()
+    forecast = PassForecast()
     for size in (8, 4096):
         forecast.note(size, latency_s + per_byte_s * size)
     size = 4096 + 2**power
@@ -31,7 +31,7 @@ def test_passes_of_latency_and_bandwidth_are_foreseen(latency_s: float, per_byte
 
 
 def test_noise_does_not_promise_that_larger_is_faster() -> None:
-    forecast = Forecast()
+    forecast = PassForecast()
     assert forecast.pass_s(8) == 0.0
     forecast.note(8, 0.2)
     assert forecast.pass_s(2**20) == 0.2

@@ -79,7 +79,7 @@ def test_links_are_measured_where_it_is_said_or_where_training_is(
 def test_only_links_that_records_were_measured_over_are_collected(tmp_path: Path) -> None:
     campaign = load(tmp_path)
     store = fill(campaign, tmp_path / "results")
-    used = f"{campaign.configurations[0].name}.1"
+    used = f"{campaign.configurations[0].name}.c1.1"
     for lease in (used, "never-used.1"):
         said = {"schema_version": SCHEMA, "lease_id": lease, "lease": lease, "when": "before"}
         write(tmp_path / "results" / "links" / f"{lease}.before.json", {**said, "document": store.share(document())})

@@ -20,6 +20,7 @@ from campaign.errors import LaunchError
 from campaign.launch.local import LocalLauncher
 from campaign.observe.links.alpha_beta_model import with_models
 from campaign.observe.links.document import LinksDocument
+from campaign.observe.links.external_tools import LinkBench
 from campaign.observe.links.lease_links import measure_links
 from campaign.processes.marked import children
 from campaign.workloads.protocol import Ended
@@ -41,7 +42,9 @@ def launcher() -> Iterator[LocalLauncher]:
 def measure(launcher: LocalLauncher, at: Any, directory: Path, **keys: Any) -> LinksDocument:
     settings = {"sizes_bytes": SIZES, "repeats": 3, "warmup": 1, "budget_s": 30.0, **keys}
     given = LinkMeasurement.model_validate(settings)
-    document = measure_links(launcher, at, "cpu", given, directory, "links-test", directory / "log" / "links.log")
+    document = measure_links(
+        LinkBench(launcher, at, directory, "links-test", directory / "log" / "links.log"), "cpu", given
+    )
     assert [path.name for path in directory.iterdir() if path.name != "log"] == []
     return LinksDocument.model_validate(document)
 
@@ -213,7 +216,7 @@ def test_between_processes_no_message_is_larger_than_says_something(tmp_path: Pa
 
     looks: Any = Looks()
     with pytest.raises(LaunchError, match="seen"):
-        measure_links(looks, THREE, runs_on, LinkMeasurement(), tmp_path, "links-test", tmp_path / "log")
+        measure_links(LinkBench(looks, THREE, tmp_path, "links-test", tmp_path / "log"), runs_on, LinkMeasurement())
 
 
 def test_a_rank_without_a_valid_specification_says_so(tmp_path: Path) -> None:

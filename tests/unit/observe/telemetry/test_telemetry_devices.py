@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from campaign.observe.telemetry.sources import Asked, Probe
+from campaign.observe.telemetry.sources import Probe, SamplerOptions
 from campaign.observe.telemetry.sources.amd import probes as amd_probes
 from campaign.observe.telemetry.sources.intel import probes as intel_probes
 from campaign.observe.telemetry.sources.nvidia import probes
@@ -26,7 +26,7 @@ def read(found: list[Probe]) -> dict[str, dict[str, float]]:
 
 
 def opened(nvml: FakeNvml, interval_s: float = 1.0) -> list[Probe]:
-    return probes(nvml, Asked(interval_s))
+    return probes(nvml, SamplerOptions(interval_s))
 
 
 def test_everything_that_a_device_has() -> None:

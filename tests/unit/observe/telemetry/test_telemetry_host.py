@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from campaign.observe.telemetry.sources import Asked
+from campaign.observe.telemetry.sources import SamplerOptions
 from campaign.observe.telemetry.sources.host import (
     disks,
     energy,
@@ -111,7 +111,9 @@ def test_sockets_are_those_of_the_processors(tmp_path: Path) -> None:
 
 
 def test_this_host_is_as_psutil_sees_it() -> None:
-    told = {(part, quantity): value for probe in open_probes(Asked(1.0)) for part, quantity, value in probe.read()}
+    told = {
+        (part, quantity): value for probe in open_probes(SamplerOptions(1.0)) for part, quantity, value in probe.read()
+    }
     times = psutil.cpu_times()
     busy = times.user + times.nice + times.system + times.irq + times.softirq
     assert told["host", "cpu_busy_s"] == pytest.approx(busy, rel=0.01, abs=2)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.telemetry.samples import Series, Window, together
+from campaign.observe.telemetry.samples import Series, TimeWindow, together
 
 _GRID = st.lists(st.integers(0, 2000), min_size=2, max_size=12, unique=True).map(sorted)
 _VALUE = st.integers(-500, 500)
@@ -26,7 +26,7 @@ def test_what_changes_evenly_is_integrated_exactly(
     inside = st.integers(grid[0], grid[-1])
     start, end = sorted((data.draw(inside), data.draw(inside)))
     exact = offset * (end - start) + slope * (end**2 - start**2) / 2
-    assert line([*map(float, grid)], slope, offset).integral(Window(start, end)) == pytest.approx(exact, abs=1e-4)
+    assert line([*map(float, grid)], slope, offset).integral(TimeWindow(start, end)) == pytest.approx(exact, abs=1e-4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -35,33 +35,33 @@ def test_windows_that_follow_each_other_add_up(grid: list[int], data: st.DataObj
     values = data.draw(st.lists(_VALUE, min_size=len(grid), max_size=len(grid)))
     series = Series(tuple(map(float, grid)), tuple(map(float, values)))
     edges = sorted(data.draw(st.lists(st.integers(-100, 2100), min_size=3, max_size=6)))
-    parts = sum(series.integral(Window(start, end)) for start, end in pairwise(edges))
-    assert parts == pytest.approx(series.integral(Window(edges[0], edges[-1])), abs=1e-6)
+    parts = sum(series.integral(TimeWindow(start, end)) for start, end in pairwise(edges))
+    assert parts == pytest.approx(series.integral(TimeWindow(edges[0], edges[-1])), abs=1e-6)
 
 
 def test_a_mean_counts_time_and_not_samples() -> None:
     # Ten samples in the first second, one in the second: the burst is not worth more.
     series = Series((*(i / 10 for i in range(11)), 2.0), (*([100.0] * 11), 0.0))
-    assert series.mean(Window(0.0, 2.0)) == pytest.approx((100 + 50) / 2)
-    assert series.peak(Window(0.5, 2.0)) == 100.0
+    assert series.mean(TimeWindow(0.0, 2.0)) == pytest.approx((100 + 50) / 2)
+    assert series.peak(TimeWindow(0.5, 2.0)) == 100.0
 
 
 def test_a_rate_is_of_the_time_between_samples() -> None:
     counter = Series((1.0, 2.0, 3.0, 4.0), (10.0, 20.0, 60.0, 70.0))
-    assert counter.rate(Window(1.5, 3.5)) == pytest.approx((65 - 15) / 2)
-    assert counter.rate(Window(0.0, 9.0)) == pytest.approx(20.0)
-    assert counter.fastest(Window(1.0, 4.0)) == pytest.approx(40.0)
+    assert counter.rate(TimeWindow(1.5, 3.5)) == pytest.approx((65 - 15) / 2)
+    assert counter.rate(TimeWindow(0.0, 9.0)) == pytest.approx(20.0)
+    assert counter.fastest(TimeWindow(1.0, 4.0)) == pytest.approx(40.0)
 
 
-@pytest.mark.parametrize("window", [Window(4.0, 4.0), Window(5.0, 6.0), Window(-2.0, -1.0)])
-def test_there_is_no_rate_where_there_are_no_samples(window: Window) -> None:
+@pytest.mark.parametrize("window", [TimeWindow(4.0, 4.0), TimeWindow(5.0, 6.0), TimeWindow(-2.0, -1.0)])
+def test_there_is_no_rate_where_there_are_no_samples(window: TimeWindow) -> None:
     assert Series((1.0, 2.0, 4.0), (1.0, 2.0, 3.0)).rate(window) is None
 
 
 def test_a_counter_that_went_back_says_nothing() -> None:
     turned = Series((1.0, 2.0, 3.0), (10.0, 20.0, 5.0))
-    assert turned.rate(Window(1.0, 3.0)) is None
-    assert turned.fastest(Window(1.0, 3.0)) is None
+    assert turned.rate(TimeWindow(1.0, 3.0)) is None
+    assert turned.fastest(TimeWindow(1.0, 3.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_a_counter_that_went_back_says_nothing() -> None:
     ],
 )
 def test_a_part_must_be_seen_from_start_to_end(times: tuple[float, ...], enough: bool) -> None:
-    assert Series(times, times).covers(Window(0.0, 6.0), 1.0) is enough
+    assert Series(times, times).covers(TimeWindow(0.0, 6.0), 1.0) is enough
 
 
 def test_one_sample_has_no_length() -> None:
-    assert not Series((1.0,), (5.0,)).covers(Window(0.0, 2.0), 1.0)
-    assert Series((0.9, 1.9), (5.0, 5.0)).covers(Window(0.0, 2.0), 1.0)
+    assert not Series((1.0,), (5.0,)).covers(TimeWindow(0.0, 2.0), 1.0)
+    assert Series((0.9, 1.9), (5.0, 5.0)).covers(TimeWindow(0.0, 2.0), 1.0)
 
 
 def test_an_empty_window_is_not_covered() -> None:
-    assert not Series((1.0, 1.0001), (1.0, 1.0)).covers(Window(1.0, 1.0), 1.0)
+    assert not Series((1.0, 1.0001), (1.0, 1.0)).covers(TimeWindow(1.0, 1.0), 1.0)
 
 
 def test_counters_are_added_where_all_were_read() -> None:

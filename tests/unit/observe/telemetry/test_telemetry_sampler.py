@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from campaign.observe.telemetry.sampler import SHARE, Output, Turns, next_tick
+from campaign.observe.telemetry.sampler import SHARE, SampleOutput, Turns, next_tick
 from campaign.observe.telemetry.samples import SampleFile
-from campaign.observe.telemetry.sources import Asked, Reading
+from campaign.observe.telemetry.sources import Reading, SamplerOptions
 from campaign.observe.telemetry.sources.program_gauges import machine, open_probes, started_ticks
 
 ARGV = (sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "h", "--interval", "0.1")
@@ -135,7 +135,7 @@ def test_missed_ticks_are_not_made_up_for() -> None:
 
 
 def test_a_disk_that_is_full_costs_samples_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Output(tmp_path / "h.jsonl")
+    out = SampleOutput(tmp_path / "h.jsonl")
     out.line({"n": 1})
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:4]))
@@ -151,7 +151,7 @@ def published(directory: Path, pid: int, started: int | None, machine_id: str = 
 
 
 def test_gauges_count_while_their_process_lives(tmp_path: Path) -> None:
-    (probe,) = open_probes(Asked(1.0, tmp_path))
+    (probe,) = open_probes(SamplerOptions(1.0, tmp_path))
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as program:
         published(tmp_path, program.pid, started_ticks(program.pid))
         assert list(probe.read()) == [("gauge:h/0", "power_w", 5)]
@@ -160,11 +160,11 @@ def test_gauges_count_while_their_process_lives(tmp_path: Path) -> None:
 
 
 def test_gauges_of_others_do_not_count(tmp_path: Path) -> None:
-    (probe,) = open_probes(Asked(1.0, tmp_path))
+    (probe,) = open_probes(SamplerOptions(1.0, tmp_path))
     published(tmp_path, os.getpid(), (started_ticks(os.getpid()) or 0) + 1)  # its pid is another's now
     published(tmp_path, os.getpid(), started_ticks(os.getpid()), "another-machine")
     (tmp_path / f"{machine()}.{os.getppid()}.json").write_text('{"started": 1, "dev')
     (tmp_path / f"{machine()}.1.json").write_text(json.dumps({"started": started_ticks(1), "devices": [1]}))
     (tmp_path / "unrelated").write_text("")
     assert list(probe.read()) == []
-    assert open_probes(Asked(1.0)) == []
+    assert open_probes(SamplerOptions(1.0)) == []

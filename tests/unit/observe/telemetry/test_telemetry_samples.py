@@ -34,8 +34,12 @@ def powers(samples: HostSamples) -> tuple[float, ...]:
     return series.values if series else ()
 
 
-def test_a_torn_last_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "h.jsonl"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "h.jsonl"
+
+
+def test_a_torn_last_line_is_read_when_it_is_whole(path: Path) -> None:
     whole = text(HEADER, tick(1, 10), tick(2, 20))
     file = SampleFile(path)
     path.write_text(whole[:-15])
@@ -47,14 +51,12 @@ def test_a_torn_last_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", ['{"time": 3, "mono', "\0\0\0\0", "[1]", '{"time": 3, "monotonic": 3, "read": 7}', "{}"]
 )
-def test_what_is_torn_inside_costs_no_other_sample(tmp_path: Path, torn: str) -> None:
-    path = tmp_path / "h.jsonl"
+def test_what_is_torn_inside_costs_no_other_sample(path: Path, torn: str) -> None:
     path.write_text(text(HEADER, tick(1, 10)) + torn + "\n" + text(tick(3, 30)))
     assert powers(between(SampleFile(path), 0, 9)) == (10, 30)
 
 
-def test_only_samples_of_the_run_count_and_the_past_is_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "h.jsonl"
+def test_only_samples_of_the_run_count_and_the_past_is_forgotten(path: Path) -> None:
     path.write_text(text(HEADER, *(tick(time, time) for time in range(1, 9))))
     file = SampleFile(path)
     assert powers(between(file, 2, 4)) == (2, 3, 4)
@@ -72,8 +74,7 @@ def test_a_sampler_that_has_said_nothing_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 40.0])
-def test_a_clock_that_is_set_is_told_and_time_goes_on(tmp_path: Path, jump: float) -> None:
-    path = tmp_path / "h.jsonl"
+def test_a_clock_that_is_set_is_told_and_time_goes_on(path: Path, jump: float) -> None:
     after = [tick(time + jump, time, time - 1000) for time in (4, 5, 6)]
     path.write_text(text(HEADER, *(tick(time, time) for time in (1, 2, 3)), *after))
     found = between(SampleFile(path), min(0, jump), 9 + max(0, jump))
@@ -84,14 +85,12 @@ def test_a_clock_that_is_set_is_told_and_time_goes_on(tmp_path: Path, jump: floa
     assert series.values == (1, 2, 3, 4, 5, 6)
 
 
-def test_a_clock_that_is_kept_in_step_is_not_set(tmp_path: Path) -> None:
-    path = tmp_path / "h.jsonl"
+def test_a_clock_that_is_kept_in_step_is_not_set(path: Path) -> None:
     path.write_text(text(HEADER, *(tick(100 * n, n, 100.02 * n) for n in range(1, 5))))
     assert between(SampleFile(path), 0, 999).jumped_s == 0
 
 
-def test_rows_are_long(tmp_path: Path) -> None:
-    path = tmp_path / "h.jsonl"
+def test_rows_are_long(path: Path) -> None:
     path.write_text(text(HEADER, tick(1, 10), tick(2, 20)))
     assert rows([between(SampleFile(path), 0, 9)]) == {
         "time": [1, 2],

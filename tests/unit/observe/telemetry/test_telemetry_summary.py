@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from campaign.observe.telemetry.run_metrics import LOOKS, Used, summary, unused_devices
-from campaign.observe.telemetry.samples import HostSamples, Series, Window
+from campaign.observe.telemetry.samples import HostSamples, Series, TimeWindow
 
-WINDOW = Window(100.0, 110.0)
+WINDOW = TimeWindow(100.0, 110.0)
 TIMES = tuple(95.0 + n for n in range(21))
 UUID = "GPU-{}0000000-0000-0000-0000-000000000000"
 Values = Mapping[tuple[str, str], Callable[[float], float]]
@@ -221,5 +221,5 @@ def test_of_devices_without_names_any_of_the_host_may_have_been_used() -> None:
 
 def test_few_samples_prove_nothing() -> None:
     short = tuple(100.0 + n for n in range(4))
-    found = unused_devices([host(values=looks(0.0, 3.0), times=short)], {"h": used(0)}, Window(100.0, 103.0))
+    found = unused_devices([host(values=looks(0.0, 3.0), times=short)], {"h": used(0)}, TimeWindow(100.0, 103.0))
     assert found == ((), ())

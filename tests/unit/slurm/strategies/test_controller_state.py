@@ -6,7 +6,7 @@ import pytest
 
 from campaign.slurm.strategies.controller import (
     NODES,
-    Job,
+    HostJob,
     Reservation,
     count_gres,
     parse_jobs,
@@ -55,6 +55,8 @@ def test_devices_are_counted_by_name_and_type(text: str, gres: str, count: int) 
         ("idle+drain", True, True, True),
         ("idle+not_responding", False, False, True),
         ("down", False, False, True),
+        ("unknown", False, False, False),
+        ("unknown+not_responding", False, False, False),
         ("down+drain+invalid_reg", True, False, True),
         ("idle+cloud+powered_down", False, False, False),
         ("idle+cloud+powering_up", False, False, False),
@@ -77,7 +79,10 @@ def test_a_reason_may_have_anything_in_it_and_warnings_are_not_hosts() -> None:
 
 def test_jobs_are_told_with_their_reservation() -> None:
     text = "17|root|night.4x1.0a|RUNNING\nslurm_load_jobs: a warning\n18|nobody|(null)|COMPLETING\n"
-    assert parse_jobs(text) == (Job("17", "root", "night.4x1.0a", "RUNNING"), Job("18", "nobody", "", "COMPLETING"))
+    assert parse_jobs(text) == (
+        HostJob("17", "root", "night.4x1.0a", "RUNNING"),
+        HostJob("18", "nobody", "", "COMPLETING"),
+    )
 
 
 def test_reservations_are_told_with_their_hosts() -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 
-from campaign.workloads.gpt_server.application import application
-from campaign.workloads.gpt_server.batching import Batcher, Feed
+from campaign.workloads.gpt_server.application import Batcher, Feed, application
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Served:
     client: httpx.Client
     batcher: Batcher
     hold: threading.Event
+    stop: Callable[[], object]
 
 
 @pytest.fixture
@@ -33,24 +35,33 @@ def served() -> Iterator[Served]:
             time.sleep(0.01)
         return [feed.tokens[-1] + 1 for feed in feeds]
 
-    batcher = Batcher(next_tokens, slots=2)
-    app = application(batcher, "gpt-test", vocabulary=1000, context=100, lost_s=lambda: 0.25)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-    )
-    threads = [threading.Thread(target=target, daemon=True) for target in (batcher.run, server.run)]
-    for thread in threads:
-        thread.start()
+    started = threading.Event()
+    found: dict[str, Any] = {}
+
+    async def serving() -> None:
+        batcher = Batcher(next_tokens, slots=2)
+        app = application(batcher, "gpt-test", vocabulary=1000, context=100, lost_s=lambda: 0.25)
+        config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        decoding = asyncio.create_task(batcher.run())
+        loop = asyncio.get_running_loop()
+        found.update(batcher=batcher, server=server, stop=lambda: loop.call_soon_threadsafe(decoding.cancel))
+        started.set()
+        await server.serve()
+        decoding.cancel()
+
+    thread = threading.Thread(target=asyncio.run, args=(serving(),), daemon=True)
+    thread.start()
+    started.wait(5)
+    server = found["server"]
     _wait_until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-            yield Served(client, batcher, hold)
+            yield Served(client, found["batcher"], hold, found["stop"])
     finally:
-        batcher.stop()
         server.should_exit = True
-        for thread in threads:
-            thread.join(5)
+        thread.join(5)
 
 
 def _wait_until(holds: Callable[[], bool], patience_s: float = 5) -> None:
@@ -89,44 +100,28 @@ def test_a_completion_is_answered_whole_and_in_events(served: Served) -> None:
     assert ids["choices"][0]["text"] == " w42"
 
 
-def test_a_chat_is_answered_whole_and_in_events(served: Served) -> None:
-    asked = {"messages": [{"role": "system", "content": "w3"}, {"role": "user", "content": "two w7"}]}
-    whole = served.client.post("/v1/chat/completions", json=asked | {"max_completion_tokens": 2}).json()
-    assert whole["object"] == "chat.completion"
-    assert whole["choices"][0]["message"] == {"role": "assistant", "content": " w8 w9"}
-    assert whole["usage"]["prompt_tokens"] == 3
-    streamed = served.client.post("/v1/chat/completions", json=asked | {"max_tokens": 2, "stream": True})
-    *chunks, _ = _events(streamed)
-    deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in chunks]
-    assert deltas == [{"role": "assistant", "content": " w8"}, {"content": " w9"}]
-    to_the_end = served.client.post("/v1/chat/completions", json=asked).json()
-    assert to_the_end["usage"]["total_tokens"] == 100
-
-
 @pytest.mark.parametrize(
-    ("path", "asked", "status", "code", "message"),
+    ("asked", "status", "code", "message"),
     [
-        ("completions", {"prompt": "w1", "max_tokens": 100}, 400, "context_length_exceeded", "maximum context length"),
-        ("completions", {"prompt": "w1 " * 100}, 400, "context_length_exceeded", "116 tokens"),
-        ("chat/completions", {"messages": [{"role": "user", "content": "w " * 100}]}, 400, "context_length_exceeded", "101"),
-        ("completions", {"prompt": "w1", "max_tokens": 0}, 400, None, "max_tokens"),
-        ("completions", {"prompt": ""}, 400, None, "no token"),
-        ("completions", {"prompt": [1000]}, 400, None, "token 1000"),
-        ("completions", {"prompt": "w1", "n": 2}, 400, None, "n: "),
-        ("completions", {}, 400, None, "prompt"),
-        ("chat/completions", {"messages": []}, 400, None, "messages"),
-        ("completions", {"model": "other", "prompt": "w1"}, 404, "model_not_found", "other"),
+        ({"prompt": "w1", "max_tokens": 100}, 400, "context_length_exceeded", "maximum context length"),
+        ({"prompt": "w1 " * 100}, 400, "context_length_exceeded", "116 tokens"),
+        ({"prompt": "w1", "max_tokens": 0}, 400, None, "max_tokens"),
+        ({"prompt": ""}, 400, None, "no token"),
+        ({"prompt": [1000]}, 400, None, "token 1000"),
+        ({"prompt": "w1", "n": 2}, 400, None, "n: "),
+        ({}, 400, None, "prompt"),
+        ({"model": "other", "prompt": "w1"}, 404, "model_not_found", "other"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_answered_is_refused_as_openai_does(
-    served: Served, path: str, asked: dict[str, object], status: int, code: str | None, message: str
+    served: Served, asked: dict[str, object], status: int, code: str | None, message: str
 ) -> None:
-    response = served.client.post(f"/v1/{path}", json=asked)
+    response = served.client.post("/v1/completions", json=asked)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error")
     assert message in error["message"]
     assert served.client.post("/v1/completions", content=b"{").status_code == 400
-    assert served.batcher.counts.requests == 0
+    assert served.batcher.counts["requests"] == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -141,12 +136,12 @@ def test_the_slot_of_a_client_that_has_gone_is_free(served: Served, stream: bool
             else:
                 with pytest.raises(httpx.ReadTimeout):
                     leaving.post("/v1/completions", json=asked, timeout=0.05)
-    _wait_until(lambda: served.batcher.counts.cancelled == 2)
+    _wait_until(lambda: served.batcher.counts["requests_cancelled"] == 2)
     served.hold.clear()
     answer = served.client.post("/v1/completions", json={"prompt": "w1", "max_tokens": 2}).json()
     assert answer["choices"][0]["text"] == " w2 w3"
-    assert served.batcher.counts.output_tokens < 99
-    assert (served.batcher.running, served.batcher.waiting) == (0, 0)
+    assert served.batcher.counts["output_tokens"] < 99
+    assert (len(served.batcher.running), len(served.batcher.waiting)) == (0, 0)
 
 
 def test_models_health_and_metrics(served: Served) -> None:
@@ -164,20 +159,21 @@ def test_models_health_and_metrics(served: Served) -> None:
         "# TYPE gpt_requests_running gauge",
     ):
         assert f"{line}\n" in text
-    served.batcher.stop()
+    served.stop()
     _wait_until(lambda: served.client.get("/health").status_code == 503)
     assert served.client.post("/v1/completions", json={"prompt": "w1"}).status_code == 500
 
 
 def test_a_failure_of_the_network_ends_all_generations_and_is_raised() -> None:
-    taken: list[int | None] = []
-
     def broken(feeds: Sequence[Feed]) -> list[int]:
         raise RuntimeError("a process has ended")
 
-    batcher = Batcher(broken, slots=1)
-    for _ in range(2):
-        batcher.submit([1], 1, taken.append)
-    with pytest.raises(RuntimeError, match="a process has ended"):
-        batcher.run()
-    assert taken == [None, None]
+    async def failing() -> list[BaseException | int]:
+        batcher = Batcher(broken, slots=1)
+        asked = [anext(batcher.generate([1], 1)) for _ in range(2)]  # type: ignore[call-overload]
+        return await asyncio.gather(*asked, batcher.run(), return_exceptions=True)
+
+    *asked, raised = asyncio.run(failing())
+    assert [type(each) for each in asked] == [EOFError, EOFError]
+    assert isinstance(raised, RuntimeError)
+    assert str(raised) == "a process has ended"

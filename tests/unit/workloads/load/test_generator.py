@@ -6,18 +6,21 @@ import asyncio
 import json
 import random
 import socket
+import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 
-from campaign.testbed.queueing_server import QueueingServer
-from campaign.workloads.load import Load, Request
-from campaign.workloads.load.generator import apply, arrivals
+from campaign.emulators.queueing_server import QueueingServer
+from campaign.workloads.load import Load, SentRequest
+from campaign.workloads.load.__main__ import main
+from campaign.workloads.load.generator import apply, arrivals, length, prompts, read_prompts
 from campaign.workloads.load.load_file import Lognormal, Uniform
-from campaign.workloads.load.prompts import length, prompts, read_prompts
-from campaign.workloads.load.streaming_client import Server
+from campaign.workloads.load.streaming_client import ServerAddress
 from tests.simulated_clock import Pipe, run_simulated
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -30,7 +33,7 @@ def usage(prompt: int, output: int) -> bytes:
     return b'data: {"choices": [], "usage": {"prompt_tokens": %d, "completion_tokens": %d}}\n\n' % (prompt, output)
 
 
-def answered(*pieces: bytes | float, **options: object) -> Request:
+def answered(*pieces: bytes | float, **options: object) -> SentRequest:
     """What one request met: bytes are sent, numbers are seconds between them."""
 
     async def handle(reader: asyncio.StreamReader, writer: Pipe) -> None:
@@ -51,7 +54,7 @@ def answered(*pieces: bytes | float, **options: object) -> Request:
 
 def test_times_and_tokens_of_a_stream() -> None:
     found = answered(0.5, STREAM, 0.5, TOKEN, 0.25, LAST, usage(5, 2), 9.0, DONE)
-    assert found == Request(0.0, 0.0, 1.0, 1.25, 5, 2, None, 3, 2)
+    assert found == SentRequest(0.0, 0.0, 1.0, 1.25, 5, 2, None, 3, 2)
     assert (found.ttft_ms, found.e2e_ms, found.tpot_ms) == (1000, 1250, 250)
 
 
@@ -151,7 +154,7 @@ def test_open_loops_have_their_rate_whatever_the_lengths() -> None:
 def test_a_closed_loop_keeps_as_many_requests_going_as_it_says() -> None:
     queue = QueueingServer("constant", 0.5, servers=8)
     load = Load(output_tokens=2, prompt_tokens=2).for_run({"concurrency": 4, "requests": 20})
-    ended: list[Request] = []
+    ended: list[SentRequest] = []
     done = run_simulated(lambda: apply(load, "http://queue", on_request=ended.append), queue.handle)
     assert len(done) == len(ended) == 20
     assert [round(row.intended_s, 6) for row in done] == [0.5 * (i // 4) for i in range(20)]
@@ -235,6 +238,40 @@ def test_an_address_is_that_of_a_server(address: str) -> None:
 
 
 def test_addresses() -> None:
-    assert Server.at(urlsplit("https://[::1]/base/v1/")) == Server("::1", 443, "/base", True)
-    target = Server("::1", 443, "/base", True).request("POST", "/v1/completions", b"").target
+    assert ServerAddress.at(urlsplit("https://[::1]/base/v1/")) == ServerAddress("::1", 443, "/base", True)
+    target = ServerAddress("::1", 443, "/base", True).request("POST", "/v1/completions", b"").target
     assert target == b"/base/v1/completions"
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Of a server that takes 1 ms for a request."""
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(QueueingServer("constant", 0.001).handle, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_it_prints_what_requests_met_and_writes_them(address: str, tmp_path: Path) -> None:
+    written = tmp_path / "requests.json"
+    keys = ["concurrency=2", "requests=10", "prompt_tokens={uniform: [2, 4]}", "output_tokens=2"]
+    done = CliRunner().invoke(main, [address, *keys, "--requests", str(written)])
+    assert done.exit_code == 0, done.output
+    assert "requests                 10\n" in done.output
+    assert "errors                   0\n" in done.output
+    assert json.loads(written.read_text())["error"] == [None] * 10
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [(["requests=1"], "either 'rate_per_s'"), (["rate=1"], "rate"), (["rate_per_s={"], "expected the node content")],
+)
+def test_a_wrong_load_is_refused(keys: list[str], message: str) -> None:
+    done = CliRunner().invoke(main, ["http://127.0.0.1:1", *keys])
+    assert done.exit_code == 1
+    assert message in done.output

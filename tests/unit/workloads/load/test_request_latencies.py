@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from campaign.workloads.load import Load, Request, columns, flags, summary, window
+from campaign.workloads.load import Load, SentRequest, columns, flags, summary, window
 
 
-def requests(count: int, gap_s: float = 0.1, takes_s: float = 0.05, late_s: float = 0.0) -> list[Request]:
+def requests(count: int, gap_s: float = 0.1, takes_s: float = 0.05, late_s: float = 0.0) -> list[SentRequest]:
     """Requests of 3 tokens, the first after a fifth of the time that they take."""
     return [
-        Request(at, at + late_s, at + takes_s / 5, at + takes_s, 10, 3, None, 10, 3)
+        SentRequest(at, at + late_s, at + takes_s / 5, at + takes_s, 10, 3, None, 10, 3)
         for at in (gap_s * number for number in range(count))
     ]
 
@@ -50,6 +50,8 @@ def test_failed_requests_are_slower_than_any_other() -> None:
     assert "e2e_ms_p99" not in found
     assert found["e2e_ms_p95"] == pytest.approx(50)
     assert found["requests_per_s"] == pytest.approx(1.96)
+    assert not {"ttft_ms_mean", "e2e_ms_mean", "e2e_ms_max"} & set(found)
+    assert {"late_ms_mean", "late_ms_max"} <= set(found)
 
 
 def test_a_late_generator_is_flagged_beyond_1_percent_of_the_median_or_5_ms() -> None:
@@ -70,9 +72,12 @@ def test_tokens_that_are_not_as_requested_are_flagged() -> None:
     assert flags(short, (0.0, 100.0)) == (
         "5 of 10 outputs have other lengths than requested: mean 1 tokens, requested 3",
     )
-    uncounted = [replace(row, reported=False, prompt_tokens=99) for row in rows]
-    assert flags(uncounted, (0.0, 100.0)) == (
-        "the server reports no usage for 10 of 10 requests: pieces count as tokens",
+    uncounted = [replace(row, reported=False) for row in rows]
+    no_usage = "the server reports no usage for 10 of 10 requests: pieces count as tokens"
+    assert flags(uncounted, (0.0, 100.0)) == (no_usage,)
+    assert flags([replace(row, output_tokens=2) for row in uncounted], (0.0, 100.0)) == (
+        no_usage,
+        "10 of 10 outputs have other lengths than requested: mean 2 tokens, requested 3",
     )
     assert flags([replace(row, error="x") for row in rows], (0.0, 100.0)) == ()
 

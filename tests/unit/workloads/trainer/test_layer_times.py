@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from campaign.workloads.trainer import layer_times, models, timed_steps, training_session
+from campaign.workloads.trainer import models, timed_steps, training_session
+from campaign.workloads.trainer import network_layers as timed_layers
 from campaign.workloads.trainer.model_catalog import MODELS, resolve_options
 from campaign.workloads.trainer.models import Trainable
 from campaign.workloads.trainer.network_layers import network_layers
-from campaign.workloads.trainer.rank_interface import Place, TrainSpec
+from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
 
 
 class Clock:
@@ -101,10 +102,10 @@ def test_planted_times_are_found_in_their_layers_and_add_up_to_the_measured_step
 ) -> None:
     built: list[Planted] = []
     monkeypatch.setattr(models, "build", lambda *_: built.append(Planted()) or built[-1])
-    for module in (layer_times, timed_steps, training_session):
+    for module in (timed_layers, timed_steps, training_session):
         monkeypatch.setattr(module, "make_clock", Clock)
     spec = TrainSpec(model="bert-nano", batch=2, warmup_steps=1, measured_steps=4, times_layers=True)
-    result = training_session.Session(spec, Place(0, 1, 0, Path("spec"), Path("out")), 0.0).run()
+    result = training_session.TrainingSession(spec, RankEnvironment(0, 1, 0, Path("spec"), Path("out")), 0.0).run()
     times = result.layer_times
     assert times is not None
     # What is in no layer goes to the one after it in the forward pass; in the backward pass, where its time comes first, too.

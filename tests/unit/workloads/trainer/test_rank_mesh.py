@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended
 from campaign.workloads.train import TrainWorkload
-from campaign.workloads.trainer.activation_traffic import layers_of_stage, own_tokens, pipeline_bytes, tensor_bytes
 from campaign.workloads.trainer.model_catalog import resolve_options
 from campaign.workloads.trainer.rank_interface import RankResult, write_result
-from campaign.workloads.trainer.rank_mesh import RANK_ORDERS, RankMesh
+from campaign.workloads.trainer.rank_mesh import (
+    RANK_ORDERS,
+    RankMesh,
+    layers_of_stage,
+    own_tokens,
+    pipeline_bytes,
+    tensor_bytes,
+)
 from campaign.workloads.trainer.transformer_sizes import GPT_SIZES
 from tests.campaign_files import one_cell, one_run
 

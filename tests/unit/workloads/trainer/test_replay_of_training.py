@@ -15,7 +15,7 @@ from campaign.documents.cell import Cell
 from campaign.launch import open_launcher
 from campaign.launch.local import LocalLauncher
 from campaign.launch.protocol import Launcher, Limits
-from campaign.run.repeat_disturbed import until_undisturbed
+from campaign.run.launched_run import until_undisturbed
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Workload

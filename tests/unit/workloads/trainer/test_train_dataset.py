@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.workloads.trainer import dataset
-from campaign.workloads.trainer.dataset import BLOCK_BYTES, Dataset, Pace, Record
+from campaign.workloads.trainer.dataset import BLOCK_BYTES, BatchMemory, Dataset, LinkRate
 from campaign.workloads.trainer.input_pipeline import StorageFeed, make_feed
+from campaign.workloads.trainer.model_catalog import MODELS
 from campaign.workloads.trainer.models import Sample, batch_of, build
 from campaign.workloads.trainer.rank_interface import TrainSpec
+from tests.unit.workloads.trainer.rank_driver import Driver
 
 CPU = torch.device("cpu")
 
@@ -57,7 +60,7 @@ def test_every_batch_from_storage_is_the_batch_that_was_made(tmp_path: Path, wor
 
 
 def test_the_first_batch_has_on_storage_the_checksum_that_it_had_in_memory(tmp_path: Path) -> None:
-    written, read = Record(batch(0), pinned=False), Record(batch(0), pinned=False)
+    written, read = BatchMemory(batch(0), pinned=False), BatchMemory(batch(0), pinned=False)
     written.fill(batch(0))
     Dataset(tmp_path, batch, 3).read(0, read)
     assert hashlib.sha256(read.bytes).digest() == hashlib.sha256(written.bytes).digest()
@@ -68,7 +71,7 @@ def test_the_first_batch_has_on_storage_the_checksum_that_it_had_in_memory(tmp_p
 @given(pixels=st.integers(1, 9000), tokens=st.integers(1, 600))
 def test_memory_of_a_batch_is_whole_blocks_at_the_start_of_one(pixels: int, tokens: int) -> None:
     example = torch.zeros(2, pixels, dtype=torch.uint8), torch.zeros(2, tokens, dtype=torch.int64)
-    record = Record(example, pinned=False)
+    record = BatchMemory(example, pinned=False)
     record.fill(example)
     assert record.size_bytes % BLOCK_BYTES == 0
     assert 0 <= record.size_bytes - 2 * pixels - 16 * tokens < BLOCK_BYTES + 64
@@ -78,7 +81,7 @@ def test_memory_of_a_batch_is_whole_blocks_at_the_start_of_one(pixels: int, toke
 
 def test_a_large_dataset_repeats_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "_DISTINCT_BYTES", 2 * BLOCK_BYTES)
-    stored, record = Dataset(tmp_path, batch, 5), Record(batch(0), pinned=False)
+    stored, record = Dataset(tmp_path, batch, 5), BatchMemory(batch(0), pinned=False)
     read = []
     for index in range(5):
         stored.read(index, record)
@@ -97,7 +100,7 @@ def test_the_size_asked_for_is_the_size_written(tmp_path: Path) -> None:
 def test_a_file_that_something_cuts_is_an_error_that_names_the_directory(tmp_path: Path) -> None:
     stored = Dataset(tmp_path, batch, 4, drop_cache=False)
     os.ftruncate(stored._file.fileno(), 2 * stored.record_bytes)
-    record = Record(batch(0), pinned=False)
+    record = BatchMemory(batch(0), pinned=False)
     stored.read(1, record)
     with pytest.raises(OSError, match=f"ends early.*{tmp_path.name}"):
         stored.read(2, record)
@@ -151,7 +154,7 @@ def test_where_o_direct_is_refused_reads_still_go_on(tmp_path: Path, monkeypatch
         return real(file, command, flags)
 
     monkeypatch.setattr(dataset.fcntl, "fcntl", refuses)
-    stored, record = Dataset(tmp_path, batch, 2), Record(batch(0), pinned=False)
+    stored, record = Dataset(tmp_path, batch, 2), BatchMemory(batch(0), pinned=False)
     stored.read(1, record)
     assert not stored.direct
     assert int(record.tensors[1][0]) == 1
@@ -160,11 +163,11 @@ def test_where_o_direct_is_refused_reads_still_go_on(tmp_path: Path, monkeypatch
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10**6)), min_size=1, max_size=20))
 def test_a_link_never_carries_more_than_its_rate(asked: list[tuple[float, int]]) -> None:
-    pace = Pace(1e6)
+    link = LinkRate(1e6)
     now_s, carried = 0.0, 0
     for pause_s, size_bytes in asked:
         now_s += pause_s
-        due_s = pace.due_s(size_bytes, now_s)
+        due_s = link.due_s(size_bytes, now_s)
         carried += size_bytes
         assert due_s >= now_s + size_bytes / 1e6 - 1e-9
         assert carried / 1e6 <= due_s + 1e-9
@@ -172,8 +175,8 @@ def test_a_link_never_carries_more_than_its_rate(asked: list[tuple[float, int]])
 
 
 def test_readers_of_one_link_wait_for_each_other() -> None:
-    pace = Pace(100.0)
-    assert [pace.due_s(50, 1.0), pace.due_s(50, 1.0), pace.due_s(50, 9.0)] == [1.5, 2.0, 9.5]
+    link = LinkRate(100.0)
+    assert [link.due_s(50, 1.0), link.due_s(50, 1.0), link.due_s(50, 9.0)] == [1.5, 2.0, 9.5]
 
 
 def test_emulated_storage_is_no_faster_than_its_share_and_says_so(tmp_path: Path) -> None:
@@ -187,15 +190,6 @@ def test_emulated_storage_is_no_faster_than_its_share_and_says_so(tmp_path: Path
     assert (feed.waited_s or 0.0) - before_s >= 4 * 8192 / 1e6  # two blocks a batch at 1 MB/s
 
 
-def test_a_memory_file_system_is_told_from_the_mounts(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("wb") as file:
-        device = os.fstat(file.fileno()).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
-        mounts = f"22 1 0:999 / /proc rw - proc proc rw\n36 22 {number} / /tmp rw,nosuid shared:7 - tmpfs tmpfs rw\n"
-        assert dataset.file_system(file.fileno(), mounts) == "tmpfs"
-        assert dataset.file_system(file.fileno(), "") == ""
-
-
 def test_the_page_cache_is_dropped_before_the_first_read_and_after_every_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +198,7 @@ def test_the_page_cache_is_dropped_before_the_first_read_and_after_every_one(
         os, "posix_fadvise", lambda file, offset, size_bytes, advice: dropped.append((offset, size_bytes))
     )
     monkeypatch.setattr(Dataset, "_ask_direct", lambda self: None)
-    stored, record = Dataset(tmp_path, batch, 3), Record(batch(0), pinned=False)
+    stored, record = Dataset(tmp_path, batch, 3), BatchMemory(batch(0), pinned=False)
     stored.read(2, record)
     size = stored.record_bytes
     assert dropped == [
@@ -215,3 +209,46 @@ def test_the_page_cache_is_dropped_before_the_first_read_and_after_every_one(
     dropped.clear()
     Dataset(tmp_path, batch, 3, drop_cache=False).read(2, record)
     assert dropped == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ranks_read_their_own_datasets_and_say_how_long_they_waited(
+    driver: Driver, tmp_path: Path, nano_spec: Any, workers: int
+) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    options = {"seq_len": 64, "input": "storage", "loader_workers": workers}
+    spec = nano_spec(options=options, storage_dir=str(storage), storage_gb_per_s=1.0, storage_ranks=2)
+    outcome = driver.run(tmp_path / "run", spec, world_size=2)
+    for rank, result in enumerate(outcome.results):
+        assert result is not None
+        assert result.status == "ok", outcome.log
+        assert result.input_bytes_per_step == 2 * (2 * 64 + 2) * 8
+        assert result.input_read_s is not None
+        assert result.window_s is not None
+        assert 0 < result.input_read_s < result.window_s
+        assert {"dataset", "input"} <= set(result.phases_s)
+        assert all(duration_s >= 0 for duration_s in result.phases_s.values())
+        assert "storage emulated" in result.flags
+        forward = MODELS["bert-nano"].forward_flops_per_sample
+        assert forward is not None
+        assert result.flops_per_step == (3 * 2 * forward if rank == 0 else None)
+    assert list(storage.iterdir()) == []
+
+
+def test_a_storage_that_is_not_there_ends_the_rank_with_its_path(
+    driver: Driver, tmp_path: Path, nano_spec: Any
+) -> None:
+    missing = tmp_path / "not-mounted"
+    outcome = driver.run(tmp_path / "run", nano_spec(options={"input": "storage"}, storage_dir=str(missing)))
+    result = outcome.results[0]
+    assert result is not None
+    assert (result.status, result.reason) == ("crashed", "ended with FileNotFoundError")
+    assert str(missing) in result.evidence
+
+
+def test_resident_input_reads_nothing(driver: Driver, tmp_path: Path, nano_spec: Any) -> None:
+    result = driver.run(tmp_path / "run", nano_spec()).results[0]
+    assert result is not None
+    assert result.input_read_s is None
+    assert "dataset" not in result.phases_s

@@ -11,9 +11,9 @@ import torch
 
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import build
-from campaign.workloads.trainer.rank_interface import Place, TrainSpec
+from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock, Training, measure
-from campaign.workloads.trainer.training_session import Session
+from campaign.workloads.trainer.training_session import TrainingSession
 
 CPU = torch.device("cpu")
 
@@ -66,7 +66,7 @@ def test_images_and_convolutions_have_the_memory_format_that_is_asked_for(given:
     spec = TrainSpec(model="resnet50w16", batch=2, measured_steps=1, options=given)
     assert spec.channels_last is expected
     assert spec.model_copy(update={"device": "cuda"}).channels_last is True
-    session = Session(spec, Place(0, 1, 0, Path(), Path(), 1), 0.0)
+    session = TrainingSession(spec, RankEnvironment(0, 1, 0, Path(), Path(), 1), 0.0)
     trainable = session._build(None)
     assert trainable.network.features[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
     image, _ = make_feed(spec, trainable, 0, 1, CPU)[0]()

@@ -15,7 +15,7 @@ import torch
 
 from campaign.errors import ConfigError, RecordError
 from campaign.workloads.trainer.rank import describe
-from campaign.workloads.trainer.rank_interface import Place, RankResult, read_results, write_result
+from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, read_results, write_result
 
 Spec = Callable[..., dict[str, Any]]
 WHERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -112,17 +112,17 @@ def test_device_cuda_where_there_is_none_is_not_run_on_the_cpu(driver: Any, tmp_
 @pytest.mark.parametrize("missing", sorted(WHERE))
 def test_the_missing_variable_is_named(missing: str) -> None:
     with pytest.raises(ConfigError, match=missing):
-        Place.from_environment({name: value for name, value in WHERE.items() if name != missing})
+        RankEnvironment.from_environment({name: value for name, value in WHERE.items() if name != missing})
 
 
 @pytest.mark.parametrize(("address", "local_ranks"), [("127.0.0.1", 2), ("localhost", 2), ("host-7", None)])
 def test_ranks_share_a_host_for_sure_on_loopback_only(address: str, local_ranks: int | None) -> None:
-    assert Place.from_environment({**WHERE, "MASTER_ADDR": address}).local_ranks == local_ranks
+    assert RankEnvironment.from_environment({**WHERE, "MASTER_ADDR": address}).local_ranks == local_ranks
 
 
 def test_a_rank_outside_its_world_is_refused() -> None:
     with pytest.raises(ConfigError, match="from 0 to WORLD_SIZE - 1 = 1, not 2"):
-        Place.from_environment({**WHERE, "RANK": "2"})
+        RankEnvironment.from_environment({**WHERE, "RANK": "2"})
 
 
 @pytest.mark.parametrize(

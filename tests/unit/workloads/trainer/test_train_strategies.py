@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from campaign.workloads.trainer import models
-from campaign.workloads.trainer.rank_interface import Place
+from campaign.workloads.trainer.rank_interface import RankEnvironment
 from campaign.workloads.trainer.rank_mesh import is_divided
-from campaign.workloads.trainer.training_session import Session
+from campaign.workloads.trainer.training_session import TrainingSession
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 torch.set_num_threads(1)
@@ -90,7 +90,7 @@ def train(rank, ranks, name, model, optimizer, spec):
         return trainable
     models.build = built
     spec = TrainSpec(model=model, measured_steps=3, warmup_steps=1, seed=1, time_out_s=30, **spec)
-    session = Session(spec, Place(rank, ranks, rank, out, out, ranks), 0.0)
+    session = TrainingSession(spec, RankEnvironment(rank, ranks, rank, out, out, ranks), 0.0)
     result = session.run()
     assert result.status == "ok", result
     training = session._training

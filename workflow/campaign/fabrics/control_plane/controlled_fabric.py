@@ -19,32 +19,20 @@ from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.host_view import HostView
 from campaign.fabrics.control_plane.ownership import ClaimedView, distinct, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
+from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, PoolSpec, own_devices
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
-from campaign.fabrics.operation_log import timing
-from campaign.fabrics.placement.devices import own_devices
+from campaign.fabrics.operations import timing
 from campaign.fabrics.placement.selection import select
-from campaign.fabrics.protocol import (
-    Capabilities,
-    Fabric,
-    Observed,
-    Portable,
-    Reading,
-    Request,
-    Selection,
-    Sent,
-    Survey,
-    Tag,
-)
-from campaign.fabrics.state_file import FOUND, State, StateFile, Stay, claim, in_the_way, occupy_slots
+from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Sent, Survey, Tag
+from campaign.fabrics.state_file import State, StateFile, claim, in_the_way, occupy_slots
 
 _RECENT_S = 1.0
 
 
 class ControlledFabric(Fabric):
-    """`plane` is the dialect; `agent` looks on the hosts, None: nobody does. pool: of the system file; plans go by nothing else.
+    """`plane` speaks to the fabric; `agent` looks on the hosts, None: nobody does. pool: of the system file; plans go by it.
 
     model: the system file's name of what the fabric calls a model.
     """
@@ -87,7 +75,7 @@ class ControlledFabric(Fabric):
         return self._view()
 
     def _view(self) -> View:
-        """What the control plane shows now; one that shows what no dialect foresaw is at fault, not this program."""
+        """What the control plane shows now; one that shows what no adapter foresaw is at fault, not this program."""
         try:
             with timing("inventory"):
                 shown = self.plane.view()
@@ -106,9 +94,9 @@ class ControlledFabric(Fabric):
         return ClaimedView(view, self._state.read(), self._hosts, self._own)
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
-        # What stays attached since an ended lease makes way.
+        # What is movable makes way.
         pooled = (device for device in inventory.devices if not device.local)
-        view = View(tuple(replace(device, attached_to=None) if device.stays else device for device in pooled))
+        view = View(tuple(replace(device, attached_to=None) if device.movable else device for device in pooled))
         selection = select(request, inventory, self.plane.banks(view))
         change = Change(
             _tag(request), {host.host: moving_of(host.fabric, host.storage, view) for host in selection.hosts}
@@ -121,17 +109,17 @@ class ControlledFabric(Fabric):
         hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())
         return Inventory(hosts, (*self._own, *self._planned[0]))
 
-    def select_planned(self, request: Request, inventory: Inventory | None = None) -> Selection:
-        """By the rules that the system file tells; those that only the control plane knows are not in it."""
-        return select(request, self.inventory_planned() if inventory is None else inventory, self._planned[1])
+    def select_planned(self, request: Request) -> Selection:
+        """Select by the rules that the system file tells, without those that only the control plane knows."""
+        return select(request, self.inventory_planned(), self._planned[1])
 
     @cached_property
     def _planned(self) -> tuple[Sequence[Device], Sequence[Bank]]:
         return self.plane.planned(self._pool, tuple(self._hosts))
 
     def read_back(self, lease_id: str) -> Composition | None:
-        if self.plane.keeps_attached and lease_id not in self._state.read().leases:
-            return None  # such a fabric carries no marks
+        if not self.plane.marks_leases and lease_id not in self._state.read().leases:
+            return None
         with self.plane.client.operation():
             view = self._look("release")
             self._keep("reading back", view)
@@ -148,23 +136,9 @@ class ControlledFabric(Fabric):
     def rescan(self, composition: Composition) -> None:
         self._host_view.rescan(composition)
 
-    def readings(self) -> tuple[Reading, ...]:
-        if self.plane.observed is None or not self.plane.telemetry:
-            return ()
-        with self.plane.client.operation():
-            return self.plane.observed.readings()
-
     @property
     def controlled(self) -> ControlledFabric:
         return self
-
-    @property
-    def observed(self) -> Observed | None:
-        return self.plane.observed
-
-    @property
-    def portable(self) -> Portable | None:
-        return self.plane.portable
 
     @property
     def requests(self) -> int:
@@ -181,8 +155,8 @@ class ControlledFabric(Fabric):
             return self.plane.survey()
 
     def held(self) -> Mapping[str, Tag]:
-        if self.plane.keeps_attached:
-            return self._state.read().tags()  # such a fabric carries no marks
+        if not self.plane.marks_leases:
+            return self._state.read().tags()
         with self.plane.client.operation():
             claims, marks = self._state.read().tags(), self._view().tags
         # A mark may have had no room for its owner.
@@ -203,13 +177,13 @@ class ControlledFabric(Fabric):
                 if new:
                     state.leases[lease_id].seen_before = before
             try:
-                self._detach_staying(view, leaving, change.tag)
+                self._make_way(view, leaving, change.tag)
                 self.plane.attach(change, lambda name, handle: self._remember(lease_id, name, handle))
             except (Busy, Conflict):
                 if new:  # the fabric changed nothing, so there is nothing to give back
                     self._drop(lease_id)
                 raise
-            except HostBusy as busy:  # before anything was attached; whoever uses what stayed there may end
+            except HostBusy as busy:  # before anything was attached; whoever uses what was found there may end
                 if new:
                     self._drop(lease_id)
                 raise Conflict(f"{lease_id}: {busy}", busy.holders or ("a host",)) from busy
@@ -217,15 +191,13 @@ class ControlledFabric(Fabric):
     def _enter(self, state: State, look: ClaimedView, selection: Selection) -> tuple[bool, Change, Mapping[str, str]]:
         """Enter a selection into the state: whether it is new, what is to be attached, and what leaves which host before that."""
         lease_id, view = selection.request.lease_id, look.view
-        locations = {device.fabric_id: device.location for device in view.devices}
         _forget_moved(state, view)
         _take_over(state, view, selection)
         if new := claim(state, selection):
-            occupy_slots(state, selection, locations)
+            occupy_slots(state, selection, {device.fabric_id for device in view.devices})
         change = look.change(state.leases[lease_id], _tag(selection.request, state))
         change = replace(change, p2p=selection.request.configuration.p2p)
-        keeps = self.plane.keeps_attached
-        return new, change, in_the_way(state, lease_id, self.plane.banks(view), locations) if keeps else {}
+        return new, change, in_the_way(state, lease_id)
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         with self.plane.client.operation():
@@ -252,56 +224,50 @@ class ControlledFabric(Fabric):
             self._keep("release", after.view)
             if told is not None:
                 raise told  # what is given back is given back; its words say why the rest is not
+            self._bring_home()
             return tuple(sorted(stuck))
 
-    def leave(self, lease_id: str) -> tuple[str, ...]:
-        if self.plane.keeps_attached:
-            with self._state.transaction(lease_id), self.plane.client.operation():
-                look = self._beside_claims(self._view())
-                holding, claimed = look.state.leases.get(lease_id), look.state.held_by(lease_id)
-                attached = [d.fabric_id for d in look.attached(lease_id) if d.host_id and d.health != "critical"]
-                pooled = {name for name in claimed if look.view.device(name)}
-                if holding is not None and holding.epoch and pooled == set(attached):
-                    with self._state.change() as state:
-                        state.leave(lease_id, attached)
-                    self._keep("release", look.view)
-                    return ()
-        return self.release(lease_id)
+    def away(self) -> Mapping[str, str]:
+        return self._state.read().away()
 
-    def clear(self, epochs: str = "") -> tuple[str, ...]:
-        state = self._state.read()
-        if not self.plane.keeps_attached or not (state.staying(epochs) or state.homeless()):
-            return ()
-        with self._state.transaction("what stayed attached"), self.plane.client.operation():
-            view = self._view()
-            with self._state.change() as state:
-                _forget_moved(state, view)
-                staying = state.staying(epochs)
-            tag = Tag(epochs, epochs, "", time.time(), ())
-            self._detach_staying(view, staying, tag)
-            self._bring_home(tag)
-            return tuple(staying)
+    def bring_home(self) -> None:
+        if self._state.read().away():
+            with self._state.transaction("what was found on hosts"), self.plane.client.operation():
+                self._bring_home()
 
-    def _bring_home(self, tag: Tag) -> None:
-        """Attach what was found on a host to that host again, where no lease has it now."""
-        view = self._view()
+    def _bring_home(self) -> None:
+        if not self._state.read().away():
+            return
+        view, self._recent = self._view(), None
+        hosts: dict[str, tuple[str, ...]] = {}
         with self._state.change() as state:
-            _forget_moved(state, view)
-            hosts: dict[str, tuple[str, ...]] = {}
-            for name, host in state.homeless().items():
+            for name, host in state.away().items():
                 device = view.device(name)
                 if device is None or device.attached_to is not None:
-                    del state.homes[name]  # somebody has found a place for it
-                elif state.holder_of_host(host) is None:
+                    _is_home(state, name)  # somebody has found a place for it
+                else:
                     hosts[host] = (*hosts.get(host, ()), name)
-        if hosts:
-            self.plane.attach(Change(tag, hosts), lambda name, handle: None)
-            with self._state.change() as state:
-                for name in (name for names in hosts.values() for name in names):
-                    del state.homes[name]
+        if not hosts:
+            return
+        told: FabricError | None = None
+        try:
+            self.plane.attach(Change(Tag("", "", "", time.time(), ()), hosts), lambda name, handle: None)
+        except (OutcomeUnknown, PartialFailure) as error:
+            # Lost answers say nothing of devices; what the fabric shows by now does.
+            told, view = error, self._view()
+        away = False
+        with self._state.change() as state:
+            for name, host in ((name, host) for host, names in hosts.items() for name in names):
+                device = view.device(name)
+                if told is None or (device is not None and device.attached_to == host):
+                    _is_home(state, name)
+                else:
+                    away = True
+        if told is not None and away:
+            raise told
 
-    def _detach_staying(self, view: View, devices: Mapping[str, str], tag: Tag) -> None:
-        """Detach what earlier leases left attached, by fabric id and host. Raises PartialFailure for what would not go."""
+    def _make_way(self, view: View, devices: Mapping[str, str], tag: Tag) -> None:
+        """Detach devices from where they were found, by fabric id and host. Raises PartialFailure for what would not go."""
         hosts: dict[str, list[Device]] = {}
         for name, host in devices.items():
             if (device := view.device(name)) is not None:
@@ -317,7 +283,7 @@ class ControlledFabric(Fabric):
             stuck = self.plane.detach(Change(replace(tag, devices=names), {host: names}))
             with self._state.change() as state:
                 for name in set(names) - set(stuck):
-                    state.cleared(name)
+                    state.taken(name)
             if stuck:
                 raise PartialFailure(f"{tag.lease_id}: {', '.join(stuck)} would not leave {host}", failed=stuck)
 
@@ -359,32 +325,34 @@ def _tag(request: Request, state: State | None = None) -> Tag:
     return Tag(request.lease_id, request.campaign, request.owner, since_s, ())
 
 
+def _is_home(state: State, name: str) -> None:
+    del state.homes[name]
+    if (slot := state.devices.get(name)) is not None and slot.lease is None:
+        state.free(name)
+
+
 def _forget_moved(state: State, view: View) -> None:
-    """Pass over what others have detached or moved since it was left attached."""
+    """Pass over what others have moved since it was found."""
     for name, slot in tuple(state.devices.items()):
-        shown = view.device(name)
-        if slot.stays is None:
-            continue
-        lent = slot.stays.epoch == FOUND and slot.lease is None and name not in view.movable
-        if lent or shown is None or shown.attached_to != slot.stays.host:
-            state.cleared(name)
+        shown, lent = view.device(name), slot.lease is None and name not in view.movable
+        if slot.found is not None and (lent or shown is None or shown.attached_to != slot.found):
+            state.taken(name)
 
 
 def _take_over(state: State, view: View, selection: Selection) -> None:
-    """Treat what is movable, and is in the selection or in its way, as if an earlier lease had left it there."""
+    """Remember where what is movable was found, if it is in the selection or in its way."""
     hosts = {host.host for host in selection.hosts}
     for device in view.devices:
         if device.fabric_id in view.movable and (device.fabric_id in selection.ids or device.attached_to in hosts):
             slot = state.slot(device.fabric_id)
-            if slot.lease is None and slot.stays is None:
-                slot.stays = Stay(host=str(device.attached_to), epoch=FOUND)
-                state.homes[device.fabric_id] = slot.stays.host
+            if slot.lease is None and slot.found is None:
+                slot.found = state.homes[device.fabric_id] = str(device.attached_to)
 
 
 def opening(
     plane: Callable[[Any, Sequence[HostSpec], Sequence[PoolSpec], StateFile], ControlPlane], kind: str
 ) -> Callable[[Any, Sequence[HostSpec], Sequence[PoolSpec], Path], ControlledFabric]:
-    """What opens the adapters of a dialect (`FabricKind.open`); its control plane is not asked anything yet."""
+    """What opens a vendor adapter (`FabricKind.open`); its control plane is not asked anything yet."""
 
     def open_fabric(
         options: Any, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from campaign.fabrics.hardware import MEMORY_KIND, ComposedHost, Composition, Device
-from campaign.fabrics.host_agents.pairing import normal, pair
-from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, normal, pair
 from campaign.fabrics.state_file import StateFile
 
 
@@ -56,8 +55,7 @@ class HostView:
         return frozenset(others).union(name for found in pairs for name, device in found.items() if device.ready)
 
     def looked_for(self, composition: Composition) -> frozenset[str]:
-        """No agent lists memory modules."""
-        looked = (d for d in composition.devices if not d.local and d.kind != MEMORY_KIND)
+        looked = (d for d in composition.devices if not d.local)
         return frozenset(device.fabric_id for device in looked if self._agent is not None)
 
     def rescan(self, composition: Composition) -> None:
@@ -68,7 +66,6 @@ class HostView:
 
     def drain(self, host: str, devices: Sequence[Device], *, force: bool) -> None:
         """Get attached devices out of use on their host. Raises HostBusy, also when it cannot be known which they are."""
-        devices = [device for device in devices if device.kind != MEMORY_KIND]
         if self._agent is None or not devices:
             return
         if unknown := [device.fabric_id for device in devices if not device.host_id and self._confusable(host, device)]:

@@ -14,7 +14,7 @@ from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.errors import Conflict, NoMatch, Unhealthy
 from campaign.fabrics.hardware import STORAGE_KIND, Composition, Device, Host, HostSpec, Inventory
 from campaign.fabrics.protocol import Selection, Tag
-from campaign.fabrics.state_file import FOUND, HeldHost, Holding, Slot, State, composed, occupy
+from campaign.fabrics.state_file import HeldHost, Holding, Slot, State, composed, occupy
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,9 @@ class ClaimedView:
             device = replace(device, state="unknown")
         claimed = self.state.devices.get(device.fabric_id)
         nobodys = device.holder is None and not device.others and (claimed is None or claimed.lease is None)
-        movable = device.fabric_id in self.view.movable
-        stays = claimed.stays if claimed is not None and device.holder is None and not device.others else None
-        if stays is not None and stays.epoch == FOUND and not movable and nobodys:
-            stays = None
-        if nobodys and stays is not None and device.attached_to == stays.host:
-            return replace(device, state="free", stays=stays.epoch)
-        if nobodys and movable:
-            return replace(device, state="free", stays=FOUND)
-        places = (None, claimed.host, stays and stays.host) if claimed is not None else ()
+        if nobodys and device.fabric_id in self.view.movable:
+            return replace(device, state="free", movable=True)
+        places = (None, claimed.host, claimed.found) if claimed is not None else ()
         ours = device.holder is None and device.attached_to in places
         if claimed is not None and claimed.lease is not None and ours:
             return replace(device, holder=claimed.lease, state=device.state if device.attached_to else "composing")
@@ -69,7 +63,7 @@ class ClaimedView:
         for shown in self.view.devices:
             device = self.owned(shown)
             slot = self.state.slot(device.fabric_id)
-            right = slot.host in (None, device.attached_to) and not slot.unmoved
+            right = slot.host in (None, device.attached_to) and slot.found is None
             marked = shown.holder == lease_id and device.attached_to in hosts
             if device.holder == lease_id and device.attached_to is not None and (right or marked):
                 found.append(device)

@@ -1,7 +1,7 @@
-"""A control plane: what a dialect has to say, and no more.
+"""A control plane: what an adapter has to say, and no more.
 
 `ControlledFabric` calls it in this order: `view` -> (claims in the state file) -> `attach` -> `view` ... -> (host agents drain)
--> `detach` -> `view`. A dialect never decides what is ours: it is told exact devices, and refuses what the fabric shows otherwise.
+-> `detach` -> `view`. An adapter never decides what is ours: it is told exact devices, and refuses what the fabric shows otherwise.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pydantic import Field
+
 from campaign.fabrics.banks import Bank, open_banks
-from campaign.fabrics.hardware import Device, PoolSpec
+from campaign.fabrics.hardware import Device, PoolSpec, pool_devices
+from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.placement.devices import pool_devices
-from campaign.fabrics.protocol import Capabilities, Observed, Portable, Survey, Tag
+from campaign.fabrics.http.options import Connection
+from campaign.fabrics.protocol import Capabilities, Survey, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,9 @@ Remember = Callable[[str, str], None]
 class Change:
     """What one lease changes. hosts: fabric ids by host name (system file's), in the order of the selection.
 
-    handles: what `Remember` was told for this lease before, by any process. A host may have no devices: dialects that hold hosts
+    handles: what `Remember` was told for this lease before, by any process. A host may have no devices: adapters that hold hosts
     on the fabric hold it all the same, others pass over it. p2p: whether devices of a host shall reach each other through the
-    fabric; a dialect that does not offer it is never asked.
+    fabric; an adapter that does not offer it is never asked.
     """
 
     tag: Tag
@@ -64,23 +67,18 @@ class Change:
 
 
 class ControlPlane(Protocol):
-    """One dialect, open. Errors are those of `fabrics.errors`; see each method.
+    """One adapter, open. Errors are those of `fabrics.errors`; see each method.
 
-    observed, portable: the dialect itself, where it has these abilities. telemetry: its readings belong to every lease.
-    keeps_attached: devices may stay attached between leases (`Fabric.leave`): it carries no mark of a lease, it tells identities of
-    devices (`host_id`), and attaching passes over what the view shows on the right host already.
+    marks_leases: it carries marks of leases; without them, the state file alone tells whose a device is.
     """
 
     client: Client
-    observed: Observed | None = None
-    portable: Portable | None = None
-    telemetry: bool = False
-    keeps_attached: bool = False
+    marks_leases: bool = True
 
     def capabilities(self) -> Capabilities: ...
 
     def view(self) -> View:
-        """Read everything, from both ends where the dialect has two. Changes nothing.
+        """Read everything, from both ends where the adapter has two. Changes nothing.
 
         Raises ProtocolViolation for what cannot be understood, FabricError for a control plane that is not there.
         """
@@ -94,7 +92,7 @@ class ControlPlane(Protocol):
         return devices, open_banks((device.location for device in devices), tuple(hosts))
 
     def survey(self) -> Survey | None:
-        """See `protocol.Controlled`. Default: there is nothing to find out."""
+        """See `fabrics.protocol.Controlled`. Default: there is nothing to find out."""
         return None
 
     def objection(self, change: Change, view: View) -> str | None:
@@ -104,7 +102,7 @@ class ControlPlane(Protocol):
     def attach(self, change: Change, remember: Remember) -> None:
         """Attach what is named; what is attached already under this lease's tag is left as it is (a retry after a crash).
 
-        Marks it with `lease_tag` where the dialect has room, before or with the first change. Raises Busy or Conflict when
+        Marks it with `lease_tag` where the adapter has room, before or with the first change. Raises Busy or Conflict when
         nothing was changed (what was begun is taken back, such as an edit that is cancelled), PartialFailure (itemised),
         Incompatible (the fabric's own refusal), OutcomeUnknown when an answer was lost or says nothing.
         """
@@ -112,7 +110,7 @@ class ControlPlane(Protocol):
     def detach(self, change: Change) -> tuple[str, ...]:
         """Detach what is named and take the marks away; gives the fabric ids that the fabric would not let go.
 
-        Only what is named and is still attached to that host under this tag (or untagged, where the dialect cannot tag); of what is
+        Only what is named and is still attached to that host under this tag (or untagged, where the adapter cannot tag); of what is
         detached already only the mark is taken away. Raises Busy (nothing changed), OutcomeUnknown, or PartialFailure where words
         say more about what is stuck (`failed`) than its ids do; everything else is detached by then.
         """
@@ -120,3 +118,22 @@ class ControlPlane(Protocol):
     def close(self) -> None:
         """End sessions; never raises for a control plane that is gone. Default: there is none to end."""
         return
+
+
+class ControlPlaneOptions(Connection):
+    """What every adapter of a control plane is told."""
+
+    hosts: dict[str, str] = Field(
+        default_factory=dict, description="the fabric's name or id of a host, where it is not the system file's"
+    )
+    models: dict[str, str] = Field(
+        default_factory=dict,
+        description="the system file's name of a device model, by what the fabric calls it (`NVIDIA A100-PCIE-40GB: a100-40gb`)",
+    )
+    agent: AgentOptions = Field(
+        default=AgentOptions(), description="how the devices of a host are listed and released there"
+    )
+
+    def model(self, told: str) -> str:
+        """The system file's name of what the fabric calls a model."""
+        return self.models.get(told, "-".join(told.lower().split()))

@@ -15,8 +15,7 @@ from pydantic import BaseModel, Field, StrictBool, ValidationError
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Link
 from campaign.fabrics.host_agents import AgentOptions
-from campaign.fabrics.host_agents.pairing import normal
-from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
+from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice, normal
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.http.response import Answer

@@ -106,7 +106,7 @@ def _link(width: int, gen: int, width_max: int, gen_max: int, *, evident: bool =
 
 
 def sysfs_link(fields: Sequence[str], *, evident: bool = True) -> Link | None:
-    """From current and possible width and speed of a function, and the possible ones of the port above it."""
+    """The link of a function, from current and possible width and speed, and the possible ones of the port above it."""
     width, width_max, speed, speed_max, port_width, port_speed = (*fields, *[""] * 6)[:6]
     widths = [w for w in (_number(width_max), _number(port_width)) if 0 < w <= 32]
     gens = [g for g in (generation(speed_max), generation(port_speed)) if g]
@@ -140,7 +140,7 @@ def devices(text: str) -> tuple[HostDevice, ...]:
 
 
 def driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
-    """By PCI address, what /proc/driver/nvidia/gpus/*/information says, as `look.sh` prints it."""
+    """By PCI address: what /proc/driver/nvidia/gpus/*/information says, as `look.sh` prints it."""
     found: dict[str, dict[str, str]] = {}
     for line in lines:
         address, name, value = (*line.split("\t", 2), "", "")[:3]
@@ -206,7 +206,9 @@ def is_draining(lines: Iterable[str]) -> bool:
 
 
 def computing(lines: Sequence[str], code: int = 0) -> tuple[str, ...]:
-    """From `pid, process_name` lines; a GPU that is not found has no load. Raises FabricError when nvidia-smi failed otherwise."""
+    """Who computes, from `pid, process_name` lines; a GPU that is not found has no load.
+
+    Raises FabricError when nvidia-smi failed otherwise."""
     if _no_gpu(lines):
         return ()
     if code != 0:

@@ -16,8 +16,7 @@ from pathlib import Path
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.host_agents import AgentOptions, drain, parse
 from campaign.fabrics.host_agents.drain import Done, Run, Terms, script
-from campaign.fabrics.host_agents.pairing import normal
-from campaign.fabrics.host_agents.protocol import HostDevice
+from campaign.fabrics.host_agents.protocol import HostDevice, normal
 from campaign.processes.command import TIMED_OUT, run_command
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -1,7 +1,7 @@
 """HTTP to a control plane: hard time limits per request and per operation, retries of what is safe, and nothing believed.
 
 Reads are tried again; a change is sent once, and when its answer is lost that is OutcomeUnknown. Every answer is data: HTML, bare
-numbers, empty bodies and text that is no JSON arrive as `Answer`, and the dialect says what they mean. Proxies of the environment
+numbers, empty bodies and text that is no JSON arrive as `Answer`, and the adapter says what they mean. Proxies of the environment
 are not used, encodings are declined, and nobody but the control plane itself is ever told who we are.
 """
 
@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import h11
 
+from campaign.credentials import MASK
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
-from campaign.fabrics.http.address import Address
 from campaign.fabrics.http.connection import HttpConnection, Unanswered, Unsent, wire_headers
 from campaign.fabrics.http.options import Connection
-from campaign.fabrics.http.redaction import AUTHENTICATING, MASK, Hidden
+from campaign.fabrics.http.redaction import AUTHENTICATING, Hidden
 from campaign.fabrics.http.response import Answer, joined, parsed, printable, shallow
-from campaign.fabrics.operation_log import Answered, timing
+from campaign.fabrics.operations import Answered, timing
 from campaign.fabrics.protocol import Sent
 
-__all__ = ["Answer", "Client", "Traced"]
+__all__ = ["Answer", "Client"]
 
 RETRY_S = (0.1, 0.2, 0.4, 0.8)
 """Waits before a read is tried again; a bit less, at random, so that not all campaigns ask at once."""
@@ -38,21 +38,10 @@ RETRY_AFTER_MAX_S = 60.0
 UNAVAILABLE = (429, 502, 503, 504)
 REDIRECTED = (301, 302, 303, 307, 308)
 REDIRECTS_MAX = 2
-TRACE_MAX = 1000
 IDLE_READ_S = 30.0
 IDLE_CHANGE_S = 2.0
 """A service closes idle connections when it likes, the impatient ones after 5 s: a change that meets this moment is lost without a
 trace of whether it was done. So changes go only over connections that were used just now; a read would simply be sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """One request that was sent. status: None where no answer came."""
-
-    method: str
-    url: str
-    status: int | None
-    seconds: float
 
 
 @dataclass
@@ -61,14 +50,13 @@ class _Shared:
 
     requests: int = 0
     retries: int = 0
-    trace: deque[Traced] = field(default_factory=lambda: deque(maxlen=TRACE_MAX))
     hidden: Hidden = field(default_factory=Hidden)
     rehearsed: list[Sent] | None = None
     until: float | None = None
 
 
 class Client:
-    """One control plane. `authorization`: headers that authenticate, set by the dialect after it has logged in."""
+    """One control plane. `authorization`: headers that authenticate, set by the adapter after it has logged in."""
 
     def __init__(self, connection: Connection, beside: Client | None = None) -> None:
         """Opens no connection, and reads no file: a plan is made where the site's certificates are not.
@@ -89,11 +77,6 @@ class Client:
     @property
     def retries(self) -> int:
         return self._shared.retries
-
-    @property
-    def trace(self) -> deque[Traced]:
-        """The last requests, without secrets."""
-        return self._shared.trace
 
     @cached_property
     def _wire(self) -> HttpConnection:
@@ -136,34 +119,21 @@ class Client:
         """The text without what is hidden."""
         return self._shared.hidden.scrub(text)
 
-    def get(
-        self,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        method: str = "GET",
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Answer:
         """Ask; tried again when nobody answers, or the service says that it is unavailable for now (then its last answer is given).
 
         path: below the connection's url; of an address with a host, which some services give, only the path is used. Redirections
         within the control plane are followed. Raises FabricError, ProtocolViolation for what is no HTTP or no end of it.
-        method, body, headers: of services that are asked otherwise than by a plain GET.
         """
         with self.operation():
-
-            def ask(target: str) -> Answer:
-                return self._ask(method, target, path, body, headers)
-
             target = self._address.target(path, params)
-            answer = ask(target)
+            answer = self._ask(target, path)
             for _ in range(REDIRECTS_MAX):
                 location = answer.header("Location") if answer.status in REDIRECTED else None
                 onward = self._address.onward(target, location) if location else None
                 if onward is None:
                     break
-                target, answer = onward, ask(onward)
+                target, answer = onward, self._ask(onward, path)
             return answer
 
     def change(
@@ -225,12 +195,12 @@ class Client:
         if "_wire" in self.__dict__:  # nothing is opened for being closed
             self._wire.close()
 
-    def _ask(self, method: str, target: str, path: str, body: bytes, headers: Mapping[str, str] | None) -> Answer:
+    def _ask(self, target: str, path: str) -> Answer:
         """One read, tried again where that can help; a service that does not answer in time gets one more chance only."""
         give_up = time.monotonic() + 2 * self.connection.request_s
         for wait_s in (*RETRY_S, None):
             try:
-                got: Answer | Unanswered = self._exchange(method, target, path, body, headers=headers, reads=True)
+                got: Answer | Unanswered = self._exchange("GET", target, path, reads=True)
             except Unanswered as error:
                 got = error
             pause_s = (wait_s or 0.0) * random.uniform(0.5, 1.0)
@@ -246,7 +216,7 @@ class Client:
             self._shared.retries += 1
         if isinstance(got, Answer):
             return got
-        raise self._failure(method, target, got)
+        raise self._failure("GET", target, got)
 
     def _failure(self, method: str, target: str, error: Unanswered, *, changes: bool = False) -> FabricError:
         where = f"{method} {self._address.url(target)}"
@@ -274,16 +244,9 @@ class Client:
             raise Unsent(f"{self.connection.operation_s:g} s (operation_s) have passed", permanent=True)
         self._shared.requests += 1
         wire = self._wire  # made at the first request, and not within its time
-        start, status = time.monotonic(), None
-        try:
-            idle_max_s = IDLE_READ_S if reads else IDLE_CHANGE_S
-            received = wire.exchange(request, content, start + left_s, idle_max_s=idle_max_s)
-            status = received.status
-        finally:
-            self._shared.trace.append(
-                Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start)
-            )
-        return Answer(status, joined(received.headers), *parsed(received.content), path, self.scrub)
+        idle_max_s = IDLE_READ_S if reads else IDLE_CHANGE_S
+        received = wire.exchange(request, content, time.monotonic() + left_s, idle_max_s=idle_max_s)
+        return Answer(received.status, joined(received.headers), *parsed(received.content), path, self.scrub)
 
     def _request(
         self, method: str, target: str, content: bytes, kind: str | None, headers: Mapping[str, str]
@@ -326,3 +289,69 @@ def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | No
         return json.dumps(body, allow_nan=False, separators=(",", ":")).encode(), "application/json"
     except (TypeError, ValueError) as error:
         raise ProtocolViolation(f"a request's body cannot be written as JSON: {type(error).__name__}") from None
+
+
+_SAFE = "/%:@!$&'()*+,;=~-._"
+
+
+class Address:
+    """The url of a system file. `target`: what stands in a request line, path and query."""
+
+    def __init__(self, url: str) -> None:
+        split = urlsplit(url.rstrip("/"))
+        self.text = url.rstrip("/")
+        self.secure = split.scheme.lower() == "https"
+        self.host = (split.hostname or "").encode("idna").decode()
+        self.port = split.port or (443 if self.secure else 80)
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.host_header = shown if split.port is None else f"{shown}:{split.port}"
+        self._prefix = split.path
+        self._origin = _origin(url)
+
+    def url(self, target: str) -> str:
+        return self.text.removesuffix(self._prefix) + target
+
+    def target(self, path: str, params: Mapping[str, Any] | None = None) -> str:
+        """path: below the url; of an address with a host only the path counts, as services behind a tunnel give names of their own.
+
+        Raises ProtocolViolation for what is no text.
+        """
+        if not isinstance(path, str):
+            raise ProtocolViolation(f"{self.text}: an address was expected, got: {str(path)[:100]}")
+        path, _, query = re.sub(r"^(?i:https?)://[^/?#]*", "", path).partition("#")[0].partition("?")
+        path = "/" + path.lstrip("/")
+        if self._prefix and not f"{path}/".startswith(self._prefix + "/"):
+            path = self._prefix + (path if path != "/" else "")
+        if params:
+            plain = {name: _plain(value) for name, value in params.items()}
+            added = urlencode(plain, doseq=True, safe="$,:@/*()!;'=", quote_via=quote)
+            query = f"{query}&{added}" if query else added
+        return _quoted(path, query)
+
+    def onward(self, target: str, location: str) -> str | None:
+        """The target that a redirection of `target` names; None for one to another host, or to nowhere."""
+        try:
+            joined = urljoin(self.url(target), location)
+            if _origin(joined) != self._origin:
+                return None
+        except ValueError:
+            return None
+        split = urlsplit(joined)
+        return _quoted(split.path or "/", split.query)
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    split = urlsplit(url)
+    scheme = split.scheme.lower()
+    return scheme, split.hostname or "", split.port or (443 if scheme == "https" else 80)
+
+
+def _quoted(path: str, query: str) -> str:
+    target = quote(path, safe=_SAFE, errors="replace")
+    return f"{target}?{quote(query, safe=_SAFE + '?', errors='replace')}" if query else target
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else value

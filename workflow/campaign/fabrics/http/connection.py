@@ -1,7 +1,8 @@
 """HTTP/1.1 over one connection, where the whole exchange has one deadline. Bytes in, bytes out; knows nothing of control planes.
 
 Written on h11 and sockets because time-outs of the usual clients are per read: a peer that sends one byte at a time holds them for
-hours. It also tells apart what they do not: whether any of a request was sent.
+hours. It also tells apart what they do not: whether any of a request was sent. On the same hostile answers, httpx 0.28 took what
+followed an answer for the next one, and urllib3 2.8 accepted headers without a colon, a negative length and a switch of protocols.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class HttpConnection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADERS_MAX)
 
     def _connect(self, until: float) -> socket.socket:
-        """To the first of its addresses that answers; each has its share of the time."""
+        """Connect to the first of the host's addresses that answers; each has its share of the time."""
         try:
             found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except UnicodeError as error:

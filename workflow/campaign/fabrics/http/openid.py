@@ -6,15 +6,15 @@ import json
 import os
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from typing import Any
 
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.errors import OutcomeUnknown
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.json_values import text
-from campaign.fabrics.http.login import needed_login
+from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.http.options import needed_login
+from campaign.fabrics.http.response import text
 
 LEEWAY_S = 30.0
 
@@ -54,6 +54,15 @@ class Tokens:
         for client in self._clients:
             client.authorization = {"Authorization": f"Bearer {token}"}
         self._until_s = expires_s(token, answer.body)
+
+    def asked(self, send: Callable[[], Answer], refused: Container[int] = (401,)) -> Answer:
+        """The answer to who has a token; a request that is `refused`, so that nothing was done, is sent again with a new one."""
+        self.authorize()
+        answer = send()
+        if answer.status in refused:
+            self.authorize(again=True)
+            answer = send()
+        return answer
 
     def _form(self) -> dict[str, str]:
         found = needed_login(self._service.connection)

@@ -1,10 +1,20 @@
-"""How a service is reached over HTTP, and where its login comes from, as a system file says."""
+"""How a service is reached over HTTP, as a system file says, and its login: from the environment, a private file, or netrc.
+
+The first source of a login that a system names is the one that is used: one that gives nothing is an error, so that nobody logs in
+as somebody else by accident. No message quotes what a file has in it.
+"""
 
 from __future__ import annotations
 
+import netrc
+import os
 import ssl
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -88,3 +98,134 @@ class Connection(Closed):
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+_SIZE_MAX = 64 * 1024
+
+
+@contextmanager
+def withheld(options: Mapping[str, Any]) -> Iterator[None]:
+    """Within, the variables that a fabric's options name for secrets (keys that end in `_env`) are not in the environment.
+
+    Whatever is started then does not inherit them: jobs, drivers and the programs that are measured.
+    """
+    names = [name for name in _variables(options) if name in os.environ]
+    taken = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+
+
+def _variables(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _variables(value)
+        elif key.endswith("_env") and isinstance(value, str):
+            yield value
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a control plane is told. user: "" where only an API key is needed, which is then the password."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def login(connection: Connection) -> Login | None:
+    """The login of a control plane; None where the system names no source: there are control planes without any.
+
+    Raises ConfigError for a source that gives nothing, or that others than its owner can read, with what to set.
+    """
+    credentials = connection.credentials
+    try:
+        if credentials.password_env:
+            user = _variable(credentials.user_env) if credentials.user_env else ""
+            return Login(user, _variable(credentials.password_env))
+        if credentials.file:
+            return _from_file(_expanded(credentials.file))
+        if credentials.netrc:
+            path = _expanded(os.environ.get("NETRC") or "~/.netrc")
+            return _from_netrc(path, urlsplit(connection.url).hostname or "")
+    except _Unusable as error:
+        raise ConfigError(f"{connection.url}: credentials: {error}") from None
+    return None
+
+
+def needed_login(connection: Connection) -> Login:
+    """For an adapter that knows no anonymous use: the login, or ConfigError with the ways there are to give one."""
+    found = login(connection)
+    if found is None:
+        raise ConfigError(
+            f"{connection.url}: a user and a password are needed; name where they are in the system's `credentials:`: `user_env` "
+            "and `password_env` (environment variables), `file` (two lines, mode 600), or `netrc: true`"
+        )
+    return found
+
+
+class _Unusable(Exception):
+    """Why a source gives nothing; without what is in it."""
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise _Unusable(f"the environment variable {name} is not set; export {name} before the campaign starts")
+    return value
+
+
+def _from_file(path: Path) -> Login:
+    text = _private_text(path).rstrip("\r\n")
+    lines = text.split("\n") if text else []
+    if len(lines) != 2:
+        raise _Unusable(
+            f"{path}: {len(lines)} lines; it must have two, the user and the password "
+            "(an empty first line where there is only an API key)"
+        )
+    user, password = (line.removesuffix("\r") for line in lines)
+    return Login(user, password)
+
+
+def _from_netrc(path: Path, host: str) -> Login:
+    _private_text(path)
+    try:
+        hosts = netrc.netrc(str(path)).hosts
+    except netrc.NetrcParseError as error:
+        # Its message quotes the word that it could not understand, which may be the password.
+        raise _Unusable(f"{path}:{error.lineno}: not valid netrc") from None
+    found = next((entry for name, entry in hosts.items() if name.lower() == host), None)
+    if found is None or not found[2]:
+        raise _Unusable(f"{path} has no password for {host}; add `machine {host} login USER password PASSWORD`")
+    return Login(found[0] or "", found[2])
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise _Unusable(f"{path}: {error}") from error
+
+
+def _private_text(path: Path) -> str:
+    """The text of a file that belongs to this user and that nobody else may open."""
+    try:
+        # Not to wait for a writer, should it be a pipe; looked at when open, so that it is the file that is read.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise _Unusable(f"{path}: is not a regular file")
+            if found.st_uid != os.geteuid():
+                raise _Unusable(f"{path}: belongs to another user; copy it to a file of your own, and chmod 600 that")
+            if found.st_mode & 0o077:
+                raise _Unusable(f"{path}: others can read it (mode {found.st_mode & 0o777:o}); run: chmod 600 {path}")
+            content = opened.read(_SIZE_MAX + 1)
+        if len(content) > _SIZE_MAX:
+            raise _Unusable(f"{path}: more than {_SIZE_MAX} bytes; this is not a file of credentials")
+        return content.decode()
+    except FileNotFoundError:
+        raise _Unusable(f"{path}: no such file; create it with mode 600") from None
+    except UnicodeDecodeError:
+        raise _Unusable(f"{path}: is not UTF-8 text; save it in UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise _Unusable(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-MASK = "***"
+from campaign.credentials import MASK
+
 AUTHENTICATING = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-auth-token", "x-api-key"}
 )

@@ -1,4 +1,7 @@
-"""An answer of a control plane, whatever it is: HTML, bare numbers, nothing and half of a JSON document are answers. Pure."""
+"""An answer of a control plane, whatever it is: HTML, bare numbers, nothing and half of a JSON document are answers. Pure.
+
+The functions that read JSON take what is missing, or of another type than it should be, for nothing.
+"""
 
 from __future__ import annotations
 
@@ -114,3 +117,38 @@ def retry_after_s(text: str, now_s: float) -> float | None:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now_s)
     except (ValueError, OverflowError, OSError, IndexError, TypeError):
         return None
+
+
+Json = Mapping[str, Any]
+
+
+def at(body: Any, *names: str) -> Any:
+    """The value at a path of names; None where there is none."""
+    for name in names:
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body
+
+
+def mapping(body: Any, *names: str) -> Json:
+    found = at(body, *names)
+    return found if isinstance(found, Mapping) else {}
+
+
+def listing(body: Any, *names: str) -> list[Any]:
+    found = at(body, *names)
+    return found if isinstance(found, list) else []
+
+
+def mappings(body: Any, *names: str) -> list[Json]:
+    """The objects in a list."""
+    return [one for one in listing(body, *names) if isinstance(one, Mapping)]
+
+
+def text(body: Any, *names: str) -> str | None:
+    """A text that is not empty."""
+    found = at(body, *names)
+    return found if isinstance(found, str) and found else None
+
+
+def number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

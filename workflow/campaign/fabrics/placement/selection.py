@@ -1,7 +1,7 @@
 """Choosing hosts and devices for a configuration: pure, first fit in a fixed order, with reasons when nothing fits.
 
-Preferred, in this order: the same spread over drawers on every host; few drawers per host; hosts and drawers where devices are in
-place since a lease of the same epoch; hosts and slots in order. Devices that ended leases left elsewhere are taken last.
+Preferred, in this order: the same spread over drawers on every host; few drawers per host; hosts and slots in order. Devices that
+are attached to a host, and movable, are taken last.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from campaign.documents.cell import Configuration
 from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, bank_of
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.hardware import STORAGE_KIND, Device, Host, Inventory
-from campaign.fabrics.placement.search import Counts, Left, Need, Search, Share, enough
-from campaign.fabrics.placement.unequal import DRIVE, Candidate, UnequalSearch, Wanted
+from campaign.fabrics.placement.search import DRIVE, Candidate, Left, Need, Search, Share, UnequalSearch, Wanted, enough
 from campaign.fabrics.protocol import HostSelection, Request, Selection
 
 Free = tuple[list[Device], list[Device]]
@@ -43,19 +42,15 @@ def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tup
         return _place_unequal(request, inventory, banks)
     own = _own_parts(request, inventory)
     free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
-    near = {host.name: _in_place(host.name, free, request) for host in own}
-    there = Counter(d.attached_to for d in inventory.devices if d.stays == request.epoch != "")
-    used = {name: min(need.devices + need.drives, sum(counts)) for name, counts in near.items()}
-    hosts = sorted(own, key=lambda host: (-used[host.name], there[host.name] - used[host.name]))  # the fewest moves
     if need != Need(0, 0):
-        shares = Search(banks, need, wanted.hosts, near).run(hosts, _left(free, inventory, banks))
+        shares = Search(banks, need, wanted.hosts).run(tuple(own), _left(free, inventory, banks))
     else:
         nothing = Share((0,) * len(banks), None)
-        shares = [(host, nothing) for host in hosts][: wanted.hosts] if len(hosts) >= wanted.hosts else None
+        shares = [(host, nothing) for host in own][: wanted.hosts] if len(own) >= wanted.hosts else None
     if shares is None:
         return None
     shares.sort(key=lambda each: inventory.hosts.index(each[0]))
-    fabric, storage = _pick(shares, free, request, inventory)
+    fabric, storage = _pick(shares, free, inventory)
     return tuple(
         replace(own[host], fabric=fabric[host.name], storage=(*own[host].storage, *storage[host.name]))
         for host, _ in shares
@@ -63,9 +58,9 @@ def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tup
 
 
 def _pick(
-    shares: Sequence[tuple[Host, Share]], free: Sequence[Free], request: Request, inventory: Inventory
+    shares: Sequence[tuple[Host, Share]], free: Sequence[Free], inventory: Inventory
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Devices and drives by host, in the order of the inventory: what is in place, then what is attached nowhere."""
+    """Devices and drives by host, in the order of the inventory: what is attached nowhere first."""
     place = {device.fabric_id: index for index, device in enumerate(inventory.devices)}
     picked: list[dict[str, list[str]]] = []
     for use in (0, 1):
@@ -75,29 +70,15 @@ def _pick(
         }
         mine: dict[str, list[str]] = {host: [] for host in wanted}
         for index, bank in enumerate(free):
-            left = sorted(bank[use], key=lambda device: bool(device.stays))
-            for host, counts in wanted.items():  # what is in place for one host is left to it
-                there = [device for device in left if _is_in_place(device, host, request)][: counts[index]]
-                mine[host] += [device.fabric_id for device in there]
-                left = [device for device in left if device not in there]
+            left = sorted(bank[use], key=lambda device: device.movable)
             for host, counts in wanted.items():
-                have = sum(device.fabric_id in mine[host] for device in bank[use])
-                more, left = left[: counts[index] - have], left[counts[index] - have :]
-                mine[host] += [device.fabric_id for device in more]
+                mine[host] += [device.fabric_id for device in left[: counts[index]]]
+                left = left[counts[index] :]
         picked.append(mine)
     devices, drives = (
         {host: tuple(sorted(ids, key=place.__getitem__)) for host, ids in mine.items()} for mine in picked
     )
     return devices, drives
-
-
-def _is_in_place(device: Device, host: str, request: Request) -> bool:
-    return device.attached_to == host and device.stays == request.epoch != ""
-
-
-def _in_place(host: str, free: Sequence[Free], request: Request) -> Counts:
-    """How many of the free devices of each bank are in place on a host."""
-    return tuple(sum(_is_in_place(d, host, request) for d in (*devices, *drives)) for devices, drives in free)
 
 
 def _place_unequal(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tuple[HostSelection, ...] | None:
@@ -107,10 +88,9 @@ def _place_unequal(request: Request, inventory: Inventory, banks: Sequence[Bank]
     for device in usable:
         place = device.attached_to if device.local else bank_of(banks, device.location)
         stock[place][DRIVE if _is_drive(device) else device.model].append(device)
-    there = Counter(d.attached_to for d in usable if d.stays == request.epoch != "")
     hosts = [
         Candidate(host.name, {what: len(devices) for what, devices in stock[host.name].items()})
-        for host in sorted(_allowed(request, inventory), key=lambda host: -there[host.name])
+        for host in _allowed(request, inventory)
     ]
     left = {(n, what): len(devices) for n, bank in enumerate(banks) for what, devices in stock[bank].items()}
     own_drive, pool_drive = wanted.storage == "nvme", wanted.storage == "fabric-nvme"
@@ -122,11 +102,9 @@ def _place_unequal(request: Request, inventory: Inventory, banks: Sequence[Bank]
     for shape, (name, taken) in ((wanted.host_shapes[n], placed[n]) for n in range(wanted.hosts)):
         own, pooled, drives = stock[name], list[str](), list[str]()
         for (n, what), count in taken.items():
-            near_first = sorted(
-                stock[banks[n]][what], key=lambda d: (not _is_in_place(d, name, request), bool(d.stays))
-            )
-            stock[banks[n]][what] = near_first[count:]
-            (drives if what == DRIVE else pooled).extend(device.fabric_id for device in near_first[:count])
+            free = sorted(stock[banks[n]][what], key=lambda device: device.movable)
+            stock[banks[n]][what] = free[count:]
+            (drives if what == DRIVE else pooled).extend(device.fabric_id for device in free[:count])
         local = [device.fabric_id for kind in shape.devices for device in own[kind.model][: kind.local]]
         drives += [device.fabric_id for device in own[DRIVE][: int(own_drive)]]
         found.append(HostSelection(name, tuple(local), tuple(pooled), tuple(drives)))
@@ -178,8 +156,8 @@ def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory
 def _left(free: Sequence[Free], inventory: Inventory, banks: Sequence[Bank]) -> Left:
     serving: dict[str, set[str]] = {bank.drawer: set() for bank in banks}
     for device in inventory.devices:
-        # What stays attached since an ended lease makes way for this one.
-        bank = None if device.local or device.attached_to is None or device.stays else bank_of(banks, device.location)
+        # What is movable makes way for this lease.
+        bank = None if device.local or device.attached_to is None or device.movable else bank_of(banks, device.location)
         if bank is not None and device.attached_to is not None:
             serving[bank.drawer].add(device.attached_to)
     return Left(

@@ -3,8 +3,7 @@
 `compare` makes a Comparison from the tables of two campaigns, `document` its JSON document. Pure.
 """
 
-from campaign.insight.compare.comparison import Comparison, compare
-from campaign.insight.compare.document import document
+from campaign.insight.compare.comparison import Comparison, compare, document
 from campaign.insight.compare.gate import Broken, Rule, parse_rule
 
 __all__ = ["Broken", "Comparison", "Rule", "compare", "document", "parse_rule"]

@@ -1,25 +1,26 @@
-"""The comparison of two campaigns: every cell of both, what became of it, and how its throughput changed."""
+"""The comparison of two campaigns: every cell of both, what became of it, how its throughput changed; and its document."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from campaign import statistics, wording
+from campaign import wording
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
-from campaign.insight.compare.differences import Difference, differences
 from campaign.insight.compare.gate import STATE, Broken, Rule, broken_by_changes, broken_by_states
-from campaign.insight.compare.matching import NAMES, Matched, match
-from campaign.statistics import SIGNIFICANT, changes, comparisons
+from campaign.insight.compare.matching import Matched, match
+from campaign.statistics import comparisons, intervals
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.statistics.comparisons import Ratios
 from campaign.statistics.drift import is_adjusted
+from campaign.statistics.intervals import SIGNIFICANT
 from campaign.tables import measured_protocol
 from campaign.tables.columns import MEASURED, RUNS
 from campaign.tables.io import Tables
@@ -122,7 +123,7 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
     b = one.assign(cell_id="base " + one["cell_id"].astype("str"))
     by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other), _both_references(base, other))
     found = comparisons.ratios(a["cell_id"], b["cell_id"], by)
-    found = changes.among_each_other(found, one["configuration"])
+    found = comparisons.among_each_other(found, one["configuration"])
     ratio, low, high = found.of.bounds()
     p = found.p()
     rows = one[["configuration", "workload", "batch", "precision"]].assign(
@@ -145,7 +146,7 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
         low=low,
         high=high,
         p=p,
-        p_holm=statistics.holm(p),
+        p_holm=intervals.holm(p),
         paired=found.paired,
         n_pairs=found.pairs,
         **found.basis(one.index),
@@ -206,7 +207,7 @@ def _both_references(base: Tables, other: Tables) -> pd.DataFrame | None:
 
 
 def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
-    """Of both: runs stand in blocks where they do in each, and are adjusted where both are."""
+    """The protocol of both: runs stand in blocks where they do in each, and are adjusted where both are."""
     one, two = (dict(tables.context["campaign"]) for tables in (base, other))
     sequential = any(dict(each.get("protocol") or {}).get("order") == "sequential" for each in (one, two))
     lent = {repr(each): each for campaign in (one, two) for each in campaign.get("earlier_spread") or ()}
@@ -252,7 +253,7 @@ def _says(row: Mapping[Any, Any]) -> str:
     if not np.isfinite(row["low"]):
         return "one run, no interval"
     if not row["tested"]:
-        return f"not tested: {'each on hosts of its own' if row['method'] == statistics.CONFOUNDED else 'one composition each'}"
+        return f"not tested: {'each on hosts of its own' if row['method'] == intervals.CONFOUNDED else 'one composition each'}"
     if row["p_holm"] < SIGNIFICANT:
         return "faster" if row["ratio"] > 1 else "slower"
     most = max(abs(row["low"] - 1), abs(row["high"] - 1))
@@ -265,7 +266,7 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
     groups = [*known.groupby("workload", sort=False), *([(ALL, known)] if known["workload"].nunique() > 1 else [])]
     told = []
     for name, group in groups:
-        of = changes.mean_change(group["ratio"], group["configuration"])
+        of = comparisons.mean_change(group["ratio"], group["configuration"])
         value, low, high = (float(each[0]) for each in of.bounds())
         told.append(
             {"workload": name, "cells": len(group), "ratio": value, "low": low, "high": high, "p": float(of.p()[0])}
@@ -293,11 +294,11 @@ def _broken(
         both = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
         # More of a cost is a smaller ratio.
         change = both["ratio"] if metric.higher else 1 / both["ratio"]
-        return broken_by_changes(rule, [*words, *named], change.to_numpy(), statistics.holm(both["p"]))
+        return broken_by_changes(rule, [*words, *named], change.to_numpy(), intervals.holm(both["p"]))
     if rule.quantity == THROUGHPUT.label:
         rule = replace(rule, quantity=THROUGHPUT.name)
     ratios = _metric_ratios(rule, matched, runs, metric)
-    p = statistics.holm(ratios.p())
+    p = intervals.holm(ratios.p())
     # A metric's own ratio: what is more of it is a larger cost.
     return broken_by_changes(rule, words, 1 / ratios.of.ratio, p)
 
@@ -315,12 +316,113 @@ def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.Da
             )
     by = comparisons.design(_both(*runs), column=rule.quantity, higher=False)
     of, to = ("other " + matched.other["cell_id"].astype("str"), "base " + matched.base["cell_id"].astype("str"))
-    return changes.among_each_other(comparisons.ratios(of, to, by), matched.base["configuration"])
+    return comparisons.among_each_other(comparisons.ratios(of, to, by), matched.base["configuration"])
 
 
 def _is_metric(column: str) -> bool:
-    """Of the columns of the runs table: what was measured, neither how a run was set up nor when it was."""
+    """Whether a column of the runs table is something measured, neither how a run was set up nor when it was."""
     return column in MEASURED or not (column in RUNS or column.startswith("option_"))
 
 
-__all__ = ["ALL", "NAMES", "Comparison", "compare"]
+SCHEMA = "comparison/1"
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """JSON-serialisable; what is unknown is null. Ratios are those of `other` over `base`."""
+    return {
+        "schema_version": SCHEMA,
+        "base": comparison.base,
+        "other": comparison.other,
+        "metric": comparison.metric.document(),
+        "cells": _records(comparison.rows),
+        "means": _records(comparison.means),
+        "only_base": _records(comparison.only_base),
+        "only_other": _records(comparison.only_other),
+        "surroundings": [asdict(each) for each in comparison.surroundings],
+        "rules": list(comparison.rules),
+        "broken": [_rule(each) for each in comparison.broken],
+        "untested": [_rule(each) for each in comparison.untested],
+    }
+
+
+def _rule(each: Broken) -> dict[str, Any]:
+    return {name: value for name, value in asdict(each).items() if name != "tested"}
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): _plain(value) for name, value in row.items()} for row in rows.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value.item() if hasattr(value, "item") else value
+
+
+# Differ between any two hosts and change no number.
+_OF_ITS_OWN = ("host", "hostname", "schema_version", "collected_s")
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that is not the same in both; '' where one has nothing of it."""
+
+    what: str
+    base: str
+    other: str
+
+
+def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Difference]:
+    """What differs between the contexts of two campaigns (`campaign.report.context_schema`)."""
+    one, two = _flat(base), _flat(other)
+    for what in dict.fromkeys([*one, *two]):
+        a, b = sorted(one.get(what, {})), sorted(two.get(what, {}))
+        if a != b:
+            yield Difference(what, _short(a), _short(b))
+
+
+def _short(values: list[str]) -> str:
+    text = " | ".join(values)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _flat(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+    """All values of each key; hosts of one campaign may differ among themselves."""
+    found: dict[str, dict[str, None]] = {}
+
+    def put(what: str, value: object) -> None:
+        found.setdefault(what, {})[str(value)] = None
+
+    for name, value in context.get("system", {}).items():
+        put(f"system: {name}", value)
+    for name, value in context.get("campaign", {}).get("protocol", {}).items():
+        put(f"protocol: {name.replace('_', ' ')}", value)
+    for name in context.get("launchers", {}):
+        put("launcher", name)
+    for each in context.get("software", ()):
+        put(f"software: {each['name']}", each["version"])
+    for document in context.get("environments", {}).values():
+        for what, value in _leaves(document):
+            put(what, value)
+    return found
+
+
+def _leaves(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        what = f"{above}{name.replace('_', ' ')}"
+        if name in _OF_ITS_OWN:
+            continue
+        if isinstance(value, Mapping):
+            # Versions of packages stand among the software already.
+            yield from () if name == "packages" else _leaves(value, f"{what}: ")
+        elif isinstance(value, list):
+            for item in value:
+                yield what, _without_identity(str(item)) if name == "gpus" else item
+        else:
+            yield what, value
+
+
+def _without_identity(gpu: str) -> str:
+    """nvidia-smi's line without index and UUID."""
+    return ", ".join(gpu.split(", ")[2:]) or gpu

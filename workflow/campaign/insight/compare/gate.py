@@ -18,7 +18,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.errors import ConfigError
-from campaign.statistics import SIGNIFICANT, Floats
+from campaign.statistics.intervals import SIGNIFICANT, Floats
 
 THROUGHPUT, STATE = "throughput", "state"
 

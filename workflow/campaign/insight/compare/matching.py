@@ -90,7 +90,7 @@ def _left(cells: pd.DataFrame, taken: pd.Series[int]) -> pd.DataFrame:
 
 
 def _differences(one: pd.DataFrame, two: pd.DataFrame, columns: list[str], by: list[str]) -> list[str]:
-    """Of pairs that are not by content: 'device a100 / h100'; '' for pairs that are equal."""
+    """How pairs differ that are not by content: 'device a100 / h100'; '' for pairs that are equal."""
     told = [""] * len(by)
     for place in np.flatnonzero(np.array(by) != CONTENT):
         a, b = one.iloc[place], two.iloc[place]

@@ -1,8 +1,8 @@
 """What published studies say, as sets of claims that a campaign can be held against.
 
-`quantities`: what a campaign's tables say of a claim, for the cells of `selection`. `choices`: the same for each way in which the
-document's runs may have been made. `judgement`: whether the two agree, and how far apart they are. `claims`: all of it in words,
-for pages. `score`: how many claims are reached. The sets that come with the project are in `data/published`.
+`quantities`: what a campaign's tables say of a claim, for the cells of `selection`, in each way in which the document's runs may
+have been made. `judgement`: whether the two agree, how far apart they are, and how many claims are reached. `claims`: all of it in
+words, for pages. The sets that come with the project are in `data/published`.
 """
 
 NOT_HERE = "not measured here"

@@ -13,10 +13,9 @@ from typing import Any
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
 from campaign.insight.published import INPUT, NOT_HERE
-from campaign.insight.published.choices import Case, cases
 from campaign.insight.published.judgement import accepted, judge, off_pct, others, together
-from campaign.insight.published.quantities import Found, Value, found
-from campaign.insight.published.selection import NotHere, of_model, only_the_program
+from campaign.insight.published.quantities import ClaimValues, Value, found
+from campaign.insight.published.selection import Case, NotHere, cases, of_model, only_the_program
 from campaign.statistics.comparable_cells import option_columns
 from campaign.tables.cells import PLAN_COLUMNS
 from campaign.tables.io import Tables
@@ -55,17 +54,18 @@ _QUANTITY = {
     "largest_batch": "batch",
 }
 
-# What says enough without its name.
-_PLAIN = ("model", "models", "gpu", "precision", "link", "order", "scope", "path", "network")
-_COUNTED = {
-    "nodes": "{} host",
-    "baseline_nodes": "against {} host",
-    "gpus": "{} device",
-    "gpus_total": "{} device",
-    "gpus_per_node": "{} device",
+# How conditions are told; others by their name.
+_TOLD = {
+    **dict.fromkeys(("model", "models", "gpu", "precision", "link", "order", "scope", "path", "network"), "{}"),
+    **dict.fromkeys(("gpus", "gpus_total"), "{} device{s}"),
+    "nodes": "{} host{s}",
+    "baseline_nodes": "against {} host{s}",
+    "gpus_per_node": "{} device{s} a host",
+    "batch_per_gpu": "batch {}",
+    "baseline": "against {}",
+    "config": "{}",
+    "pair": "{}",
 }
-_AFTER = {"gpus_per_node": " a host"}
-_NAMED = {"batch_per_gpu": "batch {}", "baseline": "against {}", "config": "{}", "pair": "{}"}
 _NAMES = ("config", "baseline", "pair", "num", "den")
 
 
@@ -115,7 +115,7 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
     return {**said, **found_here}
 
 
-def _under(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[tuple[Case, Found]]:
+def _under(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[tuple[Case, ClaimValues]]:
     """What is here of a claim in each case. NotHere: in none, nor in all cells together, and why."""
     some = False
     for case in cases(claim, names, tables):
@@ -126,7 +126,7 @@ def _under(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[tuple[
         yield Case("", True, tables), found(claim, names, tables)
 
 
-def _found(claim: Claim, under: Sequence[tuple[Case, Found]], tables: Tables) -> dict[str, Any]:
+def _found(claim: Claim, under: Sequence[tuple[Case, ClaimValues]], tables: Tables) -> dict[str, Any]:
     here_ = claim.here
     assert here_ is not None
     # What the document says it did decides; where only other ways were measured, all of them do.
@@ -159,7 +159,7 @@ def _basis(found_cells: Sequence[str], tables: Tables) -> str:
     return wording.basis(tables.cells.loc[tables.cells["cell_id"].isin(found_cells), "predicted"])
 
 
-def _case(claim: Claim, here_: Here, case: Case, of: Found) -> dict[str, Any]:
+def _case(claim: Claim, here_: Here, case: Case, of: ClaimValues) -> dict[str, Any]:
     verdict, agreeing = judge(claim, here_, of)
     several = len(of.values) > 1 and of.trend is None
     counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
@@ -205,7 +205,7 @@ def _printed(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else wording.minus(f"{value:,}")
 
 
-def here(claim: Claim, of: Found) -> str:
+def here(claim: Claim, of: ClaimValues) -> str:
     """'loss of throughput 7.4 % [6.8 %, 8.1 %]'; of several values the least and the most; of a trend its rank correlation."""
     if of.trend is not None:
         p = min(of.trend.p_up, of.trend.p_down)
@@ -272,18 +272,9 @@ def conditions(of: Mapping[str, Any]) -> str:
             # The second of the two goes on where the first ends.
             told += [f"{told.pop()} to {_text(name, value)}" if name == "to" and "from" in of else f"{name} {value}"]
         else:
-            told.append(_condition(name, value))
+            form = _TOLD.get(name, f"{name.replace('_', ' ')} {{}}")
+            told.append(form.format(_text(name, value), s="" if value == 1 else "s"))
     return ", ".join(told)
-
-
-def _condition(name: str, value: Any) -> str:
-    text = _text(name, value)
-    if name in _COUNTED:
-        one = value == 1
-        return f"{_COUNTED[name].format(text)}{'' if one else 's'}{_AFTER.get(name, '')}"
-    if name in _PLAIN:
-        return text
-    return _NAMED[name].format(text) if name in _NAMED else f"{name.replace('_', ' ')} {text}"
 
 
 def _text(name: str, value: Any) -> str:

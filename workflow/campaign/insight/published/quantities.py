@@ -23,10 +23,10 @@ import pandas as pd
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet
 from campaign.insight.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
-from campaign.statistics import CONFIDENCE, Floats, comparisons
+from campaign.statistics import comparisons
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.statistics.comparisons import Design, Ratios
-from campaign.statistics.intervals import spread_bounds
+from campaign.statistics.intervals import CONFIDENCE, Floats, spread_bounds
 from campaign.tables.io import Tables
 
 _MATRIX = {
@@ -62,7 +62,7 @@ class Trend:
 
 
 @dataclass(frozen=True)
-class Found:
+class ClaimValues:
     """All values of a claim here, what its cells miss of the document's conditions, and the trend where one is claimed."""
 
     values: tuple[Value, ...]
@@ -70,7 +70,7 @@ class Found:
     trend: Trend | None = None
 
 
-def found(claim: Claim, names: ReferenceSet, tables: Tables) -> Found:
+def found(claim: Claim, names: ReferenceSet, tables: Tables) -> ClaimValues:
     """What the tables say of a claim; NotHere: nothing, and why."""
     here = claim.here
     if here is None:
@@ -86,7 +86,7 @@ def found(claim: Claim, names: ReferenceSet, tables: Tables) -> Found:
     return _measured(here, names, tables)
 
 
-def _measured(here: Here, names: ReferenceSet, tables: Tables) -> Found:
+def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
     """Throughput or metrics of cells, or of pairs of cells."""
     if here.compute == "metric":
         rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here)
@@ -110,7 +110,7 @@ def _measured(here: Here, names: ReferenceSet, tables: Tables) -> Found:
         tested = ratios.tested[kept] | (rows["cell_id"] == rows["against_cell_id"]).to_numpy()
     rows = rows.assign(_value=value, _low=low, _high=high, _tested=tested)
     trend = _trend(rows, here, tables) if here.along else None
-    return Found(_values(rows), said_missed(rows, names, here), trend)
+    return ClaimValues(_values(rows), said_missed(rows, names, here), trend)
 
 
 def _ratios(here: Here, rows: pd.DataFrame, tables: Tables) -> tuple[Ratios, Any]:
@@ -200,7 +200,7 @@ def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
     return Trend(score / most, up, down)
 
 
-def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) -> Found:
+def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
     """The smallest efficiency up to the claim's number of devices, in percent."""
     rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here).sort_values("ranks", kind="stable")
     keys = equal_columns(rows, here)
@@ -218,10 +218,10 @@ def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) 
     least = both.loc[both.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
     most = int(both["ranks"].max())
     short = (f"up to {most} devices instead of {asked:g}",) if most < asked else ()
-    return Found(_values(least), (*said_missed(least, names, here), *short))
+    return ClaimValues(_values(least), (*said_missed(least, names, here), *short))
 
 
-def _spread(here: Here, names: ReferenceSet, tables: Tables) -> Found:
+def _spread(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
     measured = tables.cells[tables.cells["n_ok"] > 0]
     rows = chosen(measured, names, here)
     by = _throughput(tables)
@@ -231,8 +231,8 @@ def _spread(here: Here, names: ReferenceSet, tables: Tables) -> Found:
         beside = chosen(measured, names, other)
         if set(beside["workload"]) & set(rows["workload"]):
             raise NotHere("one workload stands for both models")
-        return Found((_less(spread, _cv(beside, other, by)),), said_missed(rows, names, here))
-    return Found(_values(spread), said_missed(rows, names, here))
+        return ClaimValues((_less(spread, _cv(beside, other, by)),), said_missed(rows, names, here))
+    return ClaimValues(_values(spread), said_missed(rows, names, here))
 
 
 def _less(spread: pd.DataFrame, other: pd.DataFrame) -> Value:
@@ -261,25 +261,25 @@ def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
     return found.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=tested)[[*rows.columns, "_low", "_high"]]
 
 
-def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> Found:
+def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> ClaimValues:
     rows = chosen(cells, names, here)
     rows = rows[rows["state"] != "missing"].reset_index(drop=True)
     if rows.empty:
         raise NotHere("none of these cells was run")
     if here.compute == "planned_runs":
         least = float(rows["n_planned"].min())
-        return Found((Value(least, least, least, "fewest of any cell", exact=True),))
+        return ClaimValues((Value(least, least, least, "fewest of any cell", exact=True),))
     missed = said_missed(rows, names, here)
     if here.compute == "outcome":
         told = [(_outcome(row), _words(row, rows), str(row["cell_id"])) for row in rows.to_dict("records")]
-        return Found(tuple(Value(o, math.nan, math.nan, w, (i,), exact=True) for o, w, i in told), missed)
+        return ClaimValues(tuple(Value(o, math.nan, math.nan, w, (i,), exact=True) for o, w, i in told), missed)
     measured = rows[rows["state"] == "measured"]
     if measured.empty:
         raise NotHere("no batch was measured")
     largest = float(measured["batch"].max())
     beyond = rows[(rows["batch"] > largest) & rows["state"].isin(["failed", "implied"])]
     high = largest if len(beyond) else math.inf
-    return Found((Value(largest, largest, high, "largest batch measured"),), missed)
+    return ClaimValues((Value(largest, largest, high, "largest batch measured"),), missed)
 
 
 def _outcome(row: Mapping[Any, Any]) -> str:
@@ -289,7 +289,7 @@ def _outcome(row: Mapping[Any, Any]) -> str:
     return "out_of_memory" if row["state"] == "implied" or "oom" in str(row["failures"]) else str(row["failures"])
 
 
-def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> Found:
+def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> ClaimValues:
     """Medians over all pairs of devices of one host that are attached as claimed, with the range of the pairs.
 
     A ratio is that of two medians; its range is that of the smallest over the largest to the largest over the smallest.
@@ -298,7 +298,7 @@ def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> Found:
         copies = [(each["document"].get("host_device") or {}).get("h2d_gb_per_s") or () for each in links]
         known = [value for values in copies for value in values if value is not None]
         middle = _middle(known, "no copies from host to device were measured")
-        return Found((Value(*middle, f"{len(known)} devices"),))
+        return ClaimValues((Value(*middle, f"{len(known)} devices"),))
     matrix = _MATRIX[here.compute]
     of = list(_link_pairs(links, matrix, here.ends))
     value, low, high = _middle([value for value, _ in of], _lacking(here.ends))
@@ -311,7 +311,7 @@ def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> Found:
     allowed = here.under.get("device", ())
     others = [model for model in dict.fromkeys(model for _, pair in of for model in pair) if model not in allowed]
     missed = tuple(f"device {model} instead of {' or '.join(map(str, allowed))}" for model in others if allowed)
-    return Found((Value(value, low, high, words),), missed)
+    return ClaimValues((Value(value, low, high, words),), missed)
 
 
 def _lacking(ends: Sequence[str]) -> str:

@@ -13,16 +13,23 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
-from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled
-from campaign.insight.recommend.choice import Question, answer
+from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled, reasons
+from campaign.insight.recommend.choice import TIE_PCT, ObjectiveOfWorkload, answer
 from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
-from campaign.insight.recommend.far_off import reasons
 from campaign.insight.recommend.fit import Checked, Fitted
-from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PER_PRICE, PREDICTIONS, Asked, Objective
+from campaign.insight.recommend.objectives import (
+    DEFAULT,
+    MIX,
+    PER_JOULE,
+    PER_PRICE,
+    PREDICTIONS,
+    RecommendationObjective,
+    RecommendationRequest,
+)
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
 from campaign.insight.recommend.observations import LinkStart, link_starts, undilated
 from campaign.insight.recommend.shape_enumeration import pool_of, system_of
-from campaign.insight.recommend.workload_mix import mixed
+from campaign.insight.recommend.workload_mix import fastest_ways, mixed
 from campaign.statistics.comparable_cells import option_columns
 from campaign.statistics.comparisons import Design
 from campaign.tables.io import Tables
@@ -39,7 +46,7 @@ class Advice:
     checks: pd.DataFrame
 
 
-def advise(tables: Tables, asked: Asked) -> Advice:
+def advise(tables: Tables, asked: RecommendationRequest) -> Advice:
     """Answer what is asked from the tables of a campaign. ConfigError where a constraint cannot be applied."""
     metric = metric_of(tables.context)
     if metric != THROUGHPUT:
@@ -72,10 +79,10 @@ def advise(tables: Tables, asked: Asked) -> Advice:
     return Advice(document, _checks(models if metric == THROUGHPUT else [], named))
 
 
-def _by_metric(tables: Tables, asked: Asked, metric: Metric) -> tuple[Tables, Asked]:
+def _by_metric(tables: Tables, asked: RecommendationRequest, metric: Metric) -> tuple[Tables, RecommendationRequest]:
     """The tables with the mean of cells as a rate, and what can be asked of another metric than throughput."""
     if asked.objectives is DEFAULT:
-        asked = replace(asked, objectives=(Objective(BEST),))
+        asked = replace(asked, objectives=(RecommendationObjective(BEST),))
     if wrong := [each.text for each in asked.objectives if each.name != BEST]:
         raise ConfigError(
             f"--objective {wrong[0]}: needs throughput, and the campaign's metric is {metric.name}; ask for '{BEST}', which then "
@@ -111,7 +118,7 @@ def _words(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[st
     }
 
 
-def _allowed(rows: pd.DataFrame, asked: Asked) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _allowed(rows: pd.DataFrame, asked: RecommendationRequest) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which rows fulfil all constraints."""
     if not asked.constraints:
         return np.ones(len(rows), dtype=bool)
@@ -141,15 +148,15 @@ def _allowed(rows: pd.DataFrame, asked: Asked) -> np.ndarray[tuple[int], np.dtyp
 
 
 def _questions(
-    objective: Objective,
+    objective: RecommendationObjective,
     rows: pd.DataFrame,
     allowed: pd.DataFrame,
     named: Sequence[str],
     words: Mapping[str, tuple[str, int, int]],
-    asked: Asked,
+    asked: RecommendationRequest,
     metric: Metric,
     currency: str = "",
-) -> Iterator[tuple[Question, pd.DataFrame]]:
+) -> Iterator[tuple[ObjectiveOfWorkload, pd.DataFrame]]:
     """A question for each workload as it is run, or one for a mix, with the candidates for it. Nobody who did not ask is told that
     there is no answer."""
     unasked = asked.objectives is DEFAULT
@@ -161,17 +168,28 @@ def _questions(
         shares = objective.shares or tuple((name, 1 / len(workloads)) for name in workloads)
         if unasked and len(shares) < 2:
             return
-        about = "a mix of " + ", ".join(f"{100 * share:.0f}\u202f% {name}" for name, share in shares)
+        names, parts = zip(*shares, strict=True)
+        ways = fastest_ways(allowed, names, named)
+        if len(ways) < len(shares):
+            yield (
+                ObjectiveOfWorkload(objective, f"a mix of {', '.join(names)}", names, words, rows.iloc[:0], metric),
+                allowed.iloc[:0],
+            )
+            return
+        about = "a mix of " + " and ".join(
+            f"{100 * share:.0f}\u202f% {way}" for way, share in zip(ways, parts, strict=True)
+        )
+        alike = pd.concat(list(ways.values()))[["workload", *named]].drop_duplicates()
         yield (
-            Question(objective, about, tuple(name for name, _ in shares), words, rows.iloc[:0], metric),
-            mixed(allowed, shares),
+            ObjectiveOfWorkload(objective, about, names, words, rows[rows["measured"]].merge(alike), metric),
+            mixed(list(ways.values()), parts),
         )
         return
     by = ["workload", *named]
     own = dict(list(allowed.groupby(by, sort=False)))
     for key, measured in rows[rows["measured"]].groupby(by, sort=False):
         about = wording.describe(dict(zip(by, key, strict=True)), by)
-        question = Question(objective, about, (str(key[0]),), words, measured, metric, currency)
+        question = ObjectiveOfWorkload(objective, about, (str(key[0]),), words, measured, metric, currency)
         yield question, own.get(key, allowed.iloc[:0])
 
 
@@ -200,15 +218,18 @@ def _basis(models: Sequence[Modelled], no_pool: str, rows: pd.DataFrame) -> tupl
         "number were predicted in addition; drawers and cabling are checked when a campaign is planned."
     )
     return (
-        *[no_device] * bool(replayed),
+        *([no_device] if replayed else ()),
         "Answers compare measured cells (mean of their runs) and predictions of a model of step time. The model has compute linear "
         "in the batch, a ring all-reduce with the latency and bandwidth of its slowest type of link, partly hidden behind compute, "
         "and the cost of hosts, attachment and storage. Intervals are 95\u202f%; those of predictions include the error on "
         "configurations left out of the fit.",
         pool,
-        "A configuration ties with the best if a test of logarithms (t with the spread of compositions, Holm over all pairs of "
-        "shapes of a question) shows no significant difference. Where each was measured on one composition, ties are unknown. "
-        "Of measured ties, the one with the fewest devices, on the fewest hosts, is named first. "
+        f"A configuration ties with the best if both were measured, no test shows a difference (t on logarithms with the spread of "
+        f"compositions, Holm over all pairs of measured shapes of a question), and two one-sided tests show one of less than "
+        f"{TIE_PCT:.0f}\u202f% (Holm). Measured ones that are neither shown to differ nor to tie are not told apart. A prediction "
+        "is listed where its interval reaches that of the best. Where each was measured on one composition, ties are unknown. "
+        "Of ties, the one with the fewest devices, on the fewest hosts, is named first. A mix compares all shapes with the "
+        "precision and options that each workload is fastest with. What failed is no candidate. "
         f"Predictions choose only where the model is within {TRUSTED_PCT:.0f}\u202f% (median) on configurations left "
         "out of the fit, and never outside of the measured range.",
     )

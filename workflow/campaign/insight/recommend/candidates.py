@@ -5,7 +5,7 @@ A frame with a row for each shape, workload, batch, precision and options: its s
 `price_per_h` of its devices, nan without prices; `known`: whether that sd holds the spread of compositions, so that ties can be
 told; `energy_j` a sample, with `energy_sd`; `said_rate`: the model's of a measured cell whose configuration was left out;
 `extrapolated`: in words, or ''; `outside`: whether it is; `memory`: fits, out or unknown; `trusted`: whether predictions may be
-chosen; `shape`: its number.
+chosen; `shape`: its number. `reasons` says why a cell was predicted far off when its configuration was left out of the fit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from campaign.documents.record import OUT_OF_MEMORY
 from campaign.insight.recommend.fit import Checked, Fitted, fit, predict
 from campaign.insight.recommend.fit import check as check_model
-from campaign.insight.recommend.observations import LinkStart, Observed, divided_cells, observed, with_ways
+from campaign.insight.recommend.model import StepTimeModel
+from campaign.insight.recommend.observations import LinkStart, ObservedWorkload, divided_cells, observed, with_ways
 from campaign.insight.recommend.shape_enumeration import COLUMNS, Pool, name, possible
-from campaign.statistics import comparisons, student_quantile
+from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
+from campaign.statistics.intervals import student_quantile
 from campaign.tables.io import Tables
+from campaign.tables.runs import CONFIRMED, compositions_with
 
 TRUSTED_PCT = 10.0
 """A model that is further off than this about a configuration it was not shown (median) chooses nothing."""
@@ -34,34 +38,9 @@ _KEPT = (
     "workload",
     *COLUMNS,
     "batch",
-    *(
-        "configuration",
-        "ranks",
-        "devices",
-        "way",
-        "batch_global",
-        "measured",
-        "replayed",
-        "cell_id",
-        "n_ok",
-        "rate",
-        "sd",
-        "freedom",
-        "known",
-    ),
-    *(
-        "low",
-        "high",
-        "price_per_h",
-        "energy_j",
-        "energy_sd",
-        "said_rate",
-        "extrapolated",
-        "outside",
-        "memory",
-        "trusted",
-        "shape",
-    ),
+    *("configuration", "ranks", "devices", "way", "batch_global", "measured", "replayed", "cell_id", "n_ok"),
+    *("rate", "sd", "freedom", "known", "low", "high", "price_per_h", "energy_j", "energy_sd", "said_rate"),
+    *("extrapolated", "outside", "memory", "trusted", "shape"),
 )
 
 
@@ -69,7 +48,7 @@ _KEPT = (
 class Modelled:
     """A workload on a device model: what was measured of it, and the model, where there is one."""
 
-    observed: Observed
+    observed: ObservedWorkload
     fitted: Fitted | None
     checked: Checked | None
     divided: bool = False
@@ -115,7 +94,7 @@ def modelled(
 
 
 def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, Pool]) -> pd.DataFrame:
-    """Of all workloads together; pools: by device model."""
+    """The candidates of all workloads together; pools: by device model."""
     cells, energy = tables.cells, _energy(tables)
     frames = []
     for each in models:
@@ -128,13 +107,13 @@ def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, P
     if together.empty:
         return together
     together = together.assign(
-        memory=_memory(together, cells, models),
+        memory=_memory(together, tables, models[0].observed.named),
         outside=together["extrapolated"] != "",
         shape=together.groupby(list(COLUMNS), sort=False).ngroup(),
         measured=together["measured"].astype(bool),
         replayed=_replayed(together),
         known=together["known"].astype(bool),
-        trusted=together["trusted"].astype(bool),
+        trusted=together["trusted"].astype(bool) & ~_failed(together, cells, models[0].observed.named),
     )
     kept = [*_KEPT, *models[0].observed.named]
     texts = [name for name in kept if not pd.api.types.is_numeric_dtype(together[name])]
@@ -143,7 +122,7 @@ def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, P
 
 
 def _energy(tables: Tables) -> pd.DataFrame:
-    """By cell: joules a sample, and the sd of its logarithm."""
+    """Joules a sample of each cell, and the sd of its logarithm."""
     column = "energy_per_sample_j"
     if column not in tables.runs:
         return pd.DataFrame({"cell_id": pd.Series(dtype="str"), "energy_j": [], "energy_sd": []})
@@ -199,7 +178,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
     names = dict(zip(known[list(COLUMNS)].itertuples(index=False, name=None), known["configuration"], strict=True))
     records = shapes.to_dict("records")
     called = {_shape(row): names.get(_shape(row)) or name(row) for row in records}
-    limits = Limits.of(cells)
+    limits = MeasuredRange.of(cells)
     outside = {_shape(row): limits.outside(row) for row in records}
     each_shape = list(frame[list(COLUMNS)].itertuples(index=False, name=None))
     return frame.assign(
@@ -222,7 +201,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
     )
 
 
-def _storages(of: Observed) -> list[str]:
+def _storages(of: ObservedWorkload) -> list[str]:
     """The usual storage, and others that enough shapes had for the model to know what they cost."""
     shapes = of.cells.drop_duplicates(list(COLUMNS))["storage"].value_counts()
     return [of.reference, *(name for name in of.storages if shapes[name] >= FEWEST_SHAPES)]
@@ -233,21 +212,21 @@ def _shape(row: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MeasuredRange:
     """What was measured of a workload: the range of each number, and the kinds of ways and of attachment."""
 
     numbers: Mapping[str, tuple[int, int]]
     kinds: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, cells: pd.DataFrame) -> Limits:
+    def of(cls, cells: pd.DataFrame) -> MeasuredRange:
         return cls(
             {name: (int(cells[name].min()), int(cells[name].max())) for name in ("ranks", "hosts", "devices_used")},
             {name: frozenset(map(str, cells[name].unique())) for name in ("way", "attach")},
         )
 
     def outside(self, row: Mapping[Any, Any]) -> str:
-        """In what a shape is outside; '' where it is inside."""
+        """How a shape is outside of the range; '' where it is inside."""
         said = []
         for column, noun in (("ranks", "devices"), ("hosts", "hosts"), ("devices_used", "devices of a host")):
             low, high = self.numbers[column]
@@ -267,14 +246,28 @@ def _replayed(rows: pd.DataFrame) -> pd.Series[bool]:
     return rows["predicted"].eq(True) if "predicted" in rows else pd.Series(False, index=rows.index)
 
 
-def _memory(frame: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled]) -> pd.Series[Any]:
+def _failed(frame: pd.DataFrame, cells: pd.DataFrame, named: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which rows were tried and failed: the cell itself, or all cells of a workload on a shape that did not only lack memory."""
+    ran = cells[(cells["n_ok"] > 0) | (cells["n_failed"] > 0)]
+    failed = ran[ran["n_ok"] == 0]
+    crashed = failed[~failed["failures"].str.fullmatch(r"oom_\w+( x\d+)?")]
+    found = np.zeros(len(frame), dtype=np.bool_)
+    for rows, by in ((failed, ["workload", *COLUMNS, "batch", *named]), (crashed, ["workload", *COLUMNS])):
+        of, well = (pd.MultiIndex.from_frame(each[by]) for each in (rows, ran[ran["n_ok"] > 0]))
+        found |= pd.MultiIndex.from_frame(frame[by]).isin(of.difference(well))
+    return found
+
+
+def _memory(frame: pd.DataFrame, tables: Tables, named: Sequence[str]) -> pd.Series[Any]:
     """Whether each row's batch fits. Memory grows with the batch; over ranks it falls where weights are shared among them, but two
     need more than one, which has no all-reduce. So what fitted on fewer ranks (not one) fits, what ran out on more does not, and
-    where both is so, nothing is known."""
-    named = models[0].observed.named
+    where both is so, nothing is known. That a cell ran out counts once two of its compositions show it, or the only one."""
     by = ["workload", "device", *named]
-    ran_out = cells["failures"].str.contains("oom_") | (cells["state"] == "implied")
-    cells = cells[~_replayed(cells)]  # a replay needs no memory
+    protocol = tables.context.get("campaign", {}).get("protocol", {})
+    enough = min(CONFIRMED, int(protocol.get("compositions") or 1))
+    on = compositions_with(tables.runs, (*OUT_OF_MEMORY, "implied"))
+    cells = tables.cells[~_replayed(tables.cells)]  # a replay needs no memory
+    ran_out = np.array([on.get(cell, 0) >= enough for cell in cells["cell_id"]], dtype=np.bool_)
     plain = cells[[*by, "batch", "ranks"]]
     evidence = plain.assign(out=ran_out & (cells["n_ok"] == 0), well=cells["n_ok"] > 0)
     verdicts = pd.Series("unknown", index=frame.index, dtype="str")
@@ -293,3 +286,41 @@ def _memory(frame: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled]
         verdicts[rows.index[fits & ~out]] = "fits"
     verdicts[frame["measured"].to_numpy(dtype=bool) & ~_replayed(frame).to_numpy()] = "fits"
     return verdicts
+
+
+FEWEST_OF_A_WAY = 2
+
+
+def reasons(each: Modelled) -> list[str]:
+    """For each measured cell of the model; '' where it is within TRUSTED_PCT, or could not be predicted."""
+    if each.fitted is None or each.checked is None:
+        return [""] * len(each.observed.cells)
+    of = _Cells(each, each.fitted, each.checked)
+    far = np.nan_to_num(np.abs(each.checked.error_pct)) > TRUSTED_PCT
+    return [of.reason(place) if off else "" for place, off in enumerate(far)]
+
+
+class _Cells:
+    def __init__(self, each: Modelled, fitted: Fitted, checked: Checked) -> None:
+        self.untrusted = each.untrusted
+        self.cells = each.observed.cells
+        self.rows = each.observed.rows()
+        self.names = np.array(each.observed.strategies)[fitted.structure.of_groups()[self.rows.group]]
+        self.hidden = StepTimeModel(fitted.structure, self.rows).at(fitted.theta).hidden
+
+    def reason(self, place: int) -> str:
+        """The first that holds."""
+        row = self.cells.iloc[place]
+        others = (self.cells["configuration"] != row["configuration"]).to_numpy()
+        if outside := MeasuredRange.of(self.cells[others]).outside(row.to_dict()):
+            return f"extrapolated without it: {outside}"
+        if self.names[place] and self.names[place] in self.untrusted:
+            return f"the model does not describe {self.names[place]}"
+        alike = others & (self.rows.way >= 0) & (self.names == self.names[place])
+        if row["ranks"] > 1 and alike.any() and (self.hidden[alike] != self.hidden[place]).all():
+            hides = "all communication that can hide" if self.hidden[place] else "only a part of communication"
+            return f"no other configuration hides {hides}"
+        way = self.cells.loc[others & (self.cells["way"] == row["way"]).to_numpy(), "configuration"].nunique()
+        if row["way"] and way < FEWEST_OF_A_WAY:
+            return f"{'one other configuration' if way else 'no other configuration'} communicates over {row['way']}"
+        return "not described by the model"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from campaign.documents.fields import ClosedModel
 
 UNKNOWN = "not known: one composition each"
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Evidence(_Closed):
+class Evidence(ClosedModel):
     """A measured cell that an answer rests on."""
 
     cell_id: str
@@ -22,8 +20,9 @@ class Evidence(_Closed):
     compositions: int = Field(default=0, description="on which it was measured; 0 where nobody knows")
 
 
-class Choice(_Closed):
-    """A configuration that can be built, and what it gives. Bounds are 95 %; None where there are none."""
+class RecommendedChoice(ClosedModel):
+    """A configuration that can be built, and what it gives. Bounds are 95 %, from run to run where an answer is not `comparable`;
+    None where there are none."""
 
     configuration: str = Field(description="its name in the campaign, or after its shape")
     shape: dict[str, Any]
@@ -44,6 +43,12 @@ class Choice(_Closed):
     evidence_total: int
 
     @property
+    def short(self) -> str:
+        """Its name and value."""
+        said = self.said.replace("95\u202f% interval ", "")
+        return f"{self.configuration} {said}"
+
+    @property
     def how(self) -> str:
         """Where its value comes from, in a word."""
         return "replayed" if self.replayed else "measured" if self.measured else "predicted"
@@ -57,33 +62,54 @@ class Choice(_Closed):
         return f" on {'one composition' if counts == [1] else f'{ends} compositions'}"
 
 
-class Answer(_Closed):
+class RecommendationAnswer(ClosedModel):
     """What to build for one objective and one workload as it is run, or for a mix."""
 
     objective: str
     meaning: str
     about: str
     workloads: tuple[str, ...]
-    choice: Choice | None
-    tied: tuple[Choice, ...] = Field(default=(), description="not told from the best by test, after Holm")
+    choice: RecommendedChoice | None
+    tied: tuple[RecommendedChoice, ...] = Field(
+        default=(), description="measured, and shown to differ from the best by less than 5 %"
+    )
     tied_total: int = 0
+    not_told_apart: tuple[RecommendedChoice, ...] = Field(
+        default=(),
+        description="measured, and not told from the best by test; predicted, with an interval that reaches the best's",
+    )
+    not_told_apart_total: int = 0
     comparable: bool = Field(default=True, description="whether there are intervals that could tell a tie")
-    beyond: Choice | None = Field(default=None, description="the best of what is extrapolated, where it is better")
+    beyond: RecommendedChoice | None = Field(
+        default=None, description="the best of what is extrapolated, where it is better"
+    )
     sentences: tuple[str, ...]
 
-    def tied_words(self) -> str:
-        """What is not told from the choice, measured before predicted; 'nothing' where all is."""
+    @property
+    def alternatives(self) -> tuple[RecommendedChoice, ...]:
+        """What ties with the best and what is not told apart from it, as far as it is listed."""
+        return *self.tied, *self.not_told_apart
+
+    def beside(self) -> str:
+        """What ties with the best and what is not told apart from it, with values; 'nothing' where all is told apart."""
         if not self.comparable:
             return UNKNOWN
-        parts = []
-        for word in ("measured", "replayed", "predicted"):
-            names = [each.configuration for each in self.tied if each.how == word]
-            parts += [f"{', '.join(names)} ({word})"] if names else []
-        more = self.tied_total - len(self.tied)
+        measured = [each for each in self.not_told_apart if each.measured]
+        predicted = [each for each in self.not_told_apart if not each.measured]
+        parts = [
+            f"{head}: {', '.join(each.short for each in some)}"
+            for head, some in (
+                ("tied within 5\u202f%", self.tied),
+                ("not told apart", measured),
+                ("predicted, and may be as good", predicted),
+            )
+            if some
+        ]
+        more = self.tied_total + self.not_told_apart_total - len(self.alternatives)
         return ("; ".join(parts) or "nothing") + (f" and {more} more" if more > 0 else "")
 
 
-class Parameter(_Closed):
+class Parameter(ClosedModel):
     """One parameter of a model with its 95 % interval, in words."""
 
     name: str
@@ -92,7 +118,7 @@ class Parameter(_Closed):
     start: str = Field(default="", description="for links: what was known before")
 
 
-class ModelSaid(_Closed):
+class ModelSaid(ClosedModel):
     """The model of one workload on one device model, and how wrong it is about configurations that it was not shown."""
 
     workload: str
@@ -110,13 +136,13 @@ class ModelSaid(_Closed):
     )
 
 
-class RecommendationDocument(_Closed):
+class RecommendationDocument(ClosedModel):
     """Everything that the report says of what to build. Unknown keys are errors."""
 
     schema_version: Literal["recommendation/1"] = "recommendation/1"
     basis: tuple[str, ...] = Field(description="how the answers were made, for readers")
     constraints: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[RecommendationAnswer, ...] = ()
     models: tuple[ModelSaid, ...] = ()
     figure: dict[str, Any] | None = Field(
         default=None, description="`campaign.report.figure.page_document`, picture beside it"

@@ -28,13 +28,13 @@ from campaign.insight.recommend.model import (
     UNLIKE_RING,
     Floats,
     Ints,
-    Model,
     Rows,
+    StepTimeModel,
     Structure,
     kind_of,
 )
-from campaign.insight.recommend.observations import LinkStart, Observed
-from campaign.statistics import student_quantile
+from campaign.insight.recommend.observations import LinkStart, ObservedWorkload
+from campaign.statistics.intervals import student_quantile
 from campaign.statistics.scaling_models import aicc
 
 FEWEST_CONFIGURATIONS = 4
@@ -55,7 +55,7 @@ class Fitted:
     """theta, covariance: in the order of `structure.names()`. spread: residual sd of the logarithm of step times; freedom: degrees
     of freedom it has; start: where the parameters were held, and with which sd."""
 
-    observed: Observed
+    observed: ObservedWorkload
     structure: Structure
     theta: Floats
     covariance: Floats
@@ -96,7 +96,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedSteps:
     """Seconds of a step, and the sd of its logarithm."""
 
     step_s: Floats
@@ -107,7 +107,7 @@ class Predicted:
 class _Problem:
     """Rows with what was measured of them. Residuals: steps, bare all-reduces, then one a parameter."""
 
-    model: Model
+    model: StepTimeModel
     log_step: Floats
     log_allreduce: Floats
     reduced: npt.NDArray[np.bool_]
@@ -116,12 +116,14 @@ class _Problem:
     shares: Ints
 
     @classmethod
-    def of(cls, observed: Observed, rows: Rows, structure: Structure, start: Floats, start_sd: Floats) -> _Problem:
+    def of(
+        cls, observed: ObservedWorkload, rows: Rows, structure: Structure, start: Floats, start_sd: Floats
+    ) -> _Problem:
         timed = observed.cells["allreduce_s"].to_numpy(dtype=np.float64)
         reduced = (timed > 0) & (rows.way >= 0)
         log_step = np.log(observed.cells["step_s"].to_numpy(dtype=np.float64))
         return cls(
-            Model(structure, rows),
+            StepTimeModel(structure, rows),
             log_step,
             np.log(np.where(reduced, timed, 1.0)),
             reduced,
@@ -149,7 +151,7 @@ class _Problem:
         return np.concatenate(residuals), np.vstack(jacobian)
 
 
-def fit(observed: Observed, links: Mapping[str, LinkStart]) -> Fitted | None:
+def fit(observed: ObservedWorkload, links: Mapping[str, LinkStart]) -> Fitted | None:
     """The model of a workload on a device model; None where fewer than FEWEST_CONFIGURATIONS were measured."""
     if observed.cells["configuration"].nunique() < FEWEST_CONFIGURATIONS:
         return None
@@ -182,7 +184,7 @@ def _possible(rows: Rows, structure: Structure) -> list[frozenset[str]]:
     return [*alone, frozenset(SHARES)] if told["overlap"] else alone
 
 
-def _plainest(observed: Observed, rows: Rows) -> Structure:
+def _plainest(observed: ObservedWorkload, rows: Rows) -> Structure:
     groups = range(len(observed.groups))
     batches = [len(np.unique(rows.batch[rows.group == group])) for group in groups]
     several = rows.way >= 0
@@ -199,7 +201,11 @@ def _plainest(observed: Observed, rows: Rows) -> Structure:
 
 
 def _fit(
-    observed: Observed, rows: Rows, structure: Structure, links: Mapping[str, LinkStart], near: Fitted | None = None
+    observed: ObservedWorkload,
+    rows: Rows,
+    structure: Structure,
+    links: Mapping[str, LinkStart],
+    near: Fitted | None = None,
 ) -> tuple[Fitted, float]:
     """The fit of one structure, and its criterion. near: a fit of a structure that has fewer parameters, to begin from."""
     start, start_sd, sources = _start(observed, rows, structure, links)
@@ -249,7 +255,7 @@ def _solved(
 
 
 def _start(
-    observed: Observed, rows: Rows, structure: Structure, links: Mapping[str, LinkStart]
+    observed: ObservedWorkload, rows: Rows, structure: Structure, links: Mapping[str, LinkStart]
 ) -> tuple[Floats, Floats, dict[str, str]]:
     """Where every parameter starts and is held, how firmly, and by whom, for those of links."""
     step = observed.cells["step_s"].to_numpy(dtype=np.float64)
@@ -286,14 +292,14 @@ def _line(batch: Floats, step: Floats) -> tuple[float, float]:
     return max(float(intercept), 0.02 * whole * float(batch.min())), max(float(slope), 0.05 * whole)
 
 
-def predict(fitted: Fitted, rows: Rows, beyond_fit: npt.ArrayLike = 0.0) -> Predicted:
+def predict(fitted: Fitted, rows: Rows, beyond_fit: npt.ArrayLike = 0.0) -> PredictedSteps:
     """Steps of other rows. beyond_fit: sd of what the model itself is wrong by, of the logarithm (`Checked.rms`), of all rows or
     by strategy."""
     beyond = np.asarray(beyond_fit, dtype=np.float64)
     beyond = beyond[fitted.structure.of_groups()[rows.group]] if beyond.ndim else beyond
-    said = Model(fitted.structure, rows).at(fitted.theta)
+    said = StepTimeModel(fitted.structure, rows).at(fitted.theta)
     variance = np.einsum("ij,jk,ik->i", said.by_step, fitted.covariance, said.by_step, optimize=True)
-    return Predicted(said.step_s, np.sqrt(np.maximum(variance, 0.0) + np.fmax(beyond, fitted.spread) ** 2))
+    return PredictedSteps(said.step_s, np.sqrt(np.maximum(variance, 0.0) + np.fmax(beyond, fitted.spread) ** 2))
 
 
 def check(fitted: Fitted) -> Checked:

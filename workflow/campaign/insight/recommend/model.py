@@ -8,7 +8,7 @@ A step of `batch` samples on each of n ranks, k of them on every host, takes
     Q = storage batch k                                   input that reading from another storage does not hide
     A = 2(n-1) messages alpha + 2(n-1)/n traffic S/B      ring all-reduce of S bytes over the slowest kind of link on the way
 
-t0 and t1 belong to a precision and its options, alpha and B to a kind of way (`campaign.observe.links.link_kinds`); overlap, tail,
+t0 and t1 belong to a precision and its options, alpha and B to a kind of way (`campaign.observe.links.document`); overlap, tail,
 messages and traffic to a strategy, which is all options that say how devices share the work; the others to the workload.
 t0 + t1 batch is the linear model of compute, A the latency-bandwidth model of a ring (Thakur, Rabenseifner & Gropp 2005, IJHPCA
 19(1), 4.5); `overlap` is the share of compute behind which communication can hide (Li et al. 2020, "PyTorch Distributed", VLDB
@@ -83,7 +83,7 @@ class Structure:
     unlike_ring: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
-        """Of the parameters, in order."""
+        """Names of the parameters, in order."""
         groups = range(len(self.has_t0))
         return (
             *(f"t1[{group}]" for group in groups),
@@ -134,7 +134,7 @@ def kind_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Of every row: seconds of a step and of its all-reduce (0 for one rank), and the derivative of the logarithm of each.
+    """Seconds of each row's step and of its all-reduce (0 for one rank), and the derivative of the logarithm of each.
 
     hidden: whether compute hides all communication but its tail; so it is for one rank.
     """
@@ -146,7 +146,7 @@ class Evaluated:
     by_allreduce: Floats
 
 
-class Model:
+class StepTimeModel:
     """The equations for fixed rows, evaluated at many parameters; positions of parameters are looked up once."""
 
     def __init__(self, structure: Structure, rows: Rows) -> None:

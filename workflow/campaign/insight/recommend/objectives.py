@@ -49,7 +49,7 @@ _SHARE = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
 
 
 @dataclass(frozen=True)
-class Objective:
+class RecommendationObjective:
     """name: one of MEANINGS; within_pct: of `cheapest-within`; shares: of `mix`, by workload, adding up to 1; empty: equal ones."""
 
     name: str
@@ -58,7 +58,7 @@ class Objective:
 
     @property
     def text(self) -> str:
-        """As it is written on the command line."""
+        """The objective as it is written on the command line."""
         if self.name == CHEAPEST:
             return f"{CHEAPEST}:{self.within_pct:g}%"
         if self.name == MIX and self.shares:
@@ -73,10 +73,10 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecommendationRequest:
     """Objectives and constraints; workloads empty: all that were measured."""
 
-    objectives: tuple[Objective, ...]
+    objectives: tuple[RecommendationObjective, ...]
     constraints: tuple[Expression, ...] = ()
     workloads: tuple[str, ...] = field(default=())
 
@@ -85,12 +85,12 @@ class Asked:
 
 
 DEFAULT = (
-    Objective(THROUGHPUT),
-    Objective(PER_DEVICE_HOUR),
-    Objective(PER_PRICE),
-    Objective(CHEAPEST, 5.0),
-    Objective(PER_JOULE),
-    Objective(MIX),
+    RecommendationObjective(THROUGHPUT),
+    RecommendationObjective(PER_DEVICE_HOUR),
+    RecommendationObjective(PER_PRICE),
+    RecommendationObjective(CHEAPEST, 5.0),
+    RecommendationObjective(PER_JOULE),
+    RecommendationObjective(MIX),
 )
 """What the report answers: prices where the system file has some, energy where power was sampled, the mix where there are several
 workloads."""
@@ -102,7 +102,7 @@ def asked(
     workloads: Sequence[str],
     known: Collection[str],
     options: Sequence[str],
-) -> Asked:
+) -> RecommendationRequest:
     """Read what a person asks for. known: measured workloads; options: names of workload options that are axes.
 
     ConfigError names what is not understood, and what is allowed.
@@ -111,19 +111,19 @@ def asked(
         raise ConfigError(f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
     names = [*SHAPE_AXES, *PREDICTIONS, *options]
     read = [parse(re.sub(r"\bmemory fits\b", "memory_fits", text), names, "--constraint") for text in constraints]
-    return Asked(
+    return RecommendationRequest(
         tuple(_objective(text, workloads or known) for text in objectives) or DEFAULT, tuple(read), tuple(workloads)
     )
 
 
-def _objective(text: str, known: Collection[str]) -> Objective:
-    name, _, rest = text.strip().partition(":")
+def _objective(text: str, known: Collection[str]) -> RecommendationObjective:
+    name, colon, rest = text.strip().partition(":")
     if name == CHEAPEST:
-        return Objective(CHEAPEST, within_pct=_percentage(text, rest))
-    if name == MIX:
-        return Objective(MIX, shares=_shares(text, rest, known))
-    if name in MEANINGS and not rest:
-        return Objective(name)
+        return RecommendationObjective(CHEAPEST, within_pct=_percentage(text, rest))
+    if name == MIX and (rest.strip() or not colon):
+        return RecommendationObjective(MIX, shares=_shares(text, rest, known))
+    if name in MEANINGS and name != MIX and not colon:
+        return RecommendationObjective(name)
     raise ConfigError(
         f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_PRICE}, {PER_JOULE}, "
         f"{CHEAPEST}:5%, {MIX}:a=0.7,b=0.3"

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from campaign.insight.recommend.model import Rows
-from campaign.observe.links.link_kinds import FABRIC, LOCAL, NETWORK, links_of
+from campaign.observe.links.document import FABRIC, LOCAL, NETWORK, links_of
 
 # Bytes that a rank hands to all-reduces in a step: as counted, else as many as the gradients in fp32 have.
 _BYTES = (
@@ -43,7 +43,7 @@ class LinkStart:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedWorkload:
     """Measured cells of one workload on one device model.
 
     cells: rows of the cells table with `step_s`, `bytes`, `allreduce_s` (nan where unknown), `group`, `way` ('' for one rank).
@@ -83,7 +83,7 @@ class Observed:
 
 
 def way_of(hosts: int, attach: str, ranks: int) -> str:
-    """The longest kind of way in a ring over the ranks, as `campaign.observe.links.link_kinds` names it; '' for one rank."""
+    """The longest kind of way in a ring over the ranks, as `campaign.observe.links.document` names it; '' for one rank."""
     if ranks < 2:
         return ""
     through = f"{FABRIC}-p2p" if attach.endswith("-p2p") else FABRIC
@@ -99,7 +99,7 @@ def with_ways(frame: pd.DataFrame) -> pd.DataFrame:
 
 def observed(
     runs: pd.DataFrame, cells: pd.DataFrame, named: Sequence[str], known_ways: Sequence[str] = ()
-) -> list[Observed]:
+) -> list[ObservedWorkload]:
     """All workloads and device models that were measured. named: columns of precision and options; known_ways: kinds of ways that
     something is known of without a measured cell."""
     measured = cells[(cells["n_ok"] > 0) & (cells["mean"] > 0)].reset_index(drop=True)
@@ -117,7 +117,7 @@ def observed(
         stored = own["storage"].value_counts()
         reference = LOCAL if LOCAL in stored.index else str(stored.index[0])
         found.append(
-            Observed(
+            ObservedWorkload(
                 str(workload),
                 str(device),
                 own,
@@ -156,7 +156,7 @@ def _strategies(groups: Sequence[tuple[Any, ...]], named: Sequence[str]) -> list
 
 
 def _metrics(runs: pd.DataFrame) -> pd.DataFrame:
-    """By cell: bytes of a step, seconds of bare all-reduces, watts of a device; nan where no valid run tells."""
+    """A table by cell: bytes of a step, seconds of bare all-reduces, watts of a device; nan where no valid run tells."""
     ok = runs[runs["status"] == "ok"]
     size = pd.Series(np.nan, index=ok.index)
     for name, scale in _BYTES:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from campaign.insight.until.arms import Arms, Floats, Ints, similar
+from campaign.insight.until.cell_states import CellStates, Floats, Ints, similar
 
 FEWEST_CONFIGURATIONS = 5
 """With fewer that were measured, nothing is left out by what is expected of it."""
@@ -32,10 +32,10 @@ _FITTED_TO = 160  # cells; more tell the size of effects no better
 
 @dataclass(frozen=True)
 class Expectation:
-    """mean, covariance: of the goodness of all arms, given what was measured.
+    """mean, covariance: of the goodness of all cells, given what was measured.
 
-    widened: of each arm, by which factor variances have to be larger, after the errors of what was left out: of a cell where
-    another one of its configuration was measured, else of a configuration. freedom: of each arm, cells or configurations that this
+    widened: of each cell, by which factor variances have to be larger, after the errors of what was left out: of a cell where
+    another one of its configuration was measured, else of a configuration. freedom: of each cell, cells or configurations that this
     was checked on. configurations: that were measured; error_pct: median error of one left out.
     """
 
@@ -61,24 +61,24 @@ class Expectation:
         return self.configurations >= FEWEST_CONFIGURATIONS
 
 
-def expect(arms: Arms) -> Expectation:
-    """From what was measured of the arms; with nothing measured, the prior."""
-    parts = _parts(similar(arms.cells))
-    known = np.flatnonzero(arms.measured > 0)
-    mean = _slope(arms)
+def expect(states: CellStates) -> Expectation:
+    """The expectation from what was measured of the cells; with nothing measured, the prior."""
+    parts = _parts(similar(states.cells))
+    known = np.flatnonzero(states.measured > 0)
+    mean = _slope(states)
     if not known.size:
-        one = np.ones(len(arms.cells))
+        one = np.ones(len(states.cells))
         return Expectation(mean, _prior(parts, _START), one, one, 0, np.nan, np.nan, one * 0)
-    level = float(np.mean(arms.good[known] - mean[known]))
-    y, noise = arms.good[known] - mean[known] - level, np.maximum(arms.variance[known], 1e-8)
+    level = float(np.mean(states.good[known] - mean[known]))
+    y, noise = states.good[known] - mean[known] - level, np.maximum(states.variance[known], 1e-8)
     theta = _fitted(parts, known, y, noise)
     prior = _prior(parts, theta)
     inverse = np.linalg.inv(prior[np.ix_(known, known)] + np.diag(noise))
     cross = prior[:, known]
-    of_cell, of_configuration, left_out, error, count = _checked(arms.configuration[known], inverse, y)
-    surprise = np.zeros(len(arms.cells))
+    of_cell, of_configuration, left_out, error, count = _checked(states.configuration[known], inverse, y)
+    surprise = np.zeros(len(states.cells))
     surprise[known] = inverse @ y / np.sqrt(np.diag(inverse) * of_cell)
-    seen = np.isin(arms.configuration, arms.configuration[known])
+    seen = np.isin(states.configuration, states.configuration[known])
     return Expectation(
         mean + level + cross @ (inverse @ y),
         prior - cross @ inverse @ cross.T,
@@ -91,10 +91,10 @@ def expect(arms: Arms) -> Expectation:
     )
 
 
-def _slope(arms: Arms) -> Floats:
+def _slope(states: CellStates) -> Floats:
     """What one would say of throughput beforehand: more devices and larger batches give more."""
-    ranks = np.array([float(cell.configuration.ranks) for cell in arms.cells])
-    batch = np.array([float(cell.batch) for cell in arms.cells])
+    ranks = np.array([float(cell.configuration.ranks) for cell in states.cells])
+    batch = np.array([float(cell.batch) for cell in states.cells])
     return np.asarray(0.8 * np.log(ranks) + 0.3 * np.log(batch), dtype=np.float64)
 
 

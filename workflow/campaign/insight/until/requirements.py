@@ -25,13 +25,14 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from campaign.insight.until.arms import Arms, Floats, Ints, Marks
+from campaign.insight.until.cell_states import CellStates, Floats, Ints, Marks
 from campaign.insight.until.expectation import Expectation
 from campaign.insight.until.question import Question
-from campaign.statistics import SIGNIFICANT, comparisons
+from campaign.statistics import comparisons
+from campaign.statistics.intervals import SIGNIFICANT
 
 EXPECTED_PART = 0.2
-"""Of the error, for pairs that rest on what is expected of a cell."""
+"""The part of the error that is for pairs which rest on what is expected of a cell."""
 
 SURPRISE = -2.5
 """A cell that was measured on one composition and is as much slower than expected, in standard errors, is measured on another one
@@ -48,8 +49,8 @@ DOUBT = 0.02
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Statements that `better` is at least as good as `other` plus `least`, by place of the arms. answer: number of the answer that
+class RequiredPairs:
+    """Statements that `better` is at least as good as `other` plus `least`, by place of the cells. answer: number of the one that
     needs them: answers of one panel exclude each other, as 'a is faster' and 'they are equal' do."""
 
     better: Ints
@@ -58,15 +59,15 @@ class Pairs:
     panel: Ints
     answer: Ints
 
-    def take(self, chosen: Ints | Marks) -> Pairs:
-        return Pairs(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+    def take(self, chosen: Ints | Marks) -> RequiredPairs:
+        return RequiredPairs(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Of pairs: difference, by how much it is more than has to be shown, standard error, and the factor of it that a test asks for;
-    and whether the statement is shown.
+class PairEvidence:
+    """What is shown of pairs, and whether their statement is (`passes`).
 
+    margin: by how much the difference is more than has to be shown; asks: the factor of its standard error that a test asks for.
     chance: that it would be shown with all compositions of both; likely: chance that it is true, as far as anybody knows; settles:
     whether all that is left would say more of that. part: of the error that this look at the pair may spend; measured: whether both
     were, and beyond doubt.
@@ -89,29 +90,29 @@ def tolerance(question: Question) -> float:
     return -float(np.log1p(-question.within_pct / 100))
 
 
-def family(question: Question, arms: Arms) -> int:
+def family(question: Question, states: CellStates) -> int:
     """How many statements could be false, whatever is named."""
-    sizes = np.bincount(arms.panel[arms.panel >= 0], minlength=len(arms.panels))
+    sizes = np.bincount(states.panel[states.panel >= 0], minlength=len(states.panels))
     if question.form == "best":
         return max(1, int(np.sum(sizes - 1)))
     if question.form == "frontier":
         return max(1, int(np.sum(sizes * (sizes - 1))))
-    return max(1, 2 * len(arms.panels))
+    return max(1, 2 * len(states.panels))
 
 
-def named(question: Question, arms: Arms, expected: Expectation) -> list[Ints]:
-    """Of each panel, the arms that the answer names by what is known: the best, or the frontier."""
-    return [_best(question, arms, expected.mean, here) for here in _members(arms)]
+def named(question: Question, states: CellStates, expected: Expectation) -> list[Ints]:
+    """The cells that the answer of each panel names by what is known: the best, or the frontier."""
+    return [_best(question, states, expected.mean, here) for here in _members(states)]
 
 
-def _members(arms: Arms) -> list[Ints]:
-    return [np.flatnonzero((arms.panel == number) & arms.open) for number in range(len(arms.panels))]
+def _members(states: CellStates) -> list[Ints]:
+    return [np.flatnonzero((states.panel == number) & states.open) for number in range(len(states.panels))]
 
 
-def _best(question: Question, arms: Arms, mean: Floats, here: Ints) -> Ints:
+def _best(question: Question, states: CellStates, mean: Floats, here: Ints) -> Ints:
     if not here.size:
         return here
-    good, devices = mean[here], np.log(arms.devices[here])
+    good, devices = mean[here], np.log(states.devices[here])
     if question.form == "best":
         return here[[int(np.argmax(good))]]
     # Dominated: another is at least as fast and takes no more device-hours for the same work.
@@ -122,13 +123,13 @@ def _best(question: Question, arms: Arms, mean: Floats, here: Ints) -> Ints:
     return here[~strictly.any(axis=0)]
 
 
-def pairs_of(question: Question, arms: Arms, expected: Expectation, answers: Sequence[Ints]) -> Pairs:
+def pairs_of(question: Question, states: CellStates, expected: Expectation, answers: Sequence[Ints]) -> RequiredPairs:
     """What has to be shown for these answers."""
     if question.form == "comparison":
-        return _of_comparison(question, arms)
+        return _of_comparison(question, states)
     rows: list[tuple[int, int, float, int]] = []
-    slack, devices = tolerance(question), np.log(arms.devices)
-    for panel, (here, chosen) in enumerate(zip(_members(arms), answers, strict=True)):
+    slack, devices = tolerance(question), np.log(states.devices)
+    for panel, (here, chosen) in enumerate(zip(_members(states), answers, strict=True)):
         if not chosen.size:
             continue
         if question.form == "best":
@@ -148,7 +149,7 @@ def pairs_of(question: Question, arms: Arms, expected: Expectation, answers: Seq
                     if other != each
                 ]
     better, other, least_, panel_ = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Pairs(
+    return RequiredPairs(
         np.array(better, dtype=np.int64),
         np.array(other, dtype=np.int64),
         np.array(least_, dtype=np.float64),
@@ -157,75 +158,76 @@ def pairs_of(question: Question, arms: Arms, expected: Expectation, answers: Seq
     )
 
 
-def _of_comparison(question: Question, arms: Arms) -> Pairs:
-    """Of each panel: the first is faster, the second is, or neither by more than the tolerance."""
+def _of_comparison(question: Question, states: CellStates) -> RequiredPairs:
+    """The statements for each panel: the first is faster, the second is, or neither by more than the tolerance."""
     slack = tolerance(question)
     rows = []
-    for panel, here in enumerate(_members(arms)):
+    for panel, here in enumerate(_members(states)):
         sides = [
-            [n for n in here if arms.cells[n].configuration.name == name] for name in (question.first, question.second)
+            [n for n in here if states.cells[n].configuration.name == name]
+            for name in (question.first, question.second)
         ]
         if all(sides):
             (a, *_), (b, *_) = sides
             rows += [(a, b, 0.0, panel, 0), (b, a, 0.0, panel, 1), (a, b, -slack, panel, 2), (b, a, -slack, panel, 2)]
     columns = list(zip(*rows, strict=True)) if rows else [()] * 5
     whole = [np.array(columns[n], dtype=np.int64) for n in (0, 1, 3, 4)]
-    return Pairs(whole[0], whole[1], np.array(columns[2], dtype=np.float64), whole[2], whole[3])
+    return RequiredPairs(whole[0], whole[1], np.array(columns[2], dtype=np.float64), whole[2], whole[3])
 
 
-def shown(question: Question, arms: Arms, expected: Expectation, pairs: Pairs) -> Shown:
+def shown(question: Question, states: CellStates, expected: Expectation, pairs: RequiredPairs) -> PairEvidence:
     """What the measurements show of pairs."""
     a, b = pairs.better, pairs.other
-    both = (arms.measured[a] > 0) & (arms.measured[b] > 0)
+    both = (states.measured[a] > 0) & (states.measured[b] > 0)
     difference, variance, freedom = expected.difference(a, b)
     likely = scipy.special.ndtr((difference - pairs.least) / np.sqrt(variance))
-    one = arms.measured[a] > 0
+    one = states.measured[a] > 0
     tested = one & ~both & expected.trusted
-    after = np.sqrt(of_composition(arms) * (1 / arms.offered[a] + 1 / arms.offered[b]))
+    after = np.sqrt(of_composition(states) * (1 / states.planned[a] + 1 / states.planned[b]))
     now = variance.copy()
     can_be = np.ones(a.size, dtype=np.bool_)
-    if arms.design is not None and both.any():
-        found = comparisons.ratios(arms.ids(a[both]), arms.ids(b[both]), arms.design)
+    if states.design is not None and both.any():
+        found = comparisons.ratios(states.ids(a[both]), states.ids(b[both]), states.design)
         difference[both], freedom[both] = np.log(found.of.ratio), np.nan_to_num(found.of.freedom, nan=1.0)
         tested[both] = found.tested
         known = found.tested & (found.of.variance > 0)
         variance[both] = np.where(known, found.of.variance, variance[both])
-        k_a, k_b = arms.measured[a[both]], arms.measured[b[both]]
-        less = (1 / arms.offered[a[both]] + 1 / arms.offered[b[both]]) / (1 / k_a + 1 / k_b)
+        k_a, k_b = states.measured[a[both]], states.measured[b[both]]
+        less = (1 / states.planned[a[both]] + 1 / states.planned[b[both]]) / (1 / k_a + 1 / k_b)
         after[both] = np.sqrt(variance[both] * less)
         can_be[both] = found.tested | (less < 1)
         now[both] = variance[both]
     looks = np.where(
-        both, look_share(arms.measured[a], arms.measured[b], np.maximum(arms.offered[a], arms.offered[b])), 1.0
+        both, look_share(states.measured[a], states.measured[b], np.maximum(states.planned[a], states.planned[b])), 1.0
     )
-    part = SIGNIFICANT * np.where(both, 1 - EXPECTED_PART, EXPECTED_PART) / family(question, arms)
+    part = SIGNIFICANT * np.where(both, 1 - EXPECTED_PART, EXPECTED_PART) / family(question, states)
     error = np.sqrt(variance)
     by_far = -scipy.special.stdtrit(
-        max(expected.configurations, 1), SIGNIFICANT * EXPECTED_PART / family(question, arms)
+        max(expected.configurations, 1), SIGNIFICANT * EXPECTED_PART / family(question, states)
     )
     far = both & expected.trusted & (difference - pairs.least > by_far * np.sqrt(2) * expected.left_out)
     part = np.maximum(part * looks, 1e-15)
     asks = -scipy.special.stdtrit(freedom, part)
     # One slow run is most of what a single composition says.
-    doubtful = (arms.measured[b] == 1) & (expected.surprise[b] < SURPRISE)
+    doubtful = (states.measured[b] == 1) & (expected.surprise[b] < SURPRISE)
     passes = ((tested & (difference - pairs.least > asks * error)) | far) & ~doubtful
-    last = look_share(arms.offered[a], arms.offered[b], np.maximum(arms.offered[a], arms.offered[b]))
-    asks_last = -scipy.special.ndtri(SIGNIFICANT * (1 - EXPECTED_PART) / family(question, arms) * last)
+    last = look_share(states.planned[a], states.planned[b], np.maximum(states.planned[a], states.planned[b]))
+    asks_last = -scipy.special.ndtri(SIGNIFICANT * (1 - EXPECTED_PART) / family(question, states) * last)
     # Differences change with what is left to measure, and errors with what will be known of the spread of compositions.
     unknown = np.where(both, (asks_last * after) ** 2 / (2 * freedom), 0.0)
     spread = np.sqrt(np.maximum(now - after**2, 0.0) + unknown + 1e-12)
     doubt_after = scipy.special.ndtr(-(difference - pairs.least) / after)
     settles = ~both | (doubt_after < (1 - likely) / 2)
     chance = np.where(can_be, scipy.special.ndtr((difference - pairs.least - asks_last * after) / spread), 0.0)
-    return Shown(
+    return PairEvidence(
         difference, difference - pairs.least, error, asks, passes, chance, likely, settles, part, both & ~doubtful
     )
 
 
-def of_composition(arms: Arms) -> float:
+def of_composition(states: CellStates) -> float:
     """Variance of one composition of a cell, as far as it is known."""
-    known = arms.measured > 0
-    return float(np.median(arms.variance[known] * arms.measured[known])) if known.any() else 0.03**2
+    known = states.measured > 0
+    return float(np.median(states.variance[known] * states.measured[known])) if known.any() else 0.03**2
 
 
 def look_share(k_a: Ints, k_b: Ints, planned: Ints) -> Floats:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from campaign.insight.until.arms import Arms, Floats, Marks
+from campaign.insight.until.cell_states import CellStates, Floats, Marks, PricedMatrix
 from campaign.insight.until.expectation import Expectation
-from campaign.insight.until.offer import Offer
-from campaign.insight.until.requirements import Pairs, Shown, of_composition
+from campaign.insight.until.requirements import PairEvidence, RequiredPairs, of_composition
 
 LEARNING, ROUND = 0.06, 0.04
-"""Of the cost of the whole matrix: what the first round may take, and each one after it."""
+"""Parts of the cost of the whole matrix: what the first round may take, and each one after it."""
 MOST, MOST_SPREAD = 0.4, 0.3
-"""Of the same, what may be spent in all: where an answer is not likely, and when cells are composed for the spread of compositions
-alone, so that both of two that are compared can still be composed."""
+"""Parts of the same that may be spent in all: where an answer is not likely, and when cells are composed for the spread of
+compositions alone, so that both of two that are compared can still be composed."""
 FREEDOM, SPREAD = 12.0, 0.02
 """Freedom of the spread of compositions that is sought by composing what is cheap again, and what each round may take for it."""
 FREEDOM_OF_PAIR, SPREAD_OF_PAIR = 100.0, 0.08
@@ -29,58 +28,58 @@ _BESIDE = 0.3  # of what a lease tells for its cost: cells that tell as much are
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A lease of the offer, and the places of the arms to measure on it."""
+class LeaseChoice:
+    """A lease of the matrix, and the places of the cells to measure on it."""
 
     lease: int
-    arms: tuple[int, ...]
+    places: tuple[int, ...]
 
 
-class Prices:
-    """What is left to measure of each arm, and what it costs; what was spent, and what the whole matrix takes. Where no duration is
+class CellPrices:
+    """What is left to measure of each cell, and its cost; what was spent, and what the whole matrix takes. Where no duration is
     known, a run of a device counts as one."""
 
-    def __init__(self, arms: Arms, offer: Offer) -> None:
-        place = {cell.id: number for number, cell in enumerate(arms.cells)}
-        known = offer.device_hours is not None
+    def __init__(self, states: CellStates, matrix: PricedMatrix) -> None:
+        place = {cell.id: number for number, cell in enumerate(states.cells)}
+        known = matrix.device_hours is not None
         self.spent = self.whole = 0.0
         self.once: list[float] = []
-        self.cost = np.full(len(arms.cells), np.inf)
-        self.lease = np.full(len(arms.cells), -1, dtype=np.int64)
-        for number, lease in enumerate(offer.leases):
+        self.cost = np.full(len(states.cells), np.inf)
+        self.lease = np.full(len(states.cells), -1, dtype=np.int64)
+        for number, lease in enumerate(matrix.leases):
             devices = float(lease.configuration.devices)
             once = lease.once_h if known else 0.0
             self.once.append(once)
             each = lease.cells_h if known else (devices,) * len(lease.cells)
             self.whole += once + sum(each)
-            done = [arms.done.get((cell.id, lease.composition), frozenset[str]()) for cell in lease.cells]
+            done = [states.done.get((cell.id, lease.composition), frozenset[str]()) for cell in lease.cells]
             # A lease that was composed for several rounds took as much each time.
             self.spent += once * len(frozenset[str]().union(*done))
             self.spent += sum(hours for hours, here in zip(each, done, strict=True) if here)
             for cell, hours in zip(lease.cells, each, strict=True):
                 at = place.get(cell.id, -1)
                 # Compositions of a cell are measured in their order.
-                if at >= 0 and not arms.fails[at] and (cell.id, lease.composition) not in arms.done:
+                if at >= 0 and not states.fails[at] and (cell.id, lease.composition) not in states.done:
                     before = self.lease[at]
-                    if before < 0 or offer.leases[before].composition > lease.composition:
+                    if before < 0 or matrix.leases[before].composition > lease.composition:
                         self.lease[at], self.cost[at] = number, max(hours, 1e-9)
 
 
-def learning(arms: Arms, expected: Expectation, prices: Prices) -> list[Choice]:
+def learning(states: CellStates, expected: Expectation, prices: CellPrices) -> list[LeaseChoice]:
     """A first round: cells that tell the most of all others for their cost, on several configurations."""
     cover = expected.covariance.copy()
     taken: dict[int, list[int]] = {}
     spent, budget = 0.0, LEARNING * prices.whole
     left = prices.lease >= 0
     configurations: set[int] = set()
-    wanted = min(_FEWEST_LEARNED, len(arms.configurations))
+    wanted = min(_FEWEST_LEARNED, len(states.configurations))
     once = np.array(prices.once)
     while left.any():
         opened = np.isin(prices.lease, list(taken))
         cost = prices.cost + np.where(opened, 0.0, once[prices.lease])
         told = np.sum(cover**2, axis=1) / (np.diag(cover) + _SPREAD)
         # Beyond the budget only for what is needed to know how good expectations are.
-        fresh = ~np.isin(arms.configuration, list(configurations))
+        fresh = ~np.isin(states.configuration, list(configurations))
         allowed = left & ((spent + cost <= budget) | ((len(configurations) < wanted) & fresh))
         if not allowed.any():
             break
@@ -90,33 +89,33 @@ def learning(arms: Arms, expected: Expectation, prices: Prices) -> list[Choice]:
         best = int(np.argmax(worth))
         taken.setdefault(int(prices.lease[best]), []).append(best)
         spent += float(cost[best])
-        configurations.add(int(arms.configuration[best]))
+        configurations.add(int(states.configuration[best]))
         left[best] = False
         cover -= np.outer(cover[best], cover[best]) / (cover[best, best] + _SPREAD)
     return _in_order(taken)
 
 
 def next_round(
-    arms: Arms,
+    states: CellStates,
     expected: Expectation,
-    pairs: Pairs,
-    known: Shown,
+    pairs: RequiredPairs,
+    known: PairEvidence,
     wanted: Marks,
-    prices: Prices,
+    prices: CellPrices,
     *,
     whole: bool,
     likely: bool,
-) -> list[Choice]:
+) -> list[LeaseChoice]:
     """Cells that do most for pairs that are not shown yet (`wanted`), for their cost; with them, while little is known of how much
     compositions differ, cheap ones that tell it. Empty where nothing is left to measure. whole: all of these cells, whatever they
     cost. likely: whether an answer is expected.
     """
-    taken = _repeated(arms, pairs, wanted, prices, whole=whole)
+    taken = _repeated(states, pairs, wanted, prices, whole=whole)
     most = math.inf if likely else MOST * prices.whole - prices.spent
     # Differences that only wait for the spread of compositions to be known are told by any cells that tell it.
     clear = known.margin > -stdtrit(FREEDOM, known.part) * known.error
     unclear = wanted & ~(clear & known.measured)
-    worth = _worth(arms, expected, pairs, known, unclear if unclear.any() or taken else wanted)
+    worth = _worth(states, expected, pairs, known, unclear if unclear.any() or taken else wanted)
     worth = np.where(prices.lease >= 0, worth, 0.0)
     spent, budget = 0.0, most if whole else min(most, ROUND * prices.whole)
     if beside := {place for some in taken.values() for place in some}:
@@ -146,44 +145,48 @@ def next_round(
     return _in_order(taken)
 
 
-def _repeated(arms: Arms, pairs: Pairs, wanted: Marks, prices: Prices, *, whole: bool) -> dict[int, list[int]]:
+def _repeated(
+    states: CellStates, pairs: RequiredPairs, wanted: Marks, prices: CellPrices, *, whole: bool
+) -> dict[int, list[int]]:
     """Cheap cells to compose again, by lease, until the freedom of the spread of compositions is enough in each workload that pairs
     are wanted of. Of each configuration one cell of a workload: further cells on its leases tell little more. whole: two
     configurations are compared, and what is not asked about was not measured before."""
-    design = arms.design
+    design = states.design
     freedom, budget = (FREEDOM_OF_PAIR, SPREAD_OF_PAIR) if whole else (FREEDOM, SPREAD)
     taken: dict[int, list[int]] = {}
     if design is None:
         return taken
-    names = np.array([cell.workload for cell in arms.cells])
+    names = np.array([cell.workload for cell in states.cells])
     spent, budget = 0.0, min(budget * prices.whole, MOST_SPREAD * prices.whole - prices.spent)
     for workload in np.unique(names[pairs.better[wanted]]):
-        stratum = design.workloads.index(workload) if workload in design.workloads else -1
-        here = (design.means.stratum == stratum) & (design.compositions > 1)
+        stratum = design.means.groups.workloads.index(workload) if workload in design.means.groups.workloads else -1
+        here = (design.means.groups.stratum == stratum) & (design.compositions > 1)
         lacking = freedom - (float(np.max(design.variances.alone.pool_freedom[here])) if here.any() else 0.0)
-        able = np.flatnonzero((names == workload) & (prices.lease >= 0) & ((arms.measured > 0) | whole))
+        able = np.flatnonzero((names == workload) & (prices.lease >= 0) & ((states.measured > 0) | whole))
         once = np.array([0.0 if lease in taken else prices.once[lease] for lease in prices.lease[able]])
         cost = prices.cost[able] + once
         configurations: set[int] = set()
-        twice = arms.measured[able] == 0  # one composition tells nothing of how they differ
+        twice = states.measured[able] == 0  # one composition tells nothing of how they differ
         for at in np.lexsort((able, cost * (1 + twice))):
             place = int(able[at])
             if lacking <= 0 or spent + cost[at] > budget:
                 break
-            if whole or int(arms.configuration[place]) not in configurations:
-                configurations.add(int(arms.configuration[place]))
+            if whole or int(states.configuration[place]) not in configurations:
+                configurations.add(int(states.configuration[place]))
                 taken.setdefault(int(prices.lease[place]), []).append(place)
                 spent += float(cost[at])
                 lacking -= 1
     return taken
 
 
-def _worth(arms: Arms, expected: Expectation, pairs: Pairs, known: Shown, wanted: Marks) -> Floats:
-    """Of one more composition of each arm: by how much it makes the errors of wanted pairs smaller, in parts of them."""
-    worth = np.zeros(len(arms.cells))
+def _worth(
+    states: CellStates, expected: Expectation, pairs: RequiredPairs, known: PairEvidence, wanted: Marks
+) -> Floats:
+    """By how much one more composition of each cell makes the errors of wanted pairs smaller, in parts of them."""
+    worth = np.zeros(len(states.cells))
     variance = np.diag(expected.covariance)
-    one = of_composition(arms)
-    k = arms.measured
+    one = of_composition(states)
+    k = states.measured
     again = one / np.maximum(k, 1) - one / (k + 1)
     gain = np.where(k > 0, again, np.maximum(variance - one, 0.1 * one))
     for side, other in ((pairs.better, pairs.other), (pairs.other, pairs.better)):
@@ -196,5 +199,5 @@ def _worth(arms: Arms, expected: Expectation, pairs: Pairs, known: Shown, wanted
     return worth
 
 
-def _in_order(taken: Mapping[int, list[int]]) -> list[Choice]:
-    return [Choice(lease, tuple(sorted(taken[lease]))) for lease in sorted(taken)]
+def _in_order(taken: Mapping[int, list[int]]) -> list[LeaseChoice]:
+    return [LeaseChoice(lease, tuple(sorted(taken[lease]))) for lease in sorted(taken)]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from campaign.launch.emulation.network import Held
+from campaign.launch.emulation.network import HeldNamespaces
 from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates, namespaces
 
 DESCRIPTION = "cluster.json"
@@ -99,7 +99,7 @@ class Cluster(BaseModel):
 
     directory: Path  # where all of its files are
     spec: ClusterSpec  # what was asked for
-    held: Held  # its namespaces
+    held: HeldNamespaces  # its namespaces
     control_address: str  # address of the controller
     addresses: dict[str, str]  # address of each host and port
     interface: str  # the one interface that is visible outside

@@ -38,7 +38,7 @@ _LOOK_S = 1.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class Failed(Exception):
+class StageFailed(Exception):
     """A stage that did not work: `kernel` (a namespace is refused) or `setup` (a command failed)."""
 
     def __init__(self, stage: str, message: str) -> None:
@@ -48,12 +48,12 @@ class Failed(Exception):
 
 def unshare(flags: int, what: str) -> None:
     if _LIBC.unshare(flags):
-        raise Failed("kernel", f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise StageFailed("kernel", f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def enter(descriptor: int, kind: int) -> None:
     if _LIBC.setns(descriptor, kind):
-        raise Failed("kernel", f"entering a namespace: {os.strerror(ctypes.get_errno())}")
+        raise StageFailed("kernel", f"entering a namespace: {os.strerror(ctypes.get_errno())}")
 
 
 def become_root_of_a_user_namespace() -> None:
@@ -64,7 +64,7 @@ def become_root_of_a_user_namespace() -> None:
             with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib would add 10 ms to the start
                 file.write(text)
         except OSError as error:
-            raise Failed("kernel", f"mapping users into a user namespace: {error.strerror}") from error
+            raise StageFailed("kernel", f"mapping users into a user namespace: {error.strerror}") from error
 
 
 def run(argv: list[str], lines: Sequence[str] = ()) -> None:
@@ -72,7 +72,7 @@ def run(argv: list[str], lines: Sequence[str] = ()) -> None:
     if done.returncode:
         said = " ".join(done.stderr.split())
         asked = f" for: {'; '.join(lines)}" if lines else ""
-        raise Failed("setup", f"{' '.join(argv)}: {said or f'exit code {done.returncode}'}{asked}")
+        raise StageFailed("setup", f"{' '.join(argv)}: {said or f'exit code {done.returncode}'}{asked}")
 
 
 def open_namespace(kind: str) -> int:
@@ -179,8 +179,8 @@ def main() -> None:
         if wait_for_the_end(plan["owner"]):
             os.close(plan["owner"])
             stay(plan["anchor"])
-    except (Failed, OSError) as error:
-        stage = error.stage if isinstance(error, Failed) else "setup"
+    except (StageFailed, OSError) as error:
+        stage = error.stage if isinstance(error, StageFailed) else "setup"
         print(json.dumps({"failed": str(error), "stage": stage}), flush=True)
     finally:
         kill_inhabitants(made)

@@ -55,10 +55,10 @@ class Availability:
     reason: str = ""
 
 
-class Emulation:
+class EmulatedHosts:
     """Emulated hosts that exist now. Ranks are numbered in the order of `places` (see `topology.places`)."""
 
-    def __init__(self, spec: EmulationSpec, held: Held, addresses: Mapping[str, IPv4Address]) -> None:
+    def __init__(self, spec: EmulationSpec, held: HeldNamespaces, addresses: Mapping[str, IPv4Address]) -> None:
         self.spec = spec
         self.places = places(spec)
         self.held = held
@@ -83,7 +83,7 @@ class Emulation:
 
 
 @contextmanager
-def emulated(spec: EmulationSpec) -> Iterator[Emulation]:
+def emulated(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
     """Emulated hosts for the length of the block; processes that still run in them at its end are killed.
 
     EmulationUnavailable names what this machine lacks.
@@ -91,7 +91,7 @@ def emulated(spec: EmulationSpec) -> Iterator[Emulation]:
     plan = layout(spec)
     keeper = Keeper.start([(name, None) for name in namespaces(spec)], plan.batches)
     try:
-        yield Emulation(spec, keeper.held, plan.addresses)
+        yield EmulatedHosts(spec, keeper.held, plan.addresses)
     finally:
         keeper.close()
 
@@ -112,7 +112,7 @@ class EmulationUnavailable(LaunchError):
     """This machine cannot emulate hosts; the message names the tool or the kernel switch that is missing."""
 
 
-class Held(BaseModel):
+class HeldNamespaces(BaseModel):
     """Namespaces that a live keeper holds open, and how to enter them.
 
     pid: the keeper, as seen from where it was started; descriptors: of each namespace by name and kind, in the keeper.
@@ -148,7 +148,7 @@ class Held(BaseModel):
         return (*first, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))
 
     def inner_prefix(self, namespace: str) -> tuple[str, ...]:
-        """The same for a process that already runs in one of the isolated namespaces, where the keeper is process 1."""
+        """The argv of `prefix` for a process that already runs in one of the isolated namespaces, where the keeper is process 1."""
         return ("nsenter", *self._kinds(namespace, 1), "--")
 
     def _kinds(self, namespace: str, pid: int) -> list[str]:
@@ -158,7 +158,7 @@ class Held(BaseModel):
 class Keeper:
     """A running keeper. Its owner's death ends it, and so does `close`; after `keep` only `end` does."""
 
-    def __init__(self, process: subprocess.Popen[str], held: Held) -> None:
+    def __init__(self, process: subprocess.Popen[str], held: HeldNamespaces) -> None:
         self._process = process
         self.held = held
 
@@ -230,7 +230,7 @@ class Keeper:
             _close(process)
             raise
         inode = Path(f"/proc/{answer['pid']}/ns/pid").stat().st_ino
-        return cls(process, Held(user=user, isolated=isolated_as is not None, pid_namespace=inode, **answer))
+        return cls(process, HeldNamespaces(user=user, isolated=isolated_as is not None, pid_namespace=inode, **answer))
 
     def keep(self) -> None:
         """Let the namespaces outlive this process."""

@@ -108,7 +108,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NetworkLayout:
     """Everything to be made: namespaces by name with their addresses, and the batches in order."""
 
     addresses: dict[str, IPv4Address]
@@ -145,7 +145,7 @@ def far_side(host: str, link: Link, number: int) -> str:
     return f"{host}-{link}{number}"
 
 
-def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> Layout:
+def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> NetworkLayout:
     """Namespaces, addresses and the lines that make and shape the links. ValueError: the network is too small."""
     names = namespaces(spec)
     # The last two addresses of a network are kept for the namespace of the bridge and for the outside.
@@ -155,7 +155,7 @@ def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> Layou
     batches = [Batch(HOME, "ip", ("link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"))]
     for index, host in enumerate(spec.hosts):
         batches += _host_batches(host, index, spec.rates, addresses, network.prefixlen)
-    return Layout(addresses, network, tuple(batches))
+    return NetworkLayout(addresses, network, tuple(batches))
 
 
 def _host_batches(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from campaign.observe.links.document import AllReduce, Curve, FittedModel, Models, digits
+from campaign.observe.links.document import AllReduce, BandwidthCurve, FittedModel, Models, digits
 from campaign.statistics.intervals import Floats, student_quantile
 
 FEWEST_SIZES = 3
@@ -29,7 +29,7 @@ _ITERATIONS = 5
 def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
     """A stored links/1 document with models fitted to its measurements."""
     allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
-    curves = {kind: Curve.model_validate(curve) for kind, curve in document["curves"].items()}
+    curves = {kind: BandwidthCurve.model_validate(curve) for kind, curve in document["curves"].items()}
     messages = {kind: _rounded(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
     model = Models(
         allreduce=allreduce and _rounded(fit_allreduce(allreduce.size_bytes, allreduce.time_s, allreduce.ranks)),

@@ -3,6 +3,9 @@
 Matrices are [from][to] in the order of `devices`; None on the diagonal and for what was not measured. Bandwidths are those of the
 largest size that was measured (`matrix_size_bytes`), in GB/s of 1e9 bytes; `bidirectional_gb_per_s` is the sum of both directions,
 as NVIDIA's p2pBandwidthLatencyTest prints it; latencies are half a round trip of the smallest size, median of the repeats.
+
+Kinds of way: two local devices of a host: `local`. Any device behind the fabric: `fabric`. Different hosts: `network`, also where a
+device is behind the fabric: then the way is `fabric + network`, and its slowest link counts.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from campaign.accelerators import Kind
-from campaign.observe.links.link_kinds import KINDS, kinds
-from campaign.observe.links.spec import Closed, LeftOut, LinkSpec, RankLinks
+from campaign.documents.fields import ClosedModel
+from campaign.observe.links.spec import LeftOut, LinkSpec, RankLinks
 
 Matrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9
 
 
-class MeasuredDevice(Closed):
+class MeasuredDevice(ClosedModel):
     """One end of links; name: for people, unique in the document."""
 
     name: str
@@ -34,7 +37,7 @@ class MeasuredDevice(Closed):
     measured_as: str = Field(default="", description="what the program that measured found there")
 
 
-class Matrices(Closed):
+class Matrices(ClosedModel):
     """See the module; p2p: whether a device reaches the other's memory, where one process saw both."""
 
     unidirectional_gb_per_s: Matrix
@@ -43,7 +46,7 @@ class Matrices(Closed):
     p2p: tuple[tuple[bool | None, ...], ...]
 
 
-class HostDevice(Closed):
+class HostCopies(ClosedModel):
     """Bandwidth of copies between each device and the memory of its host."""
 
     what: str
@@ -52,7 +55,7 @@ class HostDevice(Closed):
     d2h_gb_per_s: tuple[float | None, ...]
 
 
-class Curve(Closed):
+class BandwidthCurve(ClosedModel):
     """One kind of way by message size: medians over its pairs. time_s: of an answered message."""
 
     pairs: int
@@ -62,7 +65,7 @@ class Curve(Closed):
     bidirectional_gb_per_s: tuple[float, ...]
 
 
-class AllReduce(Closed):
+class AllReduce(ClosedModel):
     """Sum of fp32 over all ranks. time_s: median over repeats of the slowest rank's; busbw: algbw x 2(n-1)/n (as in nccl-tests)."""
 
     ranks: int
@@ -72,7 +75,7 @@ class AllReduce(Closed):
     busbw_gb_per_s: tuple[float, ...]
 
 
-class FittedModel(Closed):
+class FittedModel(ClosedModel):
     """alpha and B with bounds at 95 % (`alpha_beta_model`); a bandwidth without an upper bound has None there.
 
     sizes: how many the fit rests on; residual_pct: root mean square of the relative residuals.
@@ -88,14 +91,14 @@ class FittedModel(Closed):
     residual_pct: float
 
 
-class Models(Closed):
+class Models(ClosedModel):
     """Latency-bandwidth models, where enough sizes were measured; messages: by kind of way."""
 
     allreduce: FittedModel | None = None
     messages: dict[str, FittedModel] = Field(default_factory=dict)
 
 
-class LinksDocument(Closed):
+class LinksDocument(ClosedModel):
     """One measurement of the links of one composition. Everything that was not measured is absent or None."""
 
     schema_version: Literal["links/1"] = "links/1"
@@ -105,8 +108,8 @@ class LinksDocument(Closed):
     settings: dict[str, Any] = Field(description="sizes, repeats, warm-up and time that were asked for")
     matrix_size_bytes: int | None = None
     matrices: Matrices | None = None
-    host_device: HostDevice | None = None
-    curves: dict[str, Curve] = Field(default_factory=dict, description="by kind of way")
+    host_device: HostCopies | None = None
+    curves: dict[str, BandwidthCurve] = Field(default_factory=dict, description="by kind of way")
     allreduce: AllReduce | None = None
     model: Models = Field(default=Models(), description="made whenever the rest is read, see `alpha_beta_model`")
     left_out: tuple[LeftOut, ...] = ()
@@ -182,7 +185,7 @@ def _sizes(seconds: Seconds) -> list[int]:
     return sorted({size for _, _, size in seconds})
 
 
-def _curves(one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]) -> dict[str, Curve]:
+def _curves(one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]) -> dict[str, BandwidthCurve]:
     found = {}
     for kind in KINDS:
         pairs = [(a, b) for a, row in enumerate(ways) for b, way in enumerate(row) if way == kind]
@@ -192,7 +195,7 @@ def _curves(one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | 
             if there and both:
                 times[size] = (median(there), median(both))
         if times:
-            found[kind] = Curve(
+            found[kind] = BandwidthCurve(
                 pairs=len(pairs),
                 size_bytes=tuple(times),
                 time_s=tuple(digits(there) for there, _ in times.values()),
@@ -226,7 +229,7 @@ def _all_reduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
     )
 
 
-def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevice | None:
+def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopies | None:
     copies = {name: [rank and getattr(rank, name) for rank in ranks] for name in ("to_device", "from_device")}
     sizes = [times.size_bytes for times in copies["to_device"] if times]
     if not sizes:
@@ -236,7 +239,7 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevic
         for each in copies.values()
     )
     pinned, copied = "pinned host memory", "copy within main memory: the devices are CPU processes"
-    return HostDevice(
+    return HostCopies(
         what=copied if spec.device == "cpu" else pinned,
         size_bytes=max(sizes),
         h2d_gb_per_s=to_device,
@@ -247,3 +250,28 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevic
 def digits(value: float) -> float:
     """Six significant digits: clocks know no more, and documents are read by people."""
     return float(f"{value:.6g}")
+
+
+LOCAL, FABRIC, NETWORK = "local", "fabric", "network"
+KINDS = (LOCAL, FABRIC, NETWORK, f"{FABRIC} + {NETWORK}")
+"""From the shortest way to the longest."""
+
+
+def kind_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The kind of way between two devices as the document describes them (`host`, `attach`)."""
+    crossed = []
+    if FABRIC in (one["attach"], other["attach"]):
+        crossed.append(FABRIC)
+    if one["host"] != other["host"]:
+        crossed.append(NETWORK)
+    return " + ".join(crossed) or LOCAL
+
+
+def kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
+    """[device][device], None on the diagonal."""
+    return [[None if one is other else kind_of(one, other) for other in devices] for one in devices]
+
+
+def links_of(kind: str) -> list[str]:
+    """The links of a kind of way: names of keys in a system file's `links`."""
+    return kind.split(" + ")

@@ -13,7 +13,6 @@ from typing import Any
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.fabrics.hardware import Composition
 from campaign.launch.protocol import Launcher, Limits
-from campaign.observe.links.spec import LinkSpec
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Scope, read_log
 from campaign.workloads.protocol import Step
@@ -64,44 +63,50 @@ def _slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
     return ("-np", str(sum(ranks_by_host.values())), "--host", places)
 
 
-def measure(
-    launcher: Launcher,
-    composition: Composition,
-    spec: LinkSpec,
-    settings: LinkMeasurement,
-    directory: Path,
-    marker: str,
-    log: Path,
-) -> tuple[dict[str, Any], list[str]]:
+@dataclass(frozen=True)
+class LinkBench:
+    """Where links are measured. directory: of the measurement alone; marker: of its processes; log: of their output."""
+
+    launcher: Launcher
+    composition: Composition
+    directory: Path
+    marker: str
+    log: Path
+
+
+def measure(bench: LinkBench, settings: LinkMeasurement, largest_bytes: int) -> tuple[dict[str, Any], list[str]]:
     """The output of each external tool by tool and start, and a problem for each that printed no result."""
-    ranks_by_host = {host.name: len(host.devices) for host in composition.hosts if host.devices}
+    ranks_by_host = {host.name: len(host.devices) for host in bench.composition.hosts if host.devices}
+    log, limits = bench.log, Limits(2 * settings.budget_s)
     found: dict[str, Any] = {}
     problems: list[str] = []
     for tool in settings.tools:
         if tool == "torch" or not ranks_by_host:
             continue
-        for number, start in enumerate(starts(tool, ranks_by_host, max(spec.sizes_bytes))):
+        for number, start in enumerate(starts(tool, ranks_by_host, largest_bytes)):
             own = log.with_name(f"{log.stem}.{tool}.{number}{log.suffix}")
             own.unlink(missing_ok=True)
             argv = ("sh", "-c", _IF_THERE, "sh", start.argv[0], start.program, *start.argv)
             step = Step(argv, {}, start.ranks_by_host, per_rank=False)
-            ended = launcher.run(step, f"{marker}.{tool}.{number}", own, directory, Limits(2 * settings.budget_s))
+            ended = bench.launcher.run(step, f"{bench.marker}.{tool}.{number}", own, bench.directory, limits)
             if ended.codes[:1] == (_ABSENT,):
                 problems.append(f"{tool}: {start.program} is not installed on {next(iter(start.ranks_by_host))}")
                 own.unlink(missing_ok=True)
                 break
             if ended.timed_out:
-                problems.append(f"{tool} ({start.about}): stopped after {2 * settings.budget_s:g} s")
+                problems.append(f"{tool} ({start.about}): stopped after {limits.time_limit_s:g} s")
                 continue
-            reading, problem = _read(tool, own, start.ranks_by_host)
+            reading, problem = _read(tool, own, start.ranks_by_host, whole=set(ended.codes) == {0})
             found.setdefault(tool, {})[start.about] = reading
             problems += [f"{tool} ({start.about}): {problem}"] if problem else []
     return found, problems
 
 
-def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int]) -> tuple[dict[str, Any], str]:
+def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int], *, whole: bool) -> tuple[dict[str, Any], str]:
     """The reading as a document, and why it is not whole."""
     reading = read_log(_PARSERS[tool], Log(log), Scope(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host)))
+    if whole:
+        reading = reading.of_ended()
     document = {
         "status": reading.status,
         "matrices": {name: vars(each) for name, each in reading.matrices.items()},

@@ -19,13 +19,13 @@ from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.fabrics.hardware import Composition
-from campaign.files import write_once
+from campaign.files import load_json, make_directory, reading, write_once
 from campaign.launch.protocol import Launcher, Limits
 from campaign.launch.rank_placement import UsedDevices
 from campaign.lease.campaign_leases import Obtained
-from campaign.observe.links import external_tools
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
-from campaign.observe.links.expectation import flags
+from campaign.observe.links.external_tools import LinkBench, measure
+from campaign.observe.links.slow_links import flags
 from campaign.observe.links.spec import LinkSpec, RankLinks, read_links
 from campaign.paths import Results
 from campaign.workloads.protocol import Ended, Step
@@ -36,22 +36,14 @@ _TRIES = 3
 _START_S = 120.0  # loading torch from a busy shared file system
 
 
-def measure_links(
-    launcher: Launcher,
-    composition: Composition,
-    runs_on: Kind,
-    settings: LinkMeasurement,
-    directory: Path,
-    marker: str,
-    log: Path,
-) -> dict[str, Any]:
+def measure_links(bench: LinkBench, runs_on: Kind, settings: LinkMeasurement) -> dict[str, Any]:
     """Measure the links between all devices of the composition; gives a document as `LinksDocument` describes it.
 
-    What fails in the measurement is a problem in the document; LaunchError (nothing could be started) passes. `directory` is the
-    stage's own, and empty afterwards; output is appended to `log`.
+    What fails in the measurement is a problem in the document; LaunchError (nothing could be started) passes. The directory of the
+    bench is empty afterwards; output is appended to its log.
     """
     started_s = time.monotonic()
-    devices = described(composition)
+    devices = described(bench.composition)
     spec = LinkSpec(
         hosts=tuple(device.host for device in devices) or ("none",),
         sizes_bytes=settings.sizes_on(runs_on),
@@ -62,8 +54,8 @@ def measure_links(
     ranks: tuple[RankLinks | None, ...] = (None,) * len(devices)
     problems: list[str] = []
     if devices and TORCH in settings.tools:
-        ranks, problems = _measured_by_ranks(spec, devices, launcher, directory / TORCH, f"{marker}.{TORCH}", log)
-    programs, absent = external_tools.measure(launcher, composition, spec, settings, directory, marker, log)
+        ranks, problems = _measured_by_ranks(spec, devices, bench)
+    programs, absent = measure(bench, settings, max(spec.sizes_bytes))
     parts = measured(spec, devices, ranks)
     document = LinksDocument(
         **{**parts, "tools": (*parts["tools"], *programs)},
@@ -91,15 +83,10 @@ def described(composition: Composition) -> list[MeasuredDevice]:
 
 
 def _measured_by_ranks(
-    spec: LinkSpec,
-    devices: Sequence[MeasuredDevice],
-    launcher: Launcher,
-    out: Path,
-    marker: str,
-    log: Path,
-    tries: int = _TRIES,
+    spec: LinkSpec, devices: Sequence[MeasuredDevice], bench: LinkBench, tries: int = _TRIES
 ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
     """Results by rank, and what went wrong."""
+    out = bench.directory / TORCH
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     try:
@@ -112,9 +99,9 @@ def _measured_by_ranks(
             preload="campaign.workloads.trainer",
         )
         limit_s = 2 * spec.budget_s + _TIME_OUT_S + _START_S
-        ended = launcher.run(step, marker, log, out, Limits(limit_s))
+        ended = bench.launcher.run(step, f"{bench.marker}.{TORCH}", bench.log, out, Limits(limit_s))
         if ended.disturbed and tries > 1:
-            return _measured_by_ranks(spec, devices, launcher, out, marker, log, tries - 1)
+            return _measured_by_ranks(spec, devices, bench, tries - 1)
         if ended.disturbed:
             return (None,) * len(devices), [
                 f"links: {ended.disturbed}, {_TRIES} times in a row; results were discarded"
@@ -180,12 +167,8 @@ class LinkStage:
         kept = self.results.links / f"{self.obtained.use}.{when}.json"
         if not kept.exists():
             write_once(kept, (json.dumps(self._measured(launcher, when, directory, marker), indent=1) + "\n").encode())
-        try:
-            name = str(json.loads(kept.read_bytes())["document"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(
-                f"{kept}: cannot be read ({error}); move it away, and the links are measured again"
-            ) from error
+        with reading(kept, "move it away, and the links are measured again"):
+            name = str(load_json(kept)["document"])
         system = self.campaign.system
         scale = system.emulation.scale if system.emulation and launcher.links and launcher.links["emulated"] else None
         tolerance_pct = self.campaign.protocol.links.tolerance_pct
@@ -196,8 +179,9 @@ class LinkStage:
         devices = [device.model for host in composition.hosts for device in host.devices if device.computes]
         runs_on = self.campaign.device(devices[0]).runs_on if devices else "cpu"
         log = self.results.logs / self.lease / f"links.{when}.log"
-        directory.mkdir(parents=True, exist_ok=True)
-        document = measure_links(launcher, composition, runs_on, self.campaign.protocol.links, directory, marker, log)
+        make_directory(directory)
+        bench = LinkBench(launcher, composition, directory, marker, log)
+        document = measure_links(bench, runs_on, self.campaign.protocol.links)
         said = {"schema_version": SCHEMA, "lease_id": self.obtained.use, "lease": self.lease, "when": when}
         return {**said, "document": self.store.share(document)}
 
@@ -209,11 +193,8 @@ def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
 
     found = []
     for path in sorted(Results.at(results).links.glob("*.json")):
-        try:
-            said = json.loads(path.read_bytes())
-            found.append({**said, "document": with_models(store.shared_document(said["document"]))})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(
-                f"{path}: cannot be read ({error}); restore it from an archive, or move it away"
-            ) from error
+        with reading(path, "restore it from an archive, or move it away"):
+            said = load_json(path)
+            document = with_models(store.shared_document(said["document"]))
+            found.append({**said, "lease_id": str(said["lease_id"]), "document": document})
     return found

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from campaign.errors import ConfigError
 from campaign.observe.links.spec import read_spec, write_links
-from campaign.workloads.trainer.rank_interface import Place, live, result_path
+from campaign.workloads.trainer.rank_interface import RankEnvironment, live, result_path
 
 _ERROR_CHARACTERS = 500
 
@@ -28,7 +28,7 @@ def main() -> NoReturn:
 
 
 def _run(environment: Mapping[str, str]) -> int:
-    place = Place.from_environment(environment)
+    place = RankEnvironment.from_environment(environment)
     spec = read_spec(place.spec)
     if len(spec.hosts) != place.world_size:
         raise ConfigError(f"{place.spec}: has hosts for {len(spec.hosts)} ranks, but WORLD_SIZE is {place.world_size}")
@@ -38,9 +38,9 @@ def _run(environment: Mapping[str, str]) -> int:
     if place.world_size > 1 and place.local_ranks is not None:
         # Without an interface gloo resolves the host's name, which need not lead to this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    from campaign.observe.links.rank_measurement import Session
+    from campaign.observe.links.rank_measurement import RankMeasurement
 
-    session = Session(spec, place)
+    session = RankMeasurement(spec, place)
     try:
         session.run()
     except Exception as error:

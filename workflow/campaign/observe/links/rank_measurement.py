@@ -22,7 +22,7 @@ from campaign.accelerators import ACCELERATORS
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
 from campaign.workloads.trainer.rank_device import choose_device, device_module
-from campaign.workloads.trainer.rank_interface import Place
+from campaign.workloads.trainer.rank_interface import RankEnvironment
 
 _BUFFERS = 3  # of one size that a rank holds at most
 Pairs = Callable[[range, int], Iterable[tuple[int, ...]]]
@@ -49,7 +49,7 @@ def ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
 
 
 @dataclass
-class Forecast:
+class PassForecast:
     """How long a pass over all pairs takes, by message size: sums of latency + size / bandwidth (Hockney 1994) are linear in it."""
 
     passes: list[tuple[int, float]] = field(default_factory=list)
@@ -73,10 +73,10 @@ class Forecast:
         return seconds + max(0.0, rise) * (size_bytes - size)
 
 
-class Session:
+class RankMeasurement:
     """One rank. `run` measures; `result` gives what was measured, also after an error; then call `leave_group`."""
 
-    def __init__(self, spec: LinkSpec, place: Place) -> None:
+    def __init__(self, spec: LinkSpec, place: RankEnvironment) -> None:
         self.spec = spec
         self.place = place
         self.device = torch.device("cpu")
@@ -87,7 +87,7 @@ class Session:
         self._allreduce: list[CollectiveTimes] = []
         self._copies: list[CollectiveTimes] = []
         self._left_out: list[LeftOut] = []
-        self._forecast = Forecast()
+        self._forecast = PassForecast()
         self._share = _ALL_OF_PAIRS
         self._stopped = False
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from campaign.accelerators import Kind
+from campaign.documents.fields import ClosedModel
 from campaign.errors import ConfigError, RecordError
-from campaign.files import write_once
+from campaign.files import read_bytes, write_once
 from campaign.workloads.trainer.rank_interface import result_path
 
 _NUMBER_BYTES = 4  # of an fp32
 
 
-class Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LinkSpec(Closed):
+class LinkSpec(ClosedModel):
     """One measurement of links. hosts: by rank."""
 
     hosts: tuple[str, ...] = Field(min_length=1)
@@ -36,7 +33,7 @@ class LinkSpec(Closed):
         return tuple(sorted({size // _NUMBER_BYTES * _NUMBER_BYTES for size in sizes}))
 
 
-class CollectiveTimes(Closed):
+class CollectiveTimes(ClosedModel):
     """Times of a collective over all ranks, by this rank's clock, one entry per repeat."""
 
     size_bytes: int = Field(gt=0)
@@ -49,14 +46,14 @@ class PairTimes(CollectiveTimes):
     peer: int = Field(ge=0)
 
 
-class LeftOut(Closed):
+class LeftOut(ClosedModel):
     """A size that was not measured, for all pairs alike."""
 
     size_bytes: int
     why: str
 
 
-class RankLinks(Closed):
+class RankLinks(ClosedModel):
     """What one rank measured. Whatever exists on no device of its kind is absent.
 
     latency: half a ping-pong that this rank began; unidirectional: messages that it sent, timed until the receiver's word that they
@@ -86,7 +83,7 @@ class RankLinks(Closed):
 def read_spec(path: Path) -> LinkSpec:
     """Read a specification; ConfigError names the file and the problem."""
     try:
-        return LinkSpec.model_validate_json(path.read_bytes())
+        return LinkSpec.model_validate_json(read_bytes(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
@@ -103,7 +100,7 @@ def read_links(out: Path, world_size: int) -> tuple[RankLinks | None, ...]:
     for rank in range(world_size):
         path = result_path(out, rank)
         try:
-            results.append(RankLinks.model_validate_json(path.read_bytes()))
+            results.append(RankLinks.model_validate_json(read_bytes(path)))
         except FileNotFoundError:
             results.append(None)
         except (OSError, ValidationError) as error:

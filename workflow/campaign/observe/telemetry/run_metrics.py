@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from campaign.observe.telemetry.samples import HostSamples, Series, Window, together
+from campaign.observe.telemetry.samples import HostSamples, Series, TimeWindow, together
 
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _GB = 1e9
@@ -79,12 +79,12 @@ class _Device:
     def series(self, quantity: str) -> Series | None:
         return self.seen_by.of(self.part, quantity)
 
-    def covered(self, quantity: str, window: Window) -> Series | None:
+    def covered(self, quantity: str, window: TimeWindow) -> Series | None:
         return _covered(self.seen_by, self.part, quantity, window)
 
 
 def summary(
-    hosts: Sequence[HostSamples], window: Window, used: Mapping[str, Used], samples: float | None
+    hosts: Sequence[HostSamples], window: TimeWindow, used: Mapping[str, Used], samples: float | None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Metrics and flags. used: devices by sampler (its host's name); samples: that the run worked through in the window."""
     devices, missing = used_devices(hosts, used)
@@ -127,7 +127,7 @@ def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tupl
 
 
 def unused_devices(
-    hosts: Sequence[HostSamples], used: Mapping[str, Used], run: Window
+    hosts: Sequence[HostSamples], used: Mapping[str, Used], run: TimeWindow
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Devices that did nothing in a run, and flags of those that computed nothing.
 
@@ -149,7 +149,7 @@ def unused_devices(
     return tuple(unused), tuple(idle)
 
 
-def _still(device: _Device, run: Window) -> tuple[str, bool] | None:
+def _still(device: _Device, run: TimeWindow) -> tuple[str, bool] | None:
     """How little a device did, in words, and whether a program may have been on it; None for one that did something."""
     busy, memory = (device.covered(name, run) for name in ("utilisation_pct", "memory_used_mib"))
     samples = len(busy.inside(run).times) if busy else 0
@@ -170,7 +170,7 @@ def _number(host: HostSamples, part: str) -> float:
     return index.values[-1] if index else float("inf")
 
 
-def _of_devices(devices: Sequence[_Device], window: Window, samples: float | None) -> Iterator[tuple[str, float]]:
+def _of_devices(devices: Sequence[_Device], window: TimeWindow, samples: float | None) -> Iterator[tuple[str, float]]:
     for quantity, names in _VALUES.items():
         yield from _means((device.covered(quantity, window) for device in devices), window, *names)
     for quantity, name in _DEVICE_RATES.items():
@@ -186,20 +186,20 @@ def _of_devices(devices: Sequence[_Device], window: Window, samples: float | Non
 
 
 def _all(values: Iterable[T | None]) -> list[T]:
-    """All of them, or nothing where one is missing: a mean over some devices would pass for one of all."""
+    """The series of all devices, or nothing where one is missing: a mean over some devices would pass for one of all."""
     found = list(values)
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else []
 
 
-def _means(series: Iterable[Series | None], window: Window, mean: str, peak: str) -> Iterator[tuple[str, float]]:
+def _means(series: Iterable[Series | None], window: TimeWindow, mean: str, peak: str) -> Iterator[tuple[str, float]]:
     if known := _all(series):
         yield mean, sum(each.mean(window) for each in known) / len(known)
         if peak:
             yield peak, max(each.peak(window) for each in known)
 
 
-def _rates(series: Sequence[Series | None], window: Window, name: str) -> Iterator[tuple[str, float]]:
+def _rates(series: Sequence[Series | None], window: TimeWindow, name: str) -> Iterator[tuple[str, float]]:
     rates = _all(each.rate(window) if each else None for each in series)
     fastest = _all(each.fastest(window) if each else None for each in series)
     if rates and fastest:
@@ -207,7 +207,7 @@ def _rates(series: Sequence[Series | None], window: Window, name: str) -> Iterat
         yield f"{name}_peak_gb_per_s", max(fastest) / _GB
 
 
-def _throttled(devices: Sequence[_Device], window: Window) -> Iterator[tuple[str, float]]:
+def _throttled(devices: Sequence[_Device], window: TimeWindow) -> Iterator[tuple[str, float]]:
     kinds = [
         _all(device.covered(f"throttled_{kind}", window) for device in devices)
         for kind in ("power", "thermal", "hardware")
@@ -222,7 +222,7 @@ def _throttled(devices: Sequence[_Device], window: Window) -> Iterator[tuple[str
     yield "throttled_thermal_share_pct", 100 * sum(each.mean(window) for each in kinds[1]) / len(devices)
 
 
-def _energy_j(device: _Device, window: Window) -> float | None:
+def _energy_j(device: _Device, window: TimeWindow) -> float | None:
     """By the device's own counter where it has one, otherwise by its power."""
     counter, power = device.covered("energy_j", window), device.covered("power_w", window)
     if counter and (rate_w := counter.rate(window)) is not None:
@@ -230,7 +230,7 @@ def _energy_j(device: _Device, window: Window) -> float | None:
     return power.integral(window) if power else None
 
 
-def _of_hosts(hosts: Sequence[HostSamples], window: Window) -> Iterator[tuple[str, float]]:
+def _of_hosts(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
     machines = list({host.machine: host for host in reversed(hosts)}.values())
     networks = list({(host.machine, host.network): host for host in reversed(hosts)}.values())
     yield from _processors(machines, window)
@@ -252,18 +252,18 @@ def _of_hosts(hosts: Sequence[HostSamples], window: Window) -> Iterator[tuple[st
         yield "telemetry_cpu_mean_pct", 100 * sum(shares) / len(shares)
 
 
-def _covered(host: HostSamples, part: str, quantity: str, window: Window) -> Series | None:
+def _covered(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> Series | None:
     """The series of a quantity that was sampled from the window's start to its end."""
     series = host.of(part, quantity)
     return series if series and series.covers(window, host.interval_s) else None
 
 
-def _summed(host: HostSamples, kinds: Sequence[str], quantity: str, window: Window) -> Series | None:
+def _summed(host: HostSamples, kinds: Sequence[str], quantity: str, window: TimeWindow) -> Series | None:
     summed = together([each for part in host.parts(*kinds) if (each := host.of(part, quantity))])
     return summed if summed and summed.covers(window, host.interval_s) else None
 
 
-def _processors(machines: Sequence[HostSamples], window: Window) -> Iterator[tuple[str, float]]:
+def _processors(machines: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Utilisation of all processors of a host, of its busiest socket where it has several, and what other guests took."""
     whole = _all(_share(host, "host", "cpu_busy_s", window) for host in machines)
     if whole:
@@ -277,13 +277,13 @@ def _processors(machines: Sequence[HostSamples], window: Window) -> Iterator[tup
             yield "cpu_socket_utilisation_max_pct", max(known)
 
 
-def _share(host: HostSamples, part: str, quantity: str, window: Window) -> float | None:
+def _share(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> float | None:
     busy, every = _covered(host, part, quantity, window), _covered(host, part, "cpu_all_s", window)
     rates = [each.rate(window) if each else None for each in (busy, every)]
     return min(100.0, 100 * rates[0] / rates[1]) if rates[0] is not None and rates[1] else None
 
 
-def _peak_share(host: HostSamples, window: Window) -> float | None:
+def _peak_share(host: HostSamples, window: TimeWindow) -> float | None:
     """Between two samples of the window."""
     busy, every = (host.series["host", name].inside(window).values for name in ("cpu_busy_s", "cpu_all_s"))
     pairs = pairwise(zip(busy, every, strict=True))

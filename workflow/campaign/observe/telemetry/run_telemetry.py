@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from campaign.files import make_directory
 from campaign.launch.rank_placement import UsedDevices
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary, unused_devices
-from campaign.observe.telemetry.samples import HostSamples, SampleFile, Window, rows
+from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, rows
 
 if TYPE_CHECKING:
     from campaign.fabrics.hardware import Composition
@@ -85,7 +86,7 @@ class Telemetry:
         """
         if self._interval_s is None:
             return Summary()
-        window = Window(*(steady or (started, ended)))
+        window = TimeWindow(*(steady or (started, ended)))
         first, last = min(started, window.start), max(ended, window.end)
         hosts, silent = self._between(first, last)
         # A sampler that works has left two samples in a window of two intervals, once it has started.
@@ -96,7 +97,7 @@ class Telemetry:
         used = self._used(devices)
         metrics, more = summary(hosts, window, used, samples)
         flags += more
-        unused, idle = unused_devices(hosts, used, Window(started, ended))
+        unused, idle = unused_devices(hosts, used, TimeWindow(started, ended))
         flags += idle
         if metrics and steady is None:
             flags.append(WHOLE_RUN)
@@ -140,7 +141,7 @@ def write(out: Path, hosts: Sequence[HostSamples]) -> str:
         [("time", pa.float64()), *((name, text) for name in ("host", "part", "quantity")), ("value", pa.float64())]
     )
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(out.parent)
         pq.write_table(pa.Table.from_pydict(rows(hosts), schema=schema), partial, compression="zstd")
         partial.replace(out)
     except (OSError, pa.ArrowException) as error:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Asked, Probe, open_probes
+from campaign.observe.telemetry.sources import Probe, SamplerOptions, open_probes
 from campaign.observe.telemetry.sources.program_gauges import machine
 
 SCHEMA = "telemetry/1"
@@ -65,7 +65,7 @@ class Turns:
         return self._cpu() - used_s <= SHARE * (self._clock() - started)
 
 
-class Output:
+class SampleOutput:
     """A file that lines are appended to, each by one write."""
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,9 @@ class Output:
 
     def line(self, document: dict[str, Any]) -> None:
         """Append a line. Where that is not possible (a full disk), it is left out; what was torn ends before the next."""
-        text = b"\n" * self._torn + json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        if self._torn:
+            text = b"\n" + text
         try:
             if time.monotonic() > self._opened + _SHOWN_S:
                 os.close(self._descriptor)
@@ -120,9 +122,9 @@ def next_tick(started: float, interval_s: float, now: float) -> float:
     return started + (int((now - started) / interval_s) + 1) * interval_s
 
 
-def run(host: str, asked: Asked, out: Path) -> None:
+def run(host: str, asked: SamplerOptions, out: Path) -> None:
     """Sample until the parent has ended."""
-    parent, output = Parent(), Output(out)
+    parent, output = Parent(), SampleOutput(out)
     # What tells this host's network from those of others on the same machine.
     network = Path("/proc/self/ns/net").stat().st_ino
     header = {"schema_version": SCHEMA, "host": host, "machine": machine(), "network": network}
@@ -148,7 +150,7 @@ def main() -> None:
         parser.error(
             f"--interval {asked.interval:g} is too short: from 0.1 s on, sampling takes less than 1 % of a core"
         )
-    run(asked.host, Asked(asked.interval, asked.gauges), asked.out)
+    run(asked.host, SamplerOptions(asked.interval, asked.gauges), asked.out)
 
 
 if __name__ == "__main__":

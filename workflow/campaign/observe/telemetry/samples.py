@@ -24,7 +24,7 @@ _LATE_SHARE, _LATE_S = 0.15, 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """Unix seconds, by the clock of the sampled host."""
 
     start: float
@@ -51,12 +51,12 @@ class Series:
         share = (time - times[place - 1]) / (times[place] - times[place - 1])
         return values[place - 1] + share * (values[place] - values[place - 1])
 
-    def inside(self, window: Window) -> Series:
+    def inside(self, window: TimeWindow) -> Series:
         """The samples in a window, its edges included."""
         part = slice(bisect_left(self.times, window.start), bisect_right(self.times, window.end))
         return Series(self.times[part], self.values[part])
 
-    def integral(self, window: Window) -> float:
+    def integral(self, window: TimeWindow) -> float:
         """Value times seconds, over the window."""
         inside = self.inside(window)
         times = (window.start, *inside.times, window.end)
@@ -64,15 +64,15 @@ class Series:
         spans = zip(pairwise(times), pairwise(values), strict=True)
         return sum((later - sooner) * (before + after) / 2 for (sooner, later), (before, after) in spans)
 
-    def mean(self, window: Window) -> float:
+    def mean(self, window: TimeWindow) -> float:
         """Over the time of the window, so that samples which are not evenly spread count for as long as they stand."""
         return self.integral(window) / window.length_s
 
-    def peak(self, window: Window) -> float:
+    def peak(self, window: TimeWindow) -> float:
         """The largest sample in the window."""
         return max(self.inside(window).values)
 
-    def covers(self, window: Window, interval_s: float) -> bool:
+    def covers(self, window: TimeWindow, interval_s: float) -> bool:
         """Whether there are two samples in the window or more, from its start to its end.
 
         A last sample may be on its way still, and a sampler that has much to read takes turns; a part that is gone leaves a longer
@@ -85,7 +85,7 @@ class Series:
         most_s = _LATE_INTERVALS * usual_s + min(_LATE_S, _LATE_SHARE * window.length_s)
         return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= most_s
 
-    def rate(self, window: Window) -> float | None:
+    def rate(self, window: TimeWindow) -> float | None:
         """How fast a counter grows, per second, over the part of the window between samples.
 
         None where it went back (a reset, or a counter that begins anew at a limit): what it had counted by then is not known.
@@ -93,7 +93,7 @@ class Series:
         start, end = max(window.start, self.times[0]), min(window.end, self.times[-1])
         return (self.at(end) - self.at(start)) / (end - start) if end > start and self._grows() else None
 
-    def fastest(self, window: Window) -> float | None:
+    def fastest(self, window: TimeWindow) -> float | None:
         """The largest rate, per second, between two samples that both are in the window; None where it went back."""
         inside = self.inside(window)
         spans = zip(pairwise(inside.times), pairwise(inside.values), strict=True)

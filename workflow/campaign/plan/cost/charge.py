@@ -17,13 +17,13 @@ from campaign.config.resolve import Campaign
 from campaign.config.resolve_slurm_options import gres_of, is_pinned, options_of, time_limit_min
 from campaign.config.system_file import SlurmOptions, SystemFile, host_names
 from campaign.documents.cell import Configuration
-from campaign.documents.lease_cost import LeaseCharge
-from campaign.plan.cost.estimates import PARTS, Expected, Held, Part, Work
+from campaign.documents.lease_plan import LeaseCharge
+from campaign.plan.cost.estimates import PARTS, Expected, HeldResources, Part, Work
 
 _OF_JOB: frozenset[Part] = frozenset({"start", "runs", "between"})
 
 
-def held(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> Held:
+def held(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> HeldResources:
     """Devices and hosts that a lease on these hosts holds in each part of its time; hosts: empty where they are not known."""
     attached = configuration.fabric_devices
     own = used = configuration.devices - attached
@@ -38,7 +38,7 @@ def held(system: SystemFile, configuration: Configuration, hosts: Collection[str
         own = max(used, sum(built_in.get(name, 0) for name in hosts))
         left += sum(built_in[name] for name in donors)
     parts = _OF_JOB if by_slurm and system.slurm.strategy == "static" else frozenset(PARTS)
-    return Held(
+    return HeldResources(
         devices={part: float(attached + left + own * (part in parts)) for part in PARTS},
         hosts={part: float(len(donors) + configuration.hosts * (part in parts)) for part in PARTS},
         idle=float(left + own - used + configuration.devices - configuration.ranks),
@@ -102,7 +102,7 @@ class Charges:
 
 
 def _hours(expected: Expected, number: Mapping[Part, float]) -> float | None:
-    """Of so many, by part; what is unknown beside runs and composing counts as nothing."""
+    """Hours of so many devices or hosts, by part; what is unknown beside runs and composing counts as nothing."""
     if expected.expected_s is None:
         return None
     return round(sum((expected.parts[part].expected_s or 0.0) * number[part] for part in PARTS) / 3600, 6)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from campaign.documents.operation_times import Operation, OperationTimes, Session, Timed
-from campaign.fabrics.moves import Key, Operations
+from campaign.fabrics.operations import Key, Operations
 from campaign.fabrics.registry import Serial
 
 LEVEL = 0.95
@@ -64,7 +64,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Of one operation: mean, variances between boxes in sessions and within, and of the mean; in how many sessions."""
+    """An operation: mean, variances between boxes in sessions and within, and of the mean; in how many sessions."""
 
     mean: float
     between: float
@@ -77,10 +77,10 @@ def forecast(
     operations: Operations, times: OperationTimes | None, history: Iterable[Timed] = (), serial: Serial = "all"
 ) -> ComposingTime:
     """How long operations take together. times: earlier sessions; history: what was timed in the present one, by now."""
-    return Composing(times).within(history).time(operations, serial)
+    return ComposingTimes(times).within(history).time(operations, serial)
 
 
-class Composing:
+class ComposingTimes:
     """What is known of the times of operations: from earlier sessions, and from the present one."""
 
     def __init__(self, times: OperationTimes | None, own: Sequence[Session] = (), basis: str = "") -> None:
@@ -102,8 +102,8 @@ class Composing:
                 self._models[named] = replace(model, between=apart * model.mean**2)
         self._here: dict[Named, list[Timed]] = {}
 
-    def within(self, history: Iterable[Timed]) -> Composing:
-        """The same in a session in which something was timed already."""
+    def within(self, history: Iterable[Timed]) -> ComposingTimes:
+        """These times in a session in which something was timed already."""
         known = copy(self)
         known._here = {}
         for each in history:
@@ -121,7 +121,7 @@ class Composing:
         return self._models.get((operation, device)) or self._models.get((operation, ""))
 
     def time(self, operations: Operations, serial: Serial = "all") -> ComposingTime:
-        """With its interval; the whole is as long as the longest of what runs side by side."""
+        """A time with its interval; the whole is as long as the longest of what runs side by side."""
         if not operations:
             return ComposingTime(0.0, 0.0, 0.0, "nothing to compose")
         if not self.knows(operations):
@@ -135,7 +135,7 @@ class Composing:
         return ComposingTime(middle, max(0.0, low), high, self.basis)
 
     def summand(self, operations: Operations, serial: Serial = "all") -> Duration:
-        """The same as `time`, to be added up; without a spread where that is not known."""
+        """The time of `time`, to be added up; without a spread where that is not known."""
         if serial == "all":
             found = self.duration(operations)
             return found if not math.isnan(found.scale_s) else Duration(found.mean_s, 0.0, 0.0, _FREEDOM)
@@ -144,7 +144,7 @@ class Composing:
         return Duration(told.expected_s or 0.0, scale, 0.0, _FREEDOM)
 
     def duration(self, operations: Operations) -> Duration:
-        """Of operations one after another; its scale is not a number where one session is all there is."""
+        """The time of operations one after another; its scale is not a number where one session is all there is."""
         mean = error = own = 0.0
         by_box: defaultdict[str, float] = defaultdict(float)
         weights, freedoms = [], []
@@ -165,7 +165,7 @@ class Composing:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """Of one operation on one box in the present session."""
+    """The time of one operation on one box in the present session."""
 
     mean: float
     between: float

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.earlier_spread import EarlierSpread, spreads
 from campaign.documents.record import Record
@@ -64,6 +66,9 @@ class LeaseCost:
     queue_s: float | None = None
 
 
+_CELLS, _LEASES = TypeAdapter(tuple[CellCost, ...]), TypeAdapter(tuple[LeaseCost, ...])
+
+
 @dataclass(frozen=True)
 class Costs:
     """What one campaign on one system has cost."""
@@ -97,7 +102,7 @@ class Span:
 
 
 def document_of(found: Sequence[Costs]) -> dict[str, Any]:
-    """Of a campaign, on one system or on several; JSON-serialisable, and `from_documents` reads it."""
+    """The costs of a campaign on one system or on several; JSON-serialisable, and `from_documents` reads it."""
     return found[0].document() if len(found) == 1 else {"systems": [each.document() for each in found]}
 
 
@@ -112,8 +117,8 @@ def from_document(document: Any) -> Costs | None:
     try:
         if document["schema_version"] != SCHEMA:
             return None
-        cells = tuple(CellCost(**cell) for cell in document["cells"])
-        leases = tuple(LeaseCost(**{**lease, "timed": tuple(lease.get("timed") or ())}) for lease in document["leases"])
+        cells = _CELLS.validate_python(document["cells"])
+        leases = _LEASES.validate_python([{**lease, "timed": lease.get("timed") or ()} for lease in document["leases"]])
         spread = spreads(document.get("spread", ()))
         fabric = str(document.get("fabric", ""))
         costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases, spread, fabric)
@@ -122,7 +127,7 @@ def from_document(document: Any) -> Costs | None:
         times = [x for each in leases for x in (each.compose_s, each.queue_s, each.start_s, each.between_s, each.end_s)]
         if all(map(math.isfinite, numbers)) and all(x is None or math.isfinite(x) for x in times):
             return costs
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         pass
     return None
 
@@ -135,7 +140,7 @@ def cell_cost(
     spans: Sequence[Span],
     flops: float | None = None,
 ) -> CellCost:
-    """Of the runs of one cell. axes: workload, batch, precision, options; steps: warm-up and measured."""
+    """The cost of the runs of one cell. axes: workload, batch, precision, options; steps: warm-up and measured."""
     logs = [math.log(max(SHORTEST_S, span.ended - span.started)) for span in spans]
     workload, batch, precision, options = axes
     return CellCost(
@@ -155,7 +160,7 @@ def cell_cost(
 
 
 def lease_cost(document: Mapping[str, Any], spans: Iterable[Span]) -> LeaseCost | None:
-    """Of one use of a lease by its document and its runs; None where it never got ready or ran nothing."""
+    """The cost of one use of a lease by its document and its runs; None where it never got ready or ran nothing."""
     requested, ready, released = (_number(document.get(f"{name}_s")) for name in ("requested", "ready", "released"))
     ordered = sorted(spans, key=lambda span: span.started)
     shape = document.get("requested")
@@ -251,7 +256,7 @@ def costs_measured(
 
 
 def _lease_costs(uses: Sequence[tuple[Mapping[str, Any], Sequence[Span]]]) -> Iterator[LeaseCost]:
-    """Of all uses with runs. What a lease was held for without any, such as in the queue, is charged to its next start."""
+    """Costs of all uses with runs. What a lease was held for without any, such as in the queue, is charged to its next start."""
     idle_s: defaultdict[str, float] = defaultdict(float)
     for document, spans in uses:
         ready, released = (_number(document.get(f"{name}_s")) for name in ("ready", "released"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from campaign.documents.cell import Cell, Configuration
-from campaign.fabrics.moves import Operations
+from campaign.fabrics.operations import Operations
 from campaign.wording import plural
 
 Part = Literal["composing", "queue", "start", "runs", "between", "release"]
@@ -16,14 +16,14 @@ from the last one until everything is released."""
 PARTS: tuple[Part, ...] = get_args(Part)
 
 NEEDED: frozenset[Part] = frozenset({"composing", "runs"})
-"""Without them the whole is unknown; without the others, it is what is known of it."""
+"""Parts without which the whole is unknown; without the others, it is what is known of it."""
 
 Kind = tuple[str, str]
 """Workload, and model of device."""
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldResources:
     """Devices and hosts held in each part of a lease's time. idle: devices that no run uses; donors: hosts that lend one."""
 
     devices: Mapping[Part, float]
@@ -43,7 +43,7 @@ class Work:
     configuration: Configuration
     runs: Sequence[tuple[Cell, int]]
     needs_fabric: bool
-    held: Held | None = None
+    held: HeldResources | None = None
     operations: Operations | None = None
 
     @property
@@ -92,7 +92,7 @@ class Expected:
 
     @property
     def runs_s(self) -> float | None:
-        """Of it, the runs and what lies between them."""
+        """Duration of the runs and of what lies between them."""
         runs_s = self.parts["runs"].expected_s
         return None if runs_s is None else runs_s + (self.parts["between"].expected_s or 0.0)
 
@@ -122,11 +122,12 @@ class Unknown:
             f"{plural(self.run_count, 'run')} of unknown duration (no earlier run of {kinds} with this kind of fabric)"
         )
         composed = f"{plural(self.composed, 'lease')} of unknown composition time"
-        return " and ".join([*[runs] * bool(self.runs), *[composed] * bool(self.composed)])
+        return " and ".join(words for words, there in ((runs, self.runs), (composed, self.composed)) if there)
 
     def advice(self) -> str:
         """What a person can do to know more."""
-        assumed = ", ".join([*["10 min a run"] * bool(self.runs), *["1 min to compose"] * bool(self.composed)])
+        times = (("10 min a run", self.runs), ("1 min to compose", self.composed))
+        assumed = ", ".join(time for time, there in times if there)
         return (
             f"assume a time (--assume '{assumed}'), learn from other results (--learn-from), or measure a few cells first "
             "(--where)"

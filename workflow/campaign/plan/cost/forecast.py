@@ -10,7 +10,7 @@ prior on every effect (Bayesian linear regression; Gelman et al., Bayesian Data 
 A prior makes one rule of all fall-backs: where data are few an effect stays near what is usual and its interval is wide, where they
 are many the data decide. What a cell has of its own (its departure from the rest, shrunk by the number of its runs) makes the
 forecast of a cell that ran before its own mean. Both variances are estimated (EM).
-Composing, starting, the time between runs and the end of a lease are modelled alike, over the shape of its configuration.
+ComposingTimes, starting, the time between runs and the end of a lease are modelled alike, over the shape of its configuration.
 The interval of a sum is that of its logarithm (delta method), with Student's t for the freedom of its summands together
 (Welch-Satterthwaite); effects that several runs share move them together.
 """
@@ -24,13 +24,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import add, or_
 from typing import TYPE_CHECKING
 
 from campaign.documents.cell import Cell, Configuration
-from campaign.fabrics.moves import Operations
 from campaign.fabrics.registry import Serial
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
-from campaign.plan.cost.composing import Composing
+from campaign.plan.cost.composing import ComposingTimes, Duration
 from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs, Shape
 from campaign.plan.cost.estimates import (
     NEEDED,
@@ -45,7 +45,6 @@ from campaign.plan.cost.estimates import (
     Unknown,
     Work,
 )
-from campaign.plan.cost.sums import Sums
 from campaign.workloads.sample_flops import SIZES
 
 if TYPE_CHECKING:  # numpy and scipy are loaded only where something is planned
@@ -77,7 +76,7 @@ class Forecaster:
     fabric: str = ""
     assumed: Assumption = NOTHING_ASSUMED
     flops: Callable[[Cell], float | None] = lambda _: None
-    composing: Composing = field(default_factory=lambda: Composing(None))
+    composing: ComposingTimes = field(default_factory=lambda: ComposingTimes(None))
     serial: Serial = "all"
     _fits: dict[object, tuple[Effects | None, Own]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -94,10 +93,6 @@ class Forecaster:
         """Whether they are of this kind of fabric; of costs that do not say theirs, whether they are of this system."""
         return costs.fabric == self.fabric if costs.fabric and self.fabric else costs.system == self.system
 
-    def on(self, _system: str) -> Forecaster:
-        """Itself: all its leases are of one system."""
-        return self
-
     def learned_from(self, works: Sequence[Work]) -> str:
         """What there was to learn the times of their runs from, in words; empty for nothing."""
         wanted = {_kind(cell) for work in works for cell, _ in work.runs} & self._kinds.keys()
@@ -106,10 +101,12 @@ class Forecaster:
         leases = sum(len(costs.leases) for costs in self._here if costs.campaign in names)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         plural = "s" if len(names) > 1 else ""
+        if not used:
+            return ""
         return (
             f"{sum(cell.runs for cell, _ in used)} runs of {len(used)} cells and {leases} leases of the campaign{plural} "
             f"{', '.join(names[:3])}{more}"
-        ) * bool(used)
+        )
 
     def forecast(self, works: Sequence[Work]) -> Forecast:
         """Expected durations; deterministic."""
@@ -135,7 +132,7 @@ class Forecaster:
         composed = sum(sums["composing"].unknown[: len(works)])
         total, device_s, host_s = rows[len(works) :]
         moved = any(work.operations and self._is_counted(work) for work in works)
-        basis = self.composing.basis * moved
+        basis = self.composing.basis if moved else ""
         return Forecast(leases, total, device_s, host_s, Unknown(runs, composed), basis)
 
     def prices(self, works: Sequence[Work], per: Callable[[Work, Part], float] = lambda *_: 1.0) -> Prices:
@@ -177,7 +174,7 @@ class Forecaster:
         return sums
 
     def _each_run_s(self, works: Sequence[Work]) -> list[list[float]]:
-        """Of every cell of every lease; not a number where it is unknown."""
+        """Expected time of a run of every cell of every lease; not a number where it is unknown."""
         found: list[list[float]] = [[] for _ in works]
         expected = {}
         for kind, rows in _by_kind(works).items():
@@ -230,7 +227,7 @@ class Forecaster:
         return all(self._cells[name][0].flops for name in self._kinds[kind])
 
     def _bases(self, works: Sequence[Work]) -> list[str]:
-        """Of each lease, then three times of all together."""
+        """What the durations rest on: of each lease, then three times of all together."""
         said = []
         for work in works:
             kinds: dict[str, None] = {}
@@ -252,10 +249,6 @@ class Forecaster:
     def _is_counted(self, work: Work) -> bool:
         """Whether it is composed by operations that were timed."""
         return work.count > 0 and work.operations is not None and self.composing.knows(work.operations)
-
-    def composing_s(self, operations: Operations) -> float | None:
-        """How long operations take; None where they were never timed."""
-        return self.composing.time(operations, self.serial).expected_s
 
     def _composing_time(self, work: Work, otherwise: Estimate) -> Estimate:
         if work.operations is None or not self._is_counted(work):
@@ -334,7 +327,7 @@ def _kind(cell: Cell) -> Kind:
 
 
 def _by_kind(works: Sequence[Work]) -> dict[Kind, list[tuple[int, Cell, int]]]:
-    """(lease, cell, runs) by what their times are learned from."""
+    """Rows of lease, cell and runs, by what their times are learned from."""
     rows: defaultdict[Kind, list[tuple[int, Cell, int]]] = defaultdict(list)
     for lease, work in enumerate(works):
         for cell, count in work.runs:
@@ -357,7 +350,7 @@ def _new_sums(works: Sequence[Work], part: Part) -> Sums:
 
 
 def _thinned(names: Iterable[str]) -> list[str]:
-    """No more than can be learned from quickly."""
+    """Names of no more observations than can be learned from quickly."""
     known = sorted(names)
     if len(known) <= _MOST:
         return known
@@ -366,3 +359,93 @@ def _thinned(names: Iterable[str]) -> list[str]:
 
 def _group(shape: Shape, system: str) -> str:
     return f"{system}/{sorted(shape.items())}"
+
+
+if TYPE_CHECKING:  # numpy and scipy are loaded only where something was learned
+    from campaign.plan.cost.log_linear import Summand
+
+
+class Sums:
+    """Sums of times: of each lease alone, then of all leases with each row of weights. What is added is independent."""
+
+    def __init__(self, weights: Sequence[Sequence[float]]) -> None:
+        self._weights, self._leases = weights, len(weights[0])
+        size = self._leases + len(weights)
+        self.expected, self._variance, self._spent = ([0.0] * size for _ in range(3))
+        self.unknown, self._assumed = ([False] * size for _ in range(2))
+
+    def add(self, part: Summand) -> None:
+        """Add what was learned."""
+        from campaign.plan.cost.log_linear import summed
+
+        expected, variance = summed(part, self._weights)
+        self._add(expected, variance, [each**2 / part.predicted.freedom for each in variance])
+
+    def add_times(self, times: Sequence[Duration | None]) -> None:
+        """Add the time of each lease that has one; what all share adds up, and does not even out."""
+        if not any(times):
+            return
+        nothing = Duration(0.0, 0.0, 0.0, math.inf)
+        there = [each or nothing for each in times]
+        whole = [_combined(row, there) for row in self._weights]
+        every = [*there, *whole]
+        variance = [each.scale_s**2 for each in every]
+        spent = [square**2 / each.freedom for square, each in zip(variance, every, strict=True)]
+        self._add([each.mean_s for each in every], variance, spent)
+
+    def add_assumed(self, seconds: Sequence[float]) -> None:
+        """Add the assumed time of each lease, which has no interval; 0 where nothing is assumed."""
+        if any(seconds):
+            self._add([*seconds, *(sum(map(math.prod, zip(row, seconds, strict=True))) for row in self._weights)])
+            self._assumed = list(map(or_, self._assumed, self._with_all([each > 0 for each in seconds])))
+
+    def add_unknown(self, there: Sequence[bool]) -> None:
+        """Mark leases with something of which nothing is known."""
+        if any(there):
+            self.unknown = list(map(or_, self.unknown, self._with_all(there)))
+
+    def include(self, other: Sums, needed: bool) -> None:
+        """Add what is independent. needed: without it, the sum is unknown; otherwise it is what is known of it."""
+        self._add(other.expected, other._variance, other._spent)
+        self._assumed = list(map(or_, self._assumed, other._assumed))
+        if needed:
+            self.unknown = list(map(or_, self.unknown, other.unknown))
+
+    def estimates(self) -> list[Estimate]:
+        """Unknown, assumed, or with an interval."""
+        factors = [1.0] * len(self.expected)
+        if any(self._variance):
+            from campaign.plan.cost.log_linear import interval_factors
+
+            factors = interval_factors(self.expected, self._variance, self._spent)
+        return [
+            Estimate(None) if unknown else Estimate(s) if assumed else Estimate(s, s / factor, s * factor)
+            for s, factor, unknown, assumed in zip(self.expected, factors, self.unknown, self._assumed, strict=True)
+        ]
+
+    def of_leases(self, needed: bool) -> list[float]:
+        """Expected seconds of each; not a number where they are unknown but needed."""
+        known = zip(self.expected, self.unknown, strict=True)
+        return [math.nan if unknown and needed else seconds for seconds, unknown in known][: self._leases]
+
+    def _add(
+        self, expected: Sequence[float], variance: Sequence[float] | None = None, spent: Sequence[float] | None = None
+    ) -> None:
+        self.expected = list(map(add, self.expected, expected))
+        if variance and spent:
+            self._variance = list(map(add, self._variance, variance))
+            self._spent = list(map(add, self._spent, spent))
+
+    def _with_all(self, leases: Sequence[bool]) -> list[bool]:
+        return [*leases, *[any(leases)] * len(self._weights)]
+
+
+def _combined(weights: Sequence[float], times: Sequence[Duration]) -> Duration:
+    """A weighted sum."""
+    terms = list(zip(weights, times, strict=True))
+    return Duration(
+        sum(weight * each.mean_s for weight, each in terms),
+        sum(weight * each.common_s for weight, each in terms),
+        math.hypot(*(weight * each.own_s for weight, each in terms)),
+        min(each.freedom for each in times),
+    )

@@ -3,7 +3,6 @@ forecast of a lease is kept until its manifest has it."""
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,23 +10,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from campaign.config.resolve import Campaign
+from campaign.config.system_file import SystemFile
 from campaign.documents.earlier_spread import EarlierSpread
+from campaign.documents.operation_times import (
+    OPERATIONS,
+    OperationTimes,
+    Session,
+    Timed,
+    published_times,
+    read_times,
+)
 from campaign.documents.record import Record
 from campaign.errors import ConfigError
-from campaign.files import read_json, write_json
+from campaign.fabrics.operations import Steps
+from campaign.fabrics.registry import fabric_kind
+from campaign.files import parse_json, read_json, reading, write_json
 from campaign.paths import Results
+from campaign.plan.cost.composing import ENOUGH, ComposingTimes
 from campaign.plan.cost.costs import Costs, costs_of, from_document, from_documents
+from campaign.wording import plural
 
 COSTS = "costs.json"
-"""In tables/ of a campaign's results."""
+"""In tables/ of a campaign's results, and behind the name of a campaign file."""
 
 _FORECAST = "forecast.json"
 
 
-def read_costs(results: Results, learn_from: Sequence[Path] = ()) -> list[Costs]:
+def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path | None = None) -> list[Costs]:
     """What this campaign, all others below the same root, and what is named have cost; damaged files only make it coarser.
 
-    ConfigError for a place to learn from that holds nothing.
+    campaign: its file. NAME.costs.json beside NAME.yaml holds what somebody else's runs of it have cost: a run here takes the place
+    of what the file says of its cell. ConfigError for a place to learn from that holds nothing.
     """
     found = [*_campaign(results.directory, manifests=True)]
     for directory in sorted(results.root.glob("[!.]*/")):
@@ -42,6 +56,8 @@ def read_costs(results: Results, learn_from: Sequence[Path] = ()) -> list[Costs]
                 "directory of such"
             )
         found += learned
+    if campaign is not None:
+        found += from_documents(read_json(campaign.with_suffix(f".{COSTS}")))
     return merged(found)
 
 
@@ -82,20 +98,20 @@ def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
 
 
 def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
-    """Of each lease in turn."""
-    yield from map(document_of, sorted(Results.at(directory).manifests.glob("*/*.json")))
+    """What each lease in turn says."""
+    yield from map(document_of, sorted(Results.at(directory).manifests.rglob("*.json")))
 
 
 def _archive(path: Path) -> list[Costs]:
-    """From the tables of an archive, or from its records where it has none."""
+    """Costs from the tables of an archive, or from its records where it has none."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             if tables := [name for name in names if name.endswith(f"tables/{COSTS}")]:
-                return from_documents(json.loads(archive.read(tables[0])))
+                return from_documents(parse_json(archive.read(tables[0])))
             names = [name for name in names if name.endswith(".json")]
             records = [Record.model_validate_json(archive.read(name)) for name in names if "records/" in name]
-            leases = [json.loads(archive.read(name)) for name in names if name.rpartition("/")[0].endswith("leases")]
+            leases = [parse_json(archive.read(name)) for name in names if name.rpartition("/")[0].endswith("leases")]
     except (OSError, ValueError, zipfile.BadZipFile, KeyError, RuntimeError) as error:
         raise ConfigError(f"--learn-from {path}: is no archive that can be read ({error}); copy it again") from error
     by_system: defaultdict[str, list[Record]] = defaultdict(list)
@@ -138,19 +154,80 @@ def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
         forecast, actual = document.get("forecast"), document.get("actual")
         if not isinstance(forecast, dict) or not isinstance(actual, dict) or actual.get("wall_s") is None:
             continue
-        rows.append(
-            {
-                "lease": document["lease"],
-                "configuration": str(document.get("configuration", "")),
-                "runs_expected": forecast["runs"],
-                "runs": actual["runs"],
-                "uses": actual["uses"],
-                **{name: forecast[name] for name in ("expected_s", "low_s", "high_s", "basis", "resumed")},
-                "actual_s": actual["wall_s"],
-                "parts": [
-                    {**part, "actual_s": actual.get("parts_s", {}).get(part["part"])}
-                    for part in forecast.get("parts", ())
-                ],
-            }
-        )
+        with reading(directory, "a manifest of its leases is damaged; delete manifests/, they are made again"):
+            rows.append(
+                {
+                    "lease": document["lease"],
+                    "configuration": str(document.get("configuration", "")),
+                    "runs_expected": forecast["runs"],
+                    "runs": actual["runs"],
+                    "uses": actual["uses"],
+                    **{name: forecast[name] for name in ("expected_s", "low_s", "high_s", "basis", "resumed")},
+                    "actual_s": actual["wall_s"],
+                    "parts": [
+                        {**part, "actual_s": actual.get("parts_s", {}).get(part["part"])}
+                        for part in forecast.get("parts", ())
+                    ],
+                }
+            )
+    return rows
+
+
+def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> ComposingTimes:
+    """What is known of the times of operations on a campaign's system; the campaign itself is the present session."""
+    system = campaign.system
+    steps = fabric_kind(str(system.fabric["kind"])).steps or Steps()
+    rows: defaultdict[str, list[Timed]] = defaultdict(list)  # costs of a campaign may come from several files
+    for each in costs:
+        if each.system == system.name:
+            rows[each.campaign] += timed_of(each, steps)
+    now = rows.pop(campaign.name, [])
+    before = tuple(Session(name, tuple(timed)) for name, timed in rows.items() if timed)
+    published = given_times(system, campaign.system_source.path)
+    if published is not None:  # a site's own file may have this campaign
+        published = replace(published, sessions=tuple(s for s in published.sessions if s.name != campaign.name))
+    if published is not None and steps.confirmed and not system.times:
+        published = published.read_twice(float(system.fabric.get("poll_s", 0.0)))
+    known = [
+        *(["this campaign"] if now else []),
+        *([f"{plural(len(before), 'earlier campaign')} on {system.name}"] if before else []),
+        *([published.source] if published and len(before) < ENOUGH else []),
+    ]
+    return ComposingTimes(published, before, " and ".join(known)).within(now)
+
+
+def given_times(system: SystemFile, path: Path) -> OperationTimes | None:
+    """Times of operations that a system file names, or that come with the package for its kind of fabric."""
+    if system.times:
+        return read_times(path.parent / system.times).scaled(system.times_factor)
+    if drawn := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
+        return published_times(drawn).scaled(float(system.fabric.get("times_factor", 1.0))).of_any_device()
+    name = fabric_kind(str(system.fabric["kind"])).times
+    return published_times(name).scaled(system.times_factor) if name else None
+
+
+def timed_of(costs: Costs, steps: Steps) -> tuple[Timed, ...]:
+    """Operations of all leases of a campaign, and as `rest` what composing took beside those that are foreseen."""
+    foreseen = {*steps.attach, *steps.detach, *steps.once}
+    found: list[Timed] = []
+    for lease in costs.leases:
+        for group, each in enumerate(lease.timed, len(found)):
+            found += timed_rows(each, group, foreseen)
+    return tuple(found)
+
+
+def timed_rows(entry: Mapping[str, Any], group: int, foreseen: Iterable[str]) -> list[Timed]:
+    """Operations of one composing or release as a journal has it; nothing of what is damaged."""
+    wanted = set(foreseen)
+    try:
+        rows = [
+            Timed(operation, str(device), str(box), str(answer), float(seconds), group)
+            for operation, device, box, answer, seconds in entry["rows"]
+            if operation in OPERATIONS
+        ]
+        if entry["of"] == "composing":
+            rest = float(entry["seconds"]) - sum(row.seconds for row in rows if row.operation in wanted)
+            rows.append(Timed("rest", "", "", "", max(0.0, rest), group))
+    except (KeyError, TypeError, ValueError):
+        return []
     return rows

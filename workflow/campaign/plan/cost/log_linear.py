@@ -50,7 +50,7 @@ _PRIOR = (0.0, 0.5)
 
 
 class Observed(NamedTuple):
-    """Of a cell, or of whatever has something of its own: mean and sd of ln(seconds), and of how many runs."""
+    """What is known of a cell, or of whatever has something of its own: mean and sd of ln(seconds), and of how many runs."""
 
     features: Features
     mean_log_s: float

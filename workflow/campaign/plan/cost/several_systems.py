@@ -22,9 +22,6 @@ class SystemForecasters:
     def assumed(self) -> Assumption:
         return next(iter(self.of_system.values())).assumed
 
-    def on(self, system: str) -> Forecaster:
-        return self.of_system[system]
-
     def learned_from(self, works: Sequence[Work]) -> str:
         """What there was to learn from, in words; empty for nothing."""
         said = (known.learned_from([works[n] for n in places]) for known, places in self._parts(works))
@@ -53,7 +50,7 @@ class SystemForecasters:
         )
 
     def prices(self, works: Sequence[Work], per: Callable[[Work, Part], float] = lambda *_: 1.0) -> Prices:
-        """As `Forecaster.prices`, in the order of the works."""
+        """Prices as `Forecaster.prices` gives them, in the order of the works."""
         once, each = [math.nan] * len(works), [()] * len(works)  # type: tuple[list[float], list[tuple[float, ...]]]
         for known, places in self._parts(works):
             found = known.prices([works[place] for place in places], per)

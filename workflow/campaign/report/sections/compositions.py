@@ -10,10 +10,9 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.cell import Configuration
 from campaign.tables.cells import tally
-from campaign.tables.leases import CARRIED, carried_gb_per_s, ends, idle_times, leases_table
+from campaign.tables.leases import idle_times, leases_table
 
 LEASES_ON_PAGE = 100
-_BUSIEST = 4
 
 
 def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -29,13 +28,11 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "obtained": _obtained(lease.get("obtained") or {}),
             "mismatches": [_plain(each) for each in lease.get("mismatches") or ()],
             "faults": [_fault(each) for each in lease.get("faults") or ()],
-            "errors": _grown(lease.get("readings") or ()),
-            "traffic": _traffic(lease.get("readings") or ()),
             "retries": time["retries"],
         }
         for lease, time in zip(leases, times, strict=True)
     ]
-    eventful = [row for row in rows if row["mismatches"] or row["faults"] or row["errors"]]
+    eventful = [row for row in rows if row["mismatches"] or row["faults"]]
     kept = rows if len(rows) <= LEASES_ON_PAGE else eventful[:LEASES_ON_PAGE]
     return {
         "rows": kept,
@@ -45,31 +42,6 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "faulty": sum(1 for row in rows if row["faults"]),
         "phases": _phases(leases_table(leases)),
     }
-
-
-def _grown(readings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Errors that parts of the fabric counted while the lease was held, in words."""
-    if len(readings) < 2:
-        return []
-    first, last = ends(readings)
-    return [
-        f"{part}: {last[part, quantity] - before:,.0f} {quantity.replace('_', ' ')} during the lease"
-        for (part, quantity), before in first.items()
-        if quantity.endswith("errors") and last.get((part, quantity), before) > before
-    ]
-
-
-def _traffic(readings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the busiest ports of the fabric carried on average from the first look to the last, idle time included, in words."""
-    rates = carried_gb_per_s(readings)
-    busiest = sorted(rates, key=lambda part: (-sum(rates[part].values()), part))[:_BUSIEST]
-    return [
-        f"{part}: "
-        + ", ".join(
-            f"{wording.number(rates[part][each])} GB/s {said}" for each, said in CARRIED.items() if each in rates[part]
-        )
-        for part in busiest
-    ]
 
 
 _PHASES: Mapping[str, str] = {

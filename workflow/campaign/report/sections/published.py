@@ -7,7 +7,7 @@ from typing import Any
 
 from campaign import wording
 from campaign.insight.published import INPUT, NOT_HERE
-from campaign.insight.published.score import nearness
+from campaign.insight.published.judgement import nearness
 from campaign.report.context_schema import PublishedCase, PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"

@@ -29,9 +29,14 @@ def questions(asked: Sequence[Sequence[RoundDocument]]) -> list[dict[str, Any]]:
 
 
 def answer(rounds: Sequence[RoundDocument]) -> list[str]:
-    """The statement, and what it rests on."""
+    """The statement, the answers, and what they rest on."""
     last = rounds[-1]
-    return [last.statement, *last.rests_on]
+    return [last.statement, *last.answers, *last.rests_on]
+
+
+def leading(last: RoundDocument) -> list[str]:
+    """The first answers, for the terminal between rounds."""
+    return [f"  {each}" for each in _first(last.answers, _REASONS)]
 
 
 def state(last: RoundDocument) -> str:
@@ -71,7 +76,7 @@ def _reasons(one: RoundDocument) -> list[str]:
 
 
 def _first(texts: Sequence[str], most: int) -> list[str]:
-    """All of them, or the first and how many more there are."""
+    """The texts, or the first of them and how many more there are."""
     return list(texts) if len(texts) <= most + 1 else [*texts[:most], f"and {len(texts) - most} more"]
 
 

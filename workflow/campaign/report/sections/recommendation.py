@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,15 @@ from pydantic import ValidationError
 
 from campaign import wording
 from campaign.errors import RecordError, first_problem
-from campaign.insight.recommend.document import UNKNOWN, Answer, Choice, RecommendationDocument
+from campaign.files import load_json, read_text
+from campaign.insight.recommend.document import UNKNOWN, RecommendationAnswer, RecommendationDocument, RecommendedChoice
 
 # Of one objective; a campaign of many workloads and precisions has more in its recommendation.json.
 ANSWERS_ON_PAGE = 40
 ANSWERS_IN_SUMMARY = 6
 FILE = "recommendation.json"
 
-_HEADINGS = ("For", "Build", "Gives", "Tied with")
+_HEADINGS = ("For", "Build", "Gives", "As good, or perhaps")
 
 
 def read_recommendation(directory: Path) -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ def read_recommendation(directory: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return {"document": json.loads(path.read_bytes()), "svg": path.with_suffix(".svg").read_text(encoding="utf-8")}
+        return {"document": load_json(path), "svg": read_text(path.with_suffix(".svg"))}
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
 
@@ -56,7 +56,7 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def _objective(answers: Sequence[Answer]) -> dict[str, Any]:
+def _objective(answers: Sequence[RecommendationAnswer]) -> dict[str, Any]:
     shown = answers[:ANSWERS_ON_PAGE]
     return {
         "objective": answers[0].objective,
@@ -75,40 +75,40 @@ def _objective(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _row(answer: Answer) -> tuple[str, str, str, str]:
+def _row(answer: RecommendationAnswer) -> tuple[str, str, str, str]:
     choice = answer.choice
     if choice is None:
         return answer.about, "no answer", f"{answer.sentences[0].rstrip('.')}{_further(answer)}", wording.NONE
-    return answer.about, _built(choice), f"{choice.said}; {_known_by(choice)}{_further(answer)}", answer.tied_words()
+    return answer.about, _built(choice), f"{choice.said}; {_known_by(choice)}{_further(answer)}", answer.beside()
 
 
-def _in_summary(answer: Answer) -> str:
+def _in_summary(answer: RecommendationAnswer) -> str:
     """One answer as a finished sentence: of ties only what there is to say."""
     choice = answer.choice
     if choice is None:
         return f"{answer.sentences[0].rstrip('.')}{_further(answer)}."
-    tied = f"; tied with {answer.tied_words()}" if answer.tied_total else ""
+    tied = f"; {answer.beside()}" if answer.tied_total + answer.not_told_apart_total else ""
     return (
         f"{answer.about}: {choice.configuration} ({choice.words}), {choice.batches}: {choice.said}, {_known_by(choice)}"
         f"{tied if answer.comparable else f'; ties {UNKNOWN}'}{_further(answer)}."
     )
 
 
-def _further(answer: Answer) -> str:
+def _further(answer: RecommendationAnswer) -> str:
     if answer.beyond is None:
         return ""
     return f"; {'a better configuration' if answer.choice else 'a possible configuration'} is extrapolated: see below"
 
 
-def _beyond(about: str, choice: Choice) -> str:
+def _beyond(about: str, choice: RecommendedChoice) -> str:
     return f"{about}: {_built(choice)}, {choice.said}. Extrapolated: {choice.extrapolated}."
 
 
-def _built(choice: Choice) -> str:
+def _built(choice: RecommendedChoice) -> str:
     return f"{choice.configuration}: {choice.words}; {choice.batches}"
 
 
-def _known_by(choice: Choice) -> str:
+def _known_by(choice: RecommendedChoice) -> str:
     runs = sum(each.runs for each in choice.evidence)
     how = (
         f"{choice.how}, {wording.plural(runs, 'run')}{choice.compositions()}"

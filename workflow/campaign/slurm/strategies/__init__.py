@@ -18,10 +18,10 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.dynamic import Dynamic
 
-__all__ = ["STRATEGIES", "Strategy", "open_strategy"]
+__all__ = ["STRATEGIES", "SlurmStrategy", "open_strategy"]
 
 
-class Strategy(Protocol):
+class SlurmStrategy(Protocol):
     """How one system's Slurm learns of composed devices."""
 
     @property
@@ -112,7 +112,7 @@ class Reserved:
             raise HostFailed(f"no jobs can run on {named}", failed)
 
 
-STRATEGIES: dict[str, Callable[[SystemFile, Controller], Strategy]] = {
+STRATEGIES: dict[str, Callable[[SystemFile, Controller], SlurmStrategy]] = {
     "static": lambda system, controller: Unannounced(composed_by_slurm=False),
     "dynamic": Dynamic,
     "resume": lambda system, controller: Unannounced(composed_by_slurm=True),
@@ -120,7 +120,7 @@ STRATEGIES: dict[str, Callable[[SystemFile, Controller], Strategy]] = {
 }
 
 
-def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None] = print) -> Strategy:
+def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None] = print) -> SlurmStrategy:
     """The strategy of the system file; `say` is told what it waits for. ConfigError: it lacks something.
 
     Without Slurm as launcher there is nobody to tell of devices, which is what `static` does.

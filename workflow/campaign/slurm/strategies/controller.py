@@ -30,7 +30,8 @@ RESERVATIONS = ("scontrol", "show", "reservation", "--oneliner")
 
 _USABLE = frozenset({"idle", "mixed", "allocated"})
 _SILENT = "not_responding"
-_BROKEN = frozenset({"down", _SILENT, "invalid_reg", "fail", "error", "future", "unknown"})
+_UNKNOWN = "unknown"  # to a controller that has just started, until it hears from them
+_BROKEN = frozenset({"down", _SILENT, "invalid_reg", "fail", "error", "future"})
 _ASLEEP = frozenset({"powered_down", "powering_down", "powering_up", "power_down", "power_up"})
 
 
@@ -49,13 +50,13 @@ class Node:
 
     @property
     def silent(self) -> bool:
-        """Whether its slurmd has not answered yet, as for a moment after it was drained and taken back."""
-        return _SILENT in self.state
+        """Whether its slurmd has not answered yet, as for a moment after it was taken back, or its controller started."""
+        return bool(self.state & {_SILENT, _UNKNOWN})
 
     @property
     def broken(self) -> bool:
-        """Whether no job will ever start there by itself; a host that Slurm has put to sleep is not broken."""
-        return self.drained or bool(self.state & _BROKEN)
+        """Whether no job will ever start there by itself; a host that sleeps, or that nobody knows of yet, is not broken."""
+        return self.drained or (_UNKNOWN not in self.state and bool(self.state & _BROKEN))
 
     @property
     def serves(self) -> bool:
@@ -73,7 +74,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class HostJob:
     """A job that holds hosts. reservation: whose hosts it runs on, empty for none."""
 
     id: str
@@ -104,9 +105,9 @@ def parse_nodes(text: str) -> dict[str, Node]:
     return found
 
 
-def parse_jobs(text: str) -> tuple[Job, ...]:
+def parse_jobs(text: str) -> tuple[HostJob, ...]:
     """Jobs from the answer to JOBS."""
-    return tuple(Job(*row) for row in rows(text, 4))
+    return tuple(HostJob(*row) for row in rows(text, 4))
 
 
 def parse_reservations(text: str) -> dict[str, Reservation]:
@@ -157,21 +158,21 @@ class Controller:
     # Questions
 
     def nodes(self, hosts: Collection[str]) -> dict[str, Node]:
-        """Those of the hosts that Slurm knows."""
+        """The hosts as Slurm knows them; without those that it does not know."""
         if not hosts:
             return {}
         found = parse_nodes(self._must(*NODES, f"--nodes={','.join(hosts)}").out)
         return {host: found[host] for host in hosts if host in found}
 
     def nodes_heard(self, hosts: Collection[str]) -> dict[str, Node]:
-        """The same, when each of them has had the time to answer the controller."""
+        """The hosts as Slurm knows them, when each has had the time to answer the controller."""
         for waited_s in self._looks():
             found = self.nodes(hosts)
             if waited_s > self.answer_s or not any(node.silent for node in found.values()):
                 return found
         raise AssertionError  # looks have no end
 
-    def jobs(self, hosts: Collection[str]) -> tuple[Job, ...]:
+    def jobs(self, hosts: Collection[str]) -> tuple[HostJob, ...]:
         """Jobs that are on hosts which Slurm knows."""
         return parse_jobs(self._must(*JOBS, f"--nodelist={','.join(hosts)}").out) if hosts else ()
 
@@ -227,7 +228,7 @@ class Controller:
     # Jobs
 
     def emptied(self, hosts: Collection[str], lease_id: str, own: bool = True) -> None:
-        """Until no job is on the hosts. Others' are waited for; the lease's own are cancelled after a moment, or let be."""
+        """Wait until no job is on the hosts. Others' are waited for; the lease's own are cancelled after a moment, or let be."""
         name = reservation_name(lease_id)
         for waited_s in self._looks():
             jobs = self.jobs(hosts)
@@ -258,7 +259,7 @@ class Controller:
             self.nodes_heard(hosts)
 
     def forget(self, hosts: Collection[str]) -> None:
-        """Until Slurm does not know the hosts any more."""
+        """Delete hosts, until Slurm does not know them any more."""
         for waited_s in self._looks():
             known = self.nodes(hosts)
             if not known:
@@ -313,7 +314,7 @@ def reservation_name(lease_id: str) -> str:
     return plain if plain == lease_id else f"{plain}-{content_hash(lease_id, 6)}"
 
 
-def _named(jobs: Collection[Job]) -> str:
+def _named(jobs: Collection[HostJob]) -> str:
     return ", ".join(f"{job.id} of {job.user}" for job in jobs)
 
 

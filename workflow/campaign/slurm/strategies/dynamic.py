@@ -24,7 +24,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedDevices:
     """Devices that a host has: altogether, and those of them behind the fabric. Only what computes counts."""
 
     devices: int
@@ -59,7 +59,7 @@ class Dynamic:
         wanted = {}
         for host in composition.hosts:
             attached = sum(not device.local and device.computes for device in host.devices)
-            wanted[host.name] = Wanted(self._own(host.name) + attached, attached)
+            wanted[host.name] = WantedDevices(self._own(host.name) + attached, attached)
         self._refuse_drained(self.controller.nodes(wanted), lease_id)
         self._register(wanted, lease_id)
         self.controller.reserve(lease_id, wanted)
@@ -68,7 +68,7 @@ class Dynamic:
         self.controller.emptied(wanted, lease_id, own=False)
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
-        self._register({host: Wanted(self._own(host)) for host in hosts}, lease_id)
+        self._register({host: WantedDevices(self._own(host)) for host in hosts}, lease_id)
         self.controller.unreserve(lease_id)
         self._undrain(hosts, lease_id)
 
@@ -83,8 +83,8 @@ class Dynamic:
             )
         return self.own[host]
 
-    def _register(self, wanted: Mapping[str, Wanted], lease_id: str) -> None:
-        """Until all hosts are registered with exactly these devices."""
+    def _register(self, wanted: Mapping[str, WantedDevices], lease_id: str) -> None:
+        """Register hosts, until all are with exactly these devices."""
         known, reason = self.controller.nodes_heard(wanted), _reason(lease_id)
         # Drained by us: a dead process was about to register it, and whether its slurmd still runs is not known.
         begun = {host for host, node in known.items() if node.drained and node.reason == reason}
@@ -106,7 +106,7 @@ class Dynamic:
             if node.drained and node.reason != reason:  # by somebody else, before
                 self.controller.drain([host], node.reason)
 
-    def _await(self, wanted: Mapping[str, Wanted]) -> None:
+    def _await(self, wanted: Mapping[str, WantedDevices]) -> None:
         until_s = time.monotonic() + self.registers_s
         while True:
             known = self.controller.nodes(wanted)
@@ -124,14 +124,14 @@ class Dynamic:
             }
         )
 
-    def _on_each(self, command: tuple[str, ...], done: str, wanted: Mapping[str, Wanted]) -> None:
+    def _on_each(self, command: tuple[str, ...], done: str, wanted: Mapping[str, WantedDevices]) -> None:
         """Run the site's command for every host, several at once; HostFailed names the hosts where it failed."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             complaints = pool.map(lambda host: self._run(command, host, wanted[host]), wanted)
         said = zip(wanted, complaints, strict=True)
         _raise_failed({host: f"slurmd could not be {done}: {complaint}" for host, complaint in said if complaint})
 
-    def _run(self, command: tuple[str, ...], host: str, wanted: Wanted) -> str:
+    def _run(self, command: tuple[str, ...], host: str, wanted: WantedDevices) -> str:
         """What the command complained of, or nothing."""
         words = {"host": host, "gres": self._gres(wanted), **asdict(wanted)}
         argv = [word.format(**words) for word in command]
@@ -149,10 +149,10 @@ class Dynamic:
             return ""
         return f"'{' '.join(argv)}' exited with {ended.returncode}: {said[-1] if said else 'no output'}"
 
-    def _gres(self, wanted: Wanted) -> str:
+    def _gres(self, wanted: WantedDevices) -> str:
         return f"{self.gres}:{wanted.devices}"
 
-    def _offers(self, node: Node | None, wanted: Wanted) -> bool:
+    def _offers(self, node: Node | None, wanted: WantedDevices) -> bool:
         return node is not None and node.serves and node.devices(self.gres) == wanted.devices
 
     def _refuse_drained(self, known: Mapping[str, Node], lease_id: str) -> None:
@@ -178,7 +178,7 @@ def _checked(system: SystemFile) -> SlurmdCommands:
         )
     for word in (*commands.stop, *commands.start):
         try:
-            word.format(host="", gres="", **asdict(Wanted(0)))
+            word.format(host="", gres="", **asdict(WantedDevices(0)))
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
                 f"system {system.name}: slurm.slurmd: '{word}': {error}; {{host}}, {{devices}}, {{gres}} and "

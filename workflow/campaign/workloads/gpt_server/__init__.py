@@ -1,1 +1,1 @@
-"""A small inference server: a GPT-2 with random weights behind the OpenAI interface. `python -m campaign.workloads.gpt_server`."""
+"""A practice inference server: GPT-2 with random weights behind the OpenAI interface. `python -m campaign.workloads.gpt_server`."""

@@ -5,25 +5,27 @@ Environment, where something else starts one process a device: RANK, WORLD_SIZE,
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from campaign.errors import ConfigError, needs_extra
-from campaign.workloads.gpt_server.batching import Batcher, Feed
+from campaign.workloads.gpt_server.application import Batcher, application
+from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.trainer.rank_interface import live
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 _STOP_S = 5
+_LOCAL = "127.0.0.1"
 
 
 @click.command(context_settings={"show_default": True})
@@ -60,76 +62,57 @@ def main(
     with needs_extra("train"):
         import torch
 
-        from campaign.workloads.gpt_server.decoder import SIZES, Decoder, random_weights
-        from campaign.workloads.gpt_server.device_pace import DevicePace
-        from campaign.workloads.gpt_server.tensor_parallel import Orders, ProcessGroup, start_others
+        from campaign.workloads.gpt_server.decoder import SIZES, Decoder, join_group, random_weights
     if model not in SIZES:
         raise ConfigError(f"--model {model}: is not known; use one of {', '.join(SIZES)}")
     torch.set_num_threads(1)
     others: list[subprocess.Popen[bytes]] = []
     if tensor_parallel > 1 and "RANK" not in os.environ:
-        others = start_others(tensor_parallel, [sys.executable, "-m", __package__ or "", *sys.argv[1:]])
-    group = ProcessGroup(os.environ) if tensor_parallel > 1 else None
-    rank = group.rank if group else 0
-    if group and group.size != tensor_parallel:
-        raise ConfigError(f"--tensor-parallel {tensor_parallel}: the environment has WORLD_SIZE={group.size}")
-    rates = [float(rate) for rate in pace_gflops.split(",")] if pace_gflops else []
-    pace = DevicePace(rates[rank % len(rates)]) if rates else None
-    size = SIZES[model]
-    decoder = Decoder(size, random_weights(size, seed), slots, context, group, pace, least_tokens)
-    if group is None:
-        batcher = Batcher(decoder.next_tokens, slots)
-    elif rank:
-        Orders(slots).follow(decoder.next_tokens)
+        words = [sys.executable, "-m", __package__ or "", *sys.argv[1:]]
+        shared = {"WORLD_SIZE": f"{tensor_parallel}", "MASTER_ADDR": _LOCAL, "MASTER_PORT": f"{free_port(_LOCAL)}"}
+        os.environ.update(shared, RANK="0")
+        others = [subprocess.Popen(words, env={**os.environ, "RANK": f"{n}"}) for n in range(1, tensor_parallel)]
+    if tensor_parallel > 1:
+        if os.environ["WORLD_SIZE"] != str(tensor_parallel):
+            raise ConfigError(
+                f"--tensor-parallel {tensor_parallel}: the environment has WORLD_SIZE={os.environ['WORLD_SIZE']}"
+            )
+        join_group()
+    rank = int(os.environ["RANK"]) if tensor_parallel > 1 else 0
+    rates = [float(rate) for rate in (pace_gflops or "").split(",") if rate]
+    gflops = rates[rank % len(rates)] if rates else None
+    weights = random_weights(SIZES[model], seed)
+    decoder = Decoder(SIZES[model], weights, slots, context, gflops=gflops, least_tokens=least_tokens)
+    if rank:
+        decoder.follow()
         return
-    else:
-        orders = Orders(slots)
-
-        def next_tokens(feeds: Sequence[Feed]) -> Sequence[int]:
-            orders.give(feeds)
-            return decoder.next_tokens(feeds)
-
-        batcher = Batcher(next_tokens, slots)
+    batcher = Batcher(decoder.next_tokens, slots)
     with needs_extra("serve"):
-        from campaign.workloads.gpt_server.application import application
-    _serve(application(batcher, model, size.vocabulary, context, lambda: decoder.lost_s), batcher, host, port)
-    if group:
-        with suppress(RuntimeError):  # another process has ended already
-            orders.give([])
+        app = application(batcher, model, SIZES[model].vocabulary, context, lambda: decoder.lost_s)
+        asyncio.run(serve(app, batcher, host, port))
+    with suppress(RuntimeError):  # another process has ended already
+        decoder.next_tokens([])
     for other in others:
         other.wait(_STOP_S)
 
 
-def _serve(app: Starlette, batcher: Batcher, host: str, port: int) -> None:
+async def serve(app: Starlette, batcher: Batcher, host: str, port: int) -> None:
     """Answer requests until SIGTERM, SIGINT, or until decoding fails, which is raised."""
     import uvicorn
 
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, host, port, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="off"
-        )
+    config = uvicorn.Config(
+        app, host, port, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="off"
     )
-    failures: list[BaseException] = []
-
-    def decode() -> None:
-        try:
-            batcher.run()
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            server.should_exit = True
-
+    server = uvicorn.Server(config)
     # uvicorn raises the signal that has ended it again; the group is still to be ended.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    thread = threading.Thread(target=decode, daemon=True)
-    thread.start()
-    with suppress(KeyboardInterrupt):
-        server.run()
-    batcher.stop()
-    thread.join(_STOP_S)
-    if failures:
-        raise failures[0]
+    decoding = asyncio.create_task(batcher.run())
+    decoding.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    await server.serve()
+    decoding.cancel()
+    with suppress(asyncio.CancelledError):
+        await decoding
 
 
 def _run(_: Mapping[str, str]) -> int:
@@ -142,5 +125,5 @@ def _run(_: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    # Never unwinds: see `Session.close` of the trainer for what would hang.
+    # Never unwinds: see `TrainingSession.close` of the trainer for what would hang.
     live(_run)

@@ -5,6 +5,6 @@ would otherwise leave out the requests that suffer (coordinated omission).
 """
 
 from campaign.workloads.load.load_file import Load
-from campaign.workloads.load.request_latencies import PERCENTILES, Request, columns, counted, flags, summary, window
+from campaign.workloads.load.request_latencies import PERCENTILES, SentRequest, columns, counted, flags, summary, window
 
-__all__ = ["PERCENTILES", "Load", "Request", "columns", "counted", "flags", "summary", "window"]
+__all__ = ["PERCENTILES", "Load", "SentRequest", "columns", "counted", "flags", "summary", "window"]

@@ -1,4 +1,4 @@
-"""The load that a workload file describes: arrivals, lengths of prompts and outputs, duration."""
+"""The load that a workload file describes: arrivals, lengths of prompts and outputs, duration; and what users are promised."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from campaign.documents.cell import Scalar
-from campaign.documents.fields import Argument, Model
+from campaign.documents.fields import Argument, FileModel
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-class Uniform(Model):
+class Uniform(FileModel):
     """Lengths that are equally likely between two bounds, which are included."""
 
     uniform: tuple[Tokens, Tokens]
@@ -26,7 +26,7 @@ class Uniform(Model):
         return self
 
 
-class Lognormal(Model):
+class Lognormal(FileModel):
     """Lengths with a long tail."""
 
     median: Tokens
@@ -40,7 +40,7 @@ class Lognormal(Model):
 Lengths = Tokens | Uniform | Lognormal
 
 
-class Load(Model):
+class Load(FileModel):
     """Requests that are sent to an OpenAI-compatible server. An option with the name of a key replaces its value."""
 
     endpoint: Literal["completions", "chat"] = "completions"
@@ -82,3 +82,18 @@ class Load(Model):
         if 0 < load.duration_s <= load.warmup_s:
             raise ValueError(f"'warmup_s' ({load.warmup_s:g}) leaves nothing of 'duration_s' ({load.duration_s:g})")
         return load
+
+
+Percentile = Literal["p50", "p90", "p95", "p99"]
+_Limits = dict[Percentile, Annotated[float, Field(gt=0)]]
+
+
+class LatencyObjective(FileModel):
+    """What users are promised: upper limits of percentiles, in milliseconds."""
+
+    ttft_ms: _Limits = Field(default_factory=dict)
+    """Time to first token, such as `{p99: 500}`."""
+    tpot_ms: _Limits = Field(default_factory=dict)
+    """Time per output token after the first."""
+    e2e_ms: _Limits = Field(default_factory=dict)
+    """Time to the end of the answer."""

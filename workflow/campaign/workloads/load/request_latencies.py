@@ -19,7 +19,7 @@ _LATE_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class Request:
+class SentRequest:
     """One request. Seconds are on one monotonic clock and begin with the load; None is a time that did not come.
 
     Tokens are those that the server reports (`usage`); where it does not (`reported`), they are words of the prompt and pieces of
@@ -60,20 +60,20 @@ class Request:
         return (self.sent_s - self.intended_s) * 1e3
 
 
-def window(load: Load, requests: Iterable[Request]) -> Window:
+def window(load: Load, requests: Iterable[SentRequest]) -> Window:
     """What counts: after the warm-up and until `duration_s`; a load with `requests` counts until the last was answered, or sent."""
     ends = [row.intended_s if row.last_s is None else row.last_s for row in requests]
     return load.warmup_s, load.duration_s or math.nextafter(max(ends, default=load.warmup_s), math.inf)
 
 
-def columns(requests: Iterable[Request]) -> dict[str, list[Any]]:
+def columns(requests: Iterable[SentRequest]) -> dict[str, list[Any]]:
     """The requests as a list for each of their fields."""
     rows = list(requests)
-    return {field.name: [getattr(row, field.name) for row in rows] for field in fields(Request)}
+    return {field.name: [getattr(row, field.name) for row in rows] for field in fields(SentRequest)}
 
 
-def counted(requests: Iterable[Request], within: Window) -> list[Request]:
-    """Those that were intended to start inside the window."""
+def counted(requests: Iterable[SentRequest], within: Window) -> list[SentRequest]:
+    """The requests that were intended to start inside the window."""
     return [each for each in requests if within[0] <= each.intended_s < within[1]]
 
 
@@ -88,11 +88,11 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def summary(requests: Iterable[Request], within: Window) -> dict[str, float]:
+def summary(requests: Iterable[SentRequest], within: Window) -> dict[str, float]:
     """Counts, rates, and percentiles of latencies (`ttft_ms_p99`) of the requests inside the window.
 
-    A failed request has an infinite latency, and a percentile that lies among such is left out. So is one that would be the
-    maximum: `p99` needs 100 requests. Rates count what was completed inside the window.
+    A failed request has an infinite latency. Percentiles that lie among such are left out, and with any of them mean and maximum.
+    So is a percentile that would be the maximum: `p99` needs 100 requests. Rates count what was completed inside the window.
     """
     rows = list(requests)
     inside = counted(rows, within)
@@ -117,13 +117,13 @@ def summary(requests: Iterable[Request], within: Window) -> dict[str, float]:
         for percent in PERCENTILES:
             if (value := percentile(values, percent)) is not None:
                 found[f"{name}_ms_p{percent}"] = value
-        if finite := [value for value in values if math.isfinite(value)]:
-            found[f"{name}_ms_mean"] = math.fsum(finite) / len(finite)
-            found[f"{name}_ms_max"] = finite[-1]
+        if values and math.isfinite(values[-1]):
+            found[f"{name}_ms_mean"] = math.fsum(values) / len(values)
+            found[f"{name}_ms_max"] = values[-1]
     return found
 
 
-def flags(requests: Iterable[Request], within: Window) -> tuple[str, ...]:
+def flags(requests: Iterable[SentRequest], within: Window) -> tuple[str, ...]:
     """What a reader of these latencies should know: a generator that was late, and tokens that are not as requested."""
     inside = counted(requests, within)
     answered = [row for row in inside if not row.error]
@@ -139,7 +139,7 @@ def flags(requests: Iterable[Request], within: Window) -> tuple[str, ...]:
     if uncounted := sum(not row.reported for row in answered):
         found.append(f"the server reports no usage for {uncounted} of {len(answered)} requests: pieces count as tokens")
     for kind in ("prompt", "output"):
-        differ = [row for row in answered if row.reported and getattr(row, f"{kind}_tokens") != _requested(row, kind)]
+        differ = [row for row in answered if getattr(row, f"{kind}_tokens") != _requested(row, kind)]
         if differ:
             asked = sum(_requested(row, kind) for row in differ) / len(differ)
             given = sum(getattr(row, f"{kind}_tokens") for row in differ) / len(differ)
@@ -150,12 +150,12 @@ def flags(requests: Iterable[Request], within: Window) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _requested(row: Request, kind: str) -> int:
+def _requested(row: SentRequest, kind: str) -> int:
     requested: int = getattr(row, f"requested_{kind}_tokens")
     return requested
 
 
-def _latencies(rows: Sequence[Request]) -> Mapping[str, list[float]]:
+def _latencies(rows: Sequence[SentRequest]) -> Mapping[str, list[float]]:
     """Name -> values of all requests, ascending."""
     return {
         "ttft": sorted(row.ttft_ms for row in rows),

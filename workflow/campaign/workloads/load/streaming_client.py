@@ -14,14 +14,16 @@ from urllib.parse import SplitResult
 
 import h11
 
+from campaign.files import parse_json
+
 _PIECE_BYTES = 1 << 16
 _LINE_MAX = 16 << 20
 _MESSAGE_MAX = 300
 
 
 @dataclass(frozen=True)
-class Server:
-    """Where the requests go. path: what the server's address has before its own paths."""
+class ServerAddress:
+    """The address of a server. path: what the server's address has before its own paths."""
 
     host: str
     port: int
@@ -29,8 +31,8 @@ class Server:
     tls: bool
 
     @classmethod
-    def at(cls, url: SplitResult) -> Server:
-        """From its address, such as http://127.0.0.1:8000; ValueError for another kind."""
+    def at(cls, url: SplitResult) -> ServerAddress:
+        """The server at a URL, such as http://127.0.0.1:8000; ValueError for another kind."""
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError(f"{url.geturl()}: is no address of a server; write http://HOST:PORT")
         tls = url.scheme == "https"
@@ -48,7 +50,7 @@ class Server:
         return h11.Request(method=method, target=self.path + path, headers=headers)
 
 
-class Answer:
+class StreamedAnswer:
     """What came. first, last: the loop's time of the first and last token; pieces: with text; usage: tokens of prompt, output."""
 
     def __init__(self) -> None:
@@ -66,8 +68,8 @@ class Answer:
             self.ended = True
             return
         try:
-            event = json.loads(data)
-        except (ValueError, RecursionError):
+            event = parse_json(data)
+        except ValueError:
             event = None
         if not isinstance(event, dict):
             self.fail(f"an event is no JSON object: {_shown(data)}")
@@ -115,9 +117,9 @@ def _has_text(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text"))
 
 
-async def stream(server: Server, path: str, body: bytes, until: float) -> Answer:
+async def stream(server: ServerAddress, path: str, body: bytes, until: float) -> StreamedAnswer:
     """The answer to a request that streams; it has an error and nothing is raised where it fails. until: the loop's time."""
-    answer = Answer()
+    answer = StreamedAnswer()
     try:
         async with asyncio.timeout_at(until):
             await _exchange(server, path, body, answer)
@@ -128,7 +130,7 @@ async def stream(server: Server, path: str, body: bytes, until: float) -> Answer
     return answer
 
 
-async def _exchange(server: Server, path: str, body: bytes, answer: Answer) -> None:
+async def _exchange(server: ServerAddress, path: str, body: bytes, answer: StreamedAnswer) -> None:
     loop = asyncio.get_running_loop()
     reader, writer = await server.connect()
     try:
@@ -165,7 +167,7 @@ async def _exchange(server: Server, path: str, body: bytes, answer: Answer) -> N
         writer.close()
 
 
-async def model_of(server: Server) -> str | None:
+async def model_of(server: ServerAddress) -> str | None:
     """The first model that the server says it has (GET /v1/models); None where it says nothing of the kind."""
     try:
         async with asyncio.timeout(10):
@@ -182,7 +184,7 @@ async def model_of(server: Server) -> str | None:
                         content += found.data
             finally:
                 writer.close()
-        name = json.loads(content)["data"][0]["id"]
+        name = parse_json(content)["data"][0]["id"]
     except (OSError, TimeoutError, h11.RemoteProtocolError, ValueError, LookupError, TypeError):
         return None
     return name if isinstance(name, str) else None
@@ -191,7 +193,7 @@ async def model_of(server: Server) -> str | None:
 def _message(said: bytes | dict[str, Any]) -> str:
     """What an error says, in OpenAI's form or another."""
     try:
-        document = json.loads(said) if isinstance(said, bytes) else said
+        document = parse_json(said) if isinstance(said, bytes) else said
         error = document.get("error", document)
         return str(error["message"] if isinstance(error, dict) else error)[:_MESSAGE_MAX]
     except (ValueError, LookupError, AttributeError, RecursionError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Annotated
 
@@ -11,20 +12,24 @@ from pydantic import AfterValidator, Field
 
 from campaign.errors import nearest
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.reading import Curve, Format, Matrix, Reader, Reading, Scope
+from campaign.workloads.parsers.reading import Curve, Format, LogReader, LogReading, PairMatrix, Scope
 
 __all__ = [
+    "OF_SERVICES",
     "PARSERS",
     "WITHOUT_RATE",
     "Curve",
     "Format",
-    "Matrix",
+    "LogReader",
+    "LogReading",
+    "PairMatrix",
     "ParserName",
-    "Reader",
-    "Reading",
     "Scope",
+    "alike",
     "format_of",
     "read_log",
+    "read_tests",
+    "several",
     "without_label",
 ]
 
@@ -63,6 +68,9 @@ _WITH_RATE = {
     *("vllm", "sglang", "trtllm_bench", "mlperf_inference"),
 }
 
+OF_SERVICES = frozenset({"vllm", "sglang"})
+"""Parsers of clients that apply a load to a server."""
+
 WITHOUT_RATE = frozenset(PARSERS) - _WITH_RATE
 """Parsers of programs that process no samples, so that another metric than throughput leads."""
 
@@ -75,6 +83,8 @@ def _known(name: str) -> str:
 
 ParserName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(PARSERS)})]
 """A key that names one of them."""
+
+_LISTED = 12
 
 # srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun, torchrun.
 _LABEL = re.compile(
@@ -93,13 +103,70 @@ def format_of(name: str) -> Format:
     return found
 
 
-def read_log(name: str, log: Log, scope: Scope) -> Reading:
-    """What the log of a program in PARSERS says. A last line without its end is none: it may be half of one."""
+def read_log(name: str, log: Log, scope: Scope) -> LogReading:
+    """What the log of a program in PARSERS says: of its one test, or of the one that `scope.test` chooses.
+
+    A log with several tests and no choice is `invalid`, with a list of them and no numbers: no test stands for the others, unless
+    all have the same numbers.
+    """
+    tests = read_tests(name, log, scope)
+    chosen = len(tests) if scope.test == "last" else scope.test
+    if chosen is not None and chosen > len(tests):
+        return LogReading("incomplete", f"no test {chosen} in the log: it has {len(tests)}{_listed(tests)}")
+    if len(tests) == 1 or (chosen is None and alike(tests)):
+        return tests[0]
+    if chosen is None:
+        return LogReading(
+            "invalid", f"{several(tests)}; say by 'test' of the workload which one counts, such as 'test: last'"
+        )
+    reading = tests[chosen - 1]
+    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {chosen} counts"))
+
+
+def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
+    """What each test says that the log of a program in PARSERS holds; one that is printed and written to a file is one.
+
+    A last line without its end is none: it may be half of one.
+    """
     form = format_of(name)
-    reader = form.reader()
+    readers = [form.reader()]
     every = form.document is not None and any(form.document in end for end in (log.head(), log.end()))
     lines = log.lines(longest=form.line_max) if every else log.lines(form.needles, form.rows, whole=True)
     for line in lines:
         if len(line) <= form.line_max:
-            reader.feed(without_label(line))
-    return reader.reading(scope)
+            readers += readers[-1].feed(without_label(line))
+    tests: list[LogReading] = []
+    for reader in readers:
+        reading = reader.reading(scope)
+        known = next((number for number, test in enumerate(tests) if test.same(reading)), None)
+        if known is None:
+            tests.append(reading)
+        elif tests[known].rounded:
+            tests[known] = reading
+    return tests
+
+
+def alike(tests: Sequence[LogReading]) -> bool:
+    """Whether all have the same numbers, as where a log holds another one twice."""
+    return all(test.equals(tests[0]) for test in tests)
+
+
+def several(tests: Sequence[LogReading]) -> str:
+    """A sentence that a log has several tests, and which."""
+    cut = any(test.status == "incomplete" for test in tests[:-1])
+    why = "; one without an end was cut off, or ran at the same time, as a program does that was built without MPI"
+    return f"{len(tests)} tests in one log{_listed(tests)}{why if cut else ''}"
+
+
+def _listed(tests: Sequence[LogReading]) -> str:
+    shown = [f"{number}: {_words(test)}" for number, test in enumerate(tests[:_LISTED], 1)]
+    more = [f"and {len(tests) - _LISTED} more"] if len(tests) > _LISTED else []
+    return f" ({', '.join([*shown, *more])})"
+
+
+def _words(test: LogReading) -> str:
+    """A test in a few words: what it calls itself, and its first number."""
+    numbers = {} if test.throughput_per_s is None else {"throughput_per_s": test.throughput_per_s}
+    numbers |= test.metrics
+    number = next((f"{name} {value:.5g}" for name, value in numbers.items()), "no number")
+    return " ".join(filter(None, (test.program, number, "" if test.status == "ok" else f"[{test.status}]")))

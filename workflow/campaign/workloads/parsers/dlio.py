@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from campaign.workloads.parsers.reading import Documents, Format, Reading, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, agree, number
 
 _MEAN = "train_throughput_mean_samples_per_second"
 _EPOCHS = "train_throughput_samples_per_second"
@@ -29,22 +29,24 @@ _NUMBERS = {
 }
 
 
-class Dlio:
+class Dlio(LogReader):
     def __init__(self) -> None:
-        self.documents = Documents()
+        super().__init__()
         self.summary: Mapping[str, Any] = {}
         self.metric: Mapping[str, Any] = {}
 
-    def feed(self, line: str) -> None:
-        document = self.documents.feed(line)
-        if isinstance(document, dict) and "num_accelerators" in document and isinstance(document.get("metric"), dict):
-            self.summary, self.metric = document, document["metric"]
+    def document(self, document: Any) -> None:
+        if not (
+            isinstance(document, dict) and "num_accelerators" in document and isinstance(document.get("metric"), dict)
+        ):
+            return
+        after = self.fresh(bool(self.metric))
+        after.summary, after.metric = document, document["metric"]
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         if not self.metric:
             verdict.incomplete("no whole summary.json of DLIO in the output; name it as the workload's 'result'")
-            return verdict.reading()
+            return None
         verdict.expect("the accelerators are", number(self.summary.get("num_accelerators")), scope.ranks)
         verdict.expect("the hosts are", number(self.summary.get("num_hosts")), scope.hosts)
         for key, (name, factor) in _NUMBERS.items():
@@ -56,7 +58,7 @@ class Dlio:
         self.check(verdict, rate)
         if rate is None and not verdict.metrics:
             verdict.incomplete("the summary of DLIO has no rate")
-        return verdict.reading(rate)
+        return rate
 
     def check(self, verdict: Verdict, rate: float | None) -> None:
         epochs = self.metric.get(_EPOCHS)

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from campaign.documents.fields import AxisName, Model
+from campaign.documents.fields import AxisName, FileModel
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, format_of, read_log, without_label
-from campaign.workloads.parsers.reading import Documents, Reading, ReadingStatus, Scope, found_at
+from campaign.workloads.parsers import PARSERS, format_of, read_tests, without_label
+from campaign.workloads.parsers.reading import NO_END_MARK, Documents, LogReading, ReadingStatus, Scope, found_at
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _FOLDS: Mapping[str, Callable[[float, float], float]] = {
@@ -39,7 +39,7 @@ _RATE = re.compile(
 )
 
 
-class Parser(Model):
+class Parser(FileModel):
     """One number read from what a program prints."""
 
     metric: AxisName
@@ -114,11 +114,11 @@ class Parsed:
         return "ok", ""
 
 
-def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> Reading:
+def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogReading:
     """What a workload's own parsers find. Without a rate, it is that of all steps; of other series the last number counts."""
     parsed = parse(parsers, log, scope.ranks or 1)
     if parsed.problem[1]:
-        return Reading(*parsed.problem)
+        return LogReading(*parsed.problem)
     numbers, series = parsed.numbers, parsed.series
     steps = tuple(series.pop("step_time_s", ()))
     finite = all(map(math.isfinite, steps))
@@ -131,12 +131,13 @@ def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> Readi
         wrong.append("throughput_per_s")
         throughput = None
     numbers |= {name: values[-1] for name, values in series.items()}
-    return Reading(
+    return LogReading(
         status="nan" if wrong else "ok",
         problem=f"not a finite number: {', '.join(wrong)}" if wrong else "",
         throughput_per_s=throughput,
         step_times_s=(steps,) if steps and finite else (),
         metrics={name: value for name, value in numbers.items() if math.isfinite(value)},
+        flags=(NO_END_MARK,),
     )
 
 
@@ -265,9 +266,9 @@ def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
 
 
 def _reads(name: str, log: Log) -> bool:
-    reading = read_log(name, log, Scope())
-    return reading.status == "ok" and bool(
-        reading.throughput_per_s is not None or reading.metrics or reading.matrices or reading.curves
+    return any(
+        test.status == "ok" and bool(test.throughput_per_s is not None or test.metrics or test.matrices or test.curves)
+        for test in read_tests(name, log, Scope())
     )
 
 

@@ -1,9 +1,9 @@
 """fio with --output-format=json, alone in its output or behind lines such as `job: (g=0): rw=...`.
 
-`bw` is in KiB/s, `bw_bytes` in bytes/s. Without --group_reporting every job has an entry: those of a group ran together and are
-added up, groups ran one after another, and the last counts. Latencies of several entries cannot be added up, and are read where
-there is one; percentiles are those of `clat`, from submission to completion. Without --direct=1 the page cache of the host is
-measured, too.
+`bw` is in KiB/s, `bw_bytes` of fio 3 in bytes/s; latencies of fio 2 are in us, those of fio 3 in ns. Without --group_reporting
+every job has an entry: those of a group ran together and are added up; groups ran one after and each is a test.
+Latencies of several entries cannot be added up, and are read where there is one; percentiles are those of `clat`, from
+submission to completion. Without --direct=1 the page cache of the host is measured, too.
 """
 
 from __future__ import annotations
@@ -12,42 +12,43 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from campaign.workloads.parsers.reading import Documents, Format, Reading, Scope, Verdict, number
+from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, number
 
 _DIRECTIONS = ("read", "write", "mixed")
 _SHORT_MS = 1_000.0
 
 
-class Fio:
+class Fio(LogReader):
     def __init__(self) -> None:
-        self.documents = Documents()
+        super().__init__()
         self.jobs: list[Mapping[str, Any]] = []
         self.options: Mapping[str, Any] = {}
 
-    def feed(self, line: str) -> None:
-        document = self.documents.feed(line)
-        if isinstance(document, dict) and "fio version" in document:
-            jobs = document.get("jobs")
-            self.jobs = [job for job in jobs if isinstance(job, dict)] if isinstance(jobs, list) else []
-            options = document.get("global options")
-            self.options = options if isinstance(options, dict) else {}
+    def document(self, document: Any) -> None:
+        if not isinstance(document, dict) or "fio version" not in document:
+            return
+        found = document.get("jobs")
+        jobs = [job for job in found if isinstance(job, dict)] if isinstance(found, list) else []
+        groups: dict[float, Fio] = {}
+        for job in jobs:
+            group = number(job.get("groupid")) or 0.0
+            if group not in groups:
+                groups[group] = self.fresh(bool(self.jobs))
+                options = document.get("global options")
+                groups[group].options = options if isinstance(options, dict) else {}
+            groups[group].jobs.append(job)
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         if not self.jobs:
             verdict.incomplete("no whole document of fio in the output: run it with --output-format=json")
-            return verdict.reading()
+            return
         if errors := {f"{job.get('jobname')} ({job.get('error')})" for job in self.jobs if job.get("error") != 0}:
             verdict.invalid(f"jobs ended with an error: {', '.join(sorted(errors))}")
-        groups = sorted({number(job.get("groupid")) or 0.0 for job in self.jobs})
-        if len(groups) > 1:
-            verdict.flag(f"{len(groups)} groups ran one after another: the last counts")
-        jobs = [job for job in self.jobs if (number(job.get("groupid")) or 0.0) == groups[-1]]
-        self.options_of(verdict, jobs)
-        found = [name for name in _DIRECTIONS if self.direction(verdict, name, [job.get(name) for job in jobs])]
+        self.options_of(verdict, self.jobs)
+        found = [name for name in _DIRECTIONS if self.direction(verdict, name, [job.get(name) for job in self.jobs])]
         if not found and not errors:
             verdict.incomplete("fio read and wrote nothing")
-        return verdict.reading()
+        self.program = ",".join(dict.fromkeys(str(job.get("jobname", "")) for job in self.jobs))
 
     def options_of(self, verdict: Verdict, jobs: Sequence[Mapping[str, Any]]) -> None:
         for job in jobs:
@@ -61,7 +62,7 @@ class Fio:
         used = [entry for entry in entries if isinstance(entry, dict) and (number(entry.get("io_bytes")) or 0) != 0]
         if not used:
             return False
-        rates = [number(entry.get("bw_bytes")) for entry in used]
+        rates = [_bytes_per_s(entry) for entry in used]
         iops = [number(entry.get("iops")) for entry in used]
         if any(value is None or not math.isfinite(value) for value in (*rates, *iops)):
             verdict.nan(f"a rate of {name} is not a number")
@@ -71,18 +72,26 @@ class Fio:
         if any((number(entry.get("runtime")) or 0.0) < _SHORT_MS for entry in used):
             verdict.flag("a job ran for less than a second")
         if len(used) == 1:
-            total, completion = used[0].get("lat_ns"), used[0].get("clat_ns")
-            verdict.metrics[f"{name}_latency_us"] = _us(total, "mean")
+            unit, per_us = ("_ns", 1e3) if "lat_ns" in used[0] else ("", 1.0)
+            total, completion = used[0].get(f"lat{unit}"), used[0].get(f"clat{unit}")
+            verdict.metrics[f"{name}_latency_us"] = _us(total, "mean", per_us)
             percentiles = completion.get("percentile") if isinstance(completion, dict) else None
             for percent in ("50", "99", "99.9"):
                 place = f"{name}_latency_p{percent.replace('.', '')}_us"
-                verdict.metrics[place] = _us(percentiles, f"{float(percent):.6f}")
+                verdict.metrics[place] = _us(percentiles, f"{float(percent):.6f}", per_us)
         return True
 
 
-def _us(values: Any, name: str) -> float | None:
+def _us(values: Any, name: str, per_us: float) -> float | None:
     found = number(values.get(name)) if isinstance(values, dict) else None
-    return None if found is None else found / 1e3
+    return None if found is None else found / per_us
+
+
+def _bytes_per_s(entry: Mapping[str, Any]) -> float | None:
+    if "bw_bytes" in entry:
+        return number(entry["bw_bytes"])
+    kib_per_s = number(entry.get("bw"))
+    return None if kib_per_s is None else 1024 * kib_per_s
 
 
 FORMAT = Format(Fio, document=b'"fio version"', line_max=64 << 10)

@@ -10,44 +10,49 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, Matrix, Reading, Scope, Verdict
+from campaign.workloads.parsers.reading import F, Format, LogReader, PairMatrix, Scope, Verdict
 
 _PLACE = r"(cpu|gpu\d{1,4})"
 _LINE = re.compile(
-    rf"{_PLACE}_to_{_PLACE}(?:_(read|write))?_by_(?:gpu(\d{{1,4}})_using_)?(sm|dma)_under_numa\d{{1,4}}(?:_(uni|bi))? +({F})\s*$"
+    rf"{_PLACE}_to_{_PLACE}(?:_(read|write))?_by_(?:gpu(\d{{1,4}})_using_)?(sm|dma)_under_numa(\d{{1,4}})(?:_(uni|bi))? +({F})\s*$"
 )
 
 
-class GpuCopy:
+class GpuCopy(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.rates: dict[str, dict[tuple[str, str], float]] = {}
+        self.seen: set[tuple[str, str, str, str]] = set()
         self.wrong = False
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if found := _LINE.match(line):
-            source, target, verb, driver, way, both, text = found.groups()
+            source, target, verb, driver, way, node, both, text = found.groups()
             rate = float(text)
-            self.wrong = self.wrong or not math.isfinite(rate) or rate <= 0
             kind = "_to_".join("host" if place == "cpu" else "device" for place in (source, target))
             if kind == "device_to_device":
                 verb = verb or ("write" if source == f"gpu{driver}" else "read")
                 kind = "in_device" if source == target else f"{kind}_{verb}"
-            rates = self.rates.setdefault(f"{kind}_{way}{'_bidirectional' if both == 'bi' else ''}", {})
+            name = f"{kind}_{way}{'_bidirectional' if both == 'bi' else ''}"
+            if (name, source, target, node) in self.seen:
+                return self.another(line)
+            self.seen.add((name, source, target, node))
+            self.wrong = self.wrong or not math.isfinite(rate) or rate <= 0
+            rates = self.rates.setdefault(name, {})
             rates[source, target] = max(rate, rates.get((source, target), 0.0))
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         if not self.rates:
             verdict.incomplete("no line of gpu_copy in the output")
         if self.wrong:
             verdict.nan("a rate is not a number above 0")
-            return verdict.reading()
+            return
         for name, rates in self.rates.items():
             rows = sorted({source for source, _ in rates}, key=_order)
             columns = sorted({target for _, target in rates}, key=_order)
             values = tuple(tuple(rates.get((row, column)) for column in columns) for row in rows)
-            verdict.matrix(name, Matrix("gb_per_s", tuple(rows), tuple(columns), values))
-        return verdict.reading()
+            verdict.matrix(name, PairMatrix("gb_per_s", tuple(rows), tuple(columns), values))
+        verdict.no_end()
 
 
 def _order(place: str) -> tuple[int, str]:

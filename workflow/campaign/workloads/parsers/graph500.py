@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict
 
 _VALUE = re.compile(rf"(?:(bfs|sssp) +)?([A-Za-z_]{{3,40}}): +(?:! +)?({F})\s*$")
 _NUMBERS = frozenset(
@@ -19,26 +19,25 @@ _NUMBERS = frozenset(
 _INVALID = "No results printed for invalid run"
 
 
-class Graph500:
+class Graph500(LogReader):
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
+        super().__init__()
         self.values: dict[tuple[str, str], float] = {}
         self.invalid = False
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if _INVALID in line:
+            if self.values:
+                return self.another(line)
             self.invalid = True
         elif found := _VALUE.match(line):
             name = found[2].lower()
-            if name == "scale":  # another run's results begin: the last count
-                self.begin()
+            if name == "scale" and (self.values or self.invalid):
+                return self.another(line)
             if name in _NUMBERS:
                 self.values[found[1] or "bfs", name] = float(found[3])
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         if self.invalid:
             verdict.invalid("the validation failed")
         elif ("bfs", "harmonic_mean_teps") not in self.values:
@@ -52,7 +51,6 @@ class Graph500:
             verdict.flag(f"Graph500 used {processes:g} processes, the run {scope.ranks} devices")
         verdict.metrics["construction_time_s"] = self.values.get(("bfs", "construction_time"))
         verdict.metrics["scale"] = self.values.get(("bfs", "scale"))
-        return verdict.reading()
 
     def check(self, verdict: Verdict, kind: str) -> None:
         least, mean, most = (self.values.get((kind, f"{name}_teps")) for name in ("min", "harmonic_mean", "max"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import Format, Reading, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, agree, number
 
 _N = r"(\d+\.\d|nan|inf)(?![\d.])"
 _ITERATION = re.compile(rf"Iter #(\d{{1,6}}): {_N} img/sec per (?:GPU|CPU)")
@@ -22,31 +22,32 @@ _COARSE_PER_S = 50.0
 _DEVIATIONS = 1.96
 
 
-class HorovodSynthetic:
+class HorovodSynthetic(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.iterations: dict[int, float] = {}
         self.batch: float | None = None
         self.ranks: float | None = None
         self.each: tuple[float, float] | None = None
         self.total: tuple[int, float] | None = None
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if found := _ITERATION.search(line):
-            if int(found[1]) == 0 or self.total:  # another benchmark begins: the last counts
-                self.iterations, self.each, self.total = {}, None, None
+            if self.total or int(found[1]) in self.iterations:
+                return self.another(line)
             self.iterations[int(found[1])] = float(found[2])
         elif found := _EACH.search(line):
             self.each = float(found[1]), float(found[2])
         elif found := _TOTAL.search(line):
             self.total = int(found[1]), float(found[2])
         elif found := _BATCH.search(line):
+            if self.total or self.iterations:
+                return self.another(line)
             self.batch = number(found[1])
-            self.each = self.total = None
         elif found := _RANKS.search(line):
             self.ranks = number(found[1])
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         if self.total is None or self.each is None:
             verdict.incomplete("no 'Total img/sec' and 'Img/sec per' in the output")
         else:
@@ -65,7 +66,7 @@ class HorovodSynthetic:
             verdict.metrics = {"throughput_per_device_per_s": each, "iteration_rate_std_per_s": spread / _DEVIATIONS}
         verdict.expect("the ranks are", self.ranks, scope.ranks)
         verdict.expect("the batch per device is", self.batch, scope.batch)
-        return verdict.reading(self.total[1] if self.total else None)
+        return self.total[1] if self.total else None
 
 
 FORMAT = Format(HorovodSynthetic, needles=(b"mg/sec", b"Batch size: ", b"Number of "))

@@ -2,7 +2,8 @@
 
 Only a result that HPCG calls VALID counts; it says so of short runs, too, whose rating may be too high or too low: official
 ones take 1800 s or more. The rating includes the overheads of convergence and optimization; the raw one (`HPCG 2.4 rating`)
-does not. The layout is that of HPCG 3.0 and 3.1; NVIDIA's prints the same lines.
+does not. HPCG 3.1 and NVIDIA's write `section::name=value`; HPCG 3.0 writes a YAML file, in which `name: value` is indented
+below `section:`.
 """
 
 from __future__ import annotations
@@ -10,53 +11,65 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict
 
-_VALID = re.compile(rf"Final Summary::HPCG result is VALID with a GFLOP/s rating of=\s*({F})\s*$")
-_VALUE = re.compile(rf"(.{{3,120}}?)=\s*({F})\s*$")
-_FAILED = re.compile(r"(.{3,120})::Result=FAILED\s*$")
+_SECTION = re.compile(r"(\S.{2,120}?)\s*:\s*$")
+_BELOW = re.compile(r" {1,12}(\S[^=]{2,120}?): +(\S.{0,60}?)\s*$")
+_LINE = re.compile(r"(\S[^=]{2,200}?)\s*::\s*([^=]{2,120}?)=\s*(\S.{0,120}?)\s*$")
+_NUMBER = re.compile(F)
 _BEGIN = "Machine Summary::Distributed Processes"
 _TIME = "Final Summary::Results are valid but execution time (sec) is"
 _LEAST = "Final Summary::Official results execution time (sec) must be at least"
 _TOTAL = "GFLOP/s Summary::Total with convergence and optimization phase overhead"
 _BYTES = "GB/s Summary::Raw Total B/W"
-_KEYS = (_BEGIN, _TIME, _LEAST, _TOTAL, _BYTES, "Final Summary::HPCG 2.4 rating for historical reasons is")
+_VALID = "Final Summary::HPCG result is VALID with a GFLOP/s rating of"
+_RAW = "Final Summary::HPCG 2.4 rating"
+_KEYS = (_BEGIN, _TIME, _LEAST, _TOTAL, _BYTES, _VALID, _RAW)
 
 
-class Hpcg:
+class Hpcg(LogReader):
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        self.gflops: float | None = None
+        super().__init__()
+        self.section = ""
         self.invalid = False
         self.failed: list[str] = []
         self.values: dict[str, float] = {}
 
-    def feed(self, line: str) -> None:
-        if found := _VALID.match(line):
-            self.gflops = float(found[1])
-        elif line.startswith("Final Summary::HPCG result is INVALID"):
-            self.invalid = True
-        elif found := _FAILED.match(line):
-            self.failed.append(found[1][:60])
-        elif (found := _VALUE.match(line)) and found[1] in _KEYS:
-            if found[1] == _BEGIN:  # another result begins: the last counts
-                self.begin()
-            self.values[found[1]] = float(found[2])
+    def line(self, line: str) -> None:
+        if found := _LINE.match(line):
+            return self.take(found[1].strip("_# "), found[2], found[3])
+        if found := _SECTION.match(line):
+            self.section = found[1].strip("_# ")
+        elif self.section and (found := _BELOW.match(line)):
+            return self.take(self.section, found[1], found[2])
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def take(self, section: str, name: str, text: str) -> None:
+        key = re.sub(r" \(?for historical (?:value\)?|reasons) is$", "", f"{section}::{name}").replace(
+            "Rating", "rating"
+        )
+        if key in (_BEGIN, _VALID) and key in self.values:
+            after = self.fresh(True)
+            after.section = section
+            after.take(section, name, text)
+        elif key in _KEYS and _NUMBER.fullmatch(text):
+            self.values[key] = float(text)
+        elif key.startswith("Final Summary::HPCG result is INVALID"):
+            self.invalid = True
+        elif name == "Result" and text == "FAILED":
+            self.failed.append(section[:60])
+
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
+        gflops = self.values.get(_VALID)
         if self.invalid or self.failed:
             verdict.invalid(f"HPCG calls its result invalid{': ' if self.failed else ''}{', '.join(self.failed)}")
-        elif self.gflops is None:
+        elif gflops is None:
             verdict.incomplete(
                 "no 'HPCG result is VALID' in the output: HPCG writes it to a file of its own ('result')"
             )
-        elif not math.isfinite(self.gflops):
+        elif not math.isfinite(gflops):
             verdict.nan("the rating is not a number")
-        elif self.gflops <= 0 or (total := self.values.get(_TOTAL, self.gflops)) != self.gflops:
-            verdict.invalid(f"the rating {self.gflops:g} is not the total with overheads, {total:g}; lines are torn")
+        elif gflops <= 0 or (total := self.values.get(_TOTAL, gflops)) != gflops:
+            verdict.invalid(f"the rating {gflops:g} is not the total with overheads, {total:g}; lines are torn")
         elif _TIME not in self.values:
             verdict.incomplete("the summary ends before the execution time")
         time_s, least_s = self.values.get(_TIME), self.values.get(_LEAST, 1800.0)
@@ -66,12 +79,17 @@ class Hpcg:
         if scope.ranks is not None and processes is not None and processes != scope.ranks:
             verdict.flag(f"HPCG used {processes:g} processes, the run {scope.ranks} devices")
         verdict.metrics |= {
-            "hpcg_gflops": self.gflops,
-            "hpcg_raw_gflops": self.values.get(_KEYS[-1]),
+            "hpcg_gflops": gflops,
+            "hpcg_raw_gflops": self.values.get(_RAW),
             "memory_bandwidth_gb_per_s": self.values.get(_BYTES),
             "execution_time_s": time_s,
         }
-        return verdict.reading()
 
 
-FORMAT = Format(Hpcg, needles=(b"Summary::", b"::Result=FAILED"), line_max=1 << 10)
+_SECTIONS = (b"Summary", b"Information", b"Tests", b"epsilon")
+
+FORMAT = Format(
+    Hpcg,
+    needles=(*_SECTIONS, b"Distributed Processes", b"esult", b"Rating (", b"execution time", b"Total"),
+    line_max=1 << 10,
+)

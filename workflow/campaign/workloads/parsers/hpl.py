@@ -1,8 +1,9 @@
 """High-Performance Linpack (netlib, vendors', NVIDIA's containers) and HPL-MxP.
 
-A result counts only if its residual check PASSED, and only if its rate is that of its size and time: (2/3 N^3 + 3/2 N^2) / time,
-as the program itself has it (netlib HPL 2.3, HPL_pdtest). Of several results the best that passed is the host's; one that FAILED
-makes the run invalid, as something computed wrong. The columns of NVIDIA's newest containers and of HPL-MxP are unverified.
+A result counts only if its residual check PASSED, and only if its rate is that of its size and time: (2/3 N^3 + 3/2 N^2) /
+time, as the program itself has it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat the best that passed is the
+host's, as TOP500 has it; one that FAILED makes the run invalid, as something computed wrong. The columns of NVIDIA's newest
+containers and of HPL-MxP are unverified.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope, Verdict, agree
+from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree
 
 _RESULT = re.compile(
     rf"\s*(W[A-Z]\w{{2,20}})\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+({F})\s+({F})(?:\s+\(\s*({F})\s*\))?\s*$"
 )
+_BEGIN = re.compile(r"\s*HPL\S* +\S+ +-- .*benchmark", re.IGNORECASE)
 _CHECK = re.compile(rf"\s*\|\|Ax-b\|\|.*?=\s*({F})\s+\.\.\.\.\.\.\s+(PASSED|FAILED)")
 _COUNT = re.compile(
     r"\s*(\d{1,9}) tests completed (and passed residual checks|and failed residual checks|without checking)"
@@ -47,11 +49,9 @@ class _Result:
         return not agree(expected, self.gflops, 0.002 + _ROUNDING / self.time_s)
 
 
-class Hpl:
+class Hpl(LogReader):
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
+        super().__init__()
         self.results: list[_Result] = []
         self.passed: int | None = None
         self.failed = 0
@@ -60,10 +60,10 @@ class Hpl:
         self.ended = False
         self.too_large = False
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if found := _RESULT.match(line):
             if self.ended:
-                self.begin()  # another program's results: the last count
+                return self.another(line)
             n, p, q = (int(found[group][:20]) for group in (2, 4, 5))
             self.results.append(_Result(n, p * q, float(found[6]), float(found[7])))
         elif found := _CHECK.match(line):
@@ -81,12 +81,16 @@ class Hpl:
             else:
                 self.unchecked = int(found[1])
         elif found := _MXP.match(line):
+            if self.mixed is not None:
+                return self.another(line)
             self.mixed = float(found[1])
+        elif _BEGIN.match(line):
+            if self.results or self.ended:
+                return self.another(line)
         elif "Memory allocation failed" in line:
             self.too_large = True
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         passed = [result for result in self.results if result.passed]
         self.check(verdict)
         best = max(passed, key=lambda result: result.gflops, default=None)
@@ -100,9 +104,10 @@ class Hpl:
             }
             if not math.isfinite(best.gflops):
                 verdict.nan("the rate is not a number")
+            if len(self.results) > 1:
+                verdict.flag(f"the best of {len(self.results)} results of one HPL.dat counts")
             if scope.ranks and best.ranks != scope.ranks:
                 verdict.flag(f"the grid has {best.ranks} processes, the run {scope.ranks} devices")
-        return verdict.reading()
 
     def check(self, verdict: Verdict) -> None:
         if failed := max(self.failed, sum(result.failed for result in self.results)):
@@ -128,7 +133,7 @@ class Hpl:
 
 FORMAT = Format(
     Hpl,
-    needles=(b"||Ax-b||", b"Memory allocation failed", b" tests completed ", b"GFLOPS = "),
+    needles=(b"||Ax-b||", b"HPL", b"Memory allocation failed", b" tests completed ", b"GFLOPS = "),
     rows=re.compile(rb"\n" + LABEL + rb"W[A-Z]\w{2,20}[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]"),
     line_max=4 << 10,
 )

@@ -1,8 +1,9 @@
 """LAMMPS: log.lammps, or what it prints.
 
 The rate is in ns/day for `units real` and `metal`, in tau/day for `lj`; the unit of atom steps changes with their number
-(atom-step/s, katom-step/s, Matom-step/s), so that they are computed anew from the loop time. A script may run several times:
-the last run counts. A LAMMPS without MPI under mpirun simulates the whole system once for each rank, each `on 1 procs`.
+(atom-step/s, katom-step/s, Matom-step/s), so that they are computed anew from the loop time. A script may run several times,
+such as to reach equilibrium: each run is a test of its own. A LAMMPS without MPI under mpirun simulates the whole system once
+for each rank, each `on 1 procs`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, agree
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree
 
 _BEGIN = re.compile(r"LAMMPS \(\d{1,2} [A-Z][a-z]{2} \d{4}")
 _LOOP = re.compile(rf"Loop time of ({F}) on (\d{{1,9}}) procs for (\d{{1,15}}) steps with (\d{{1,15}}) atoms\s*$")
@@ -32,43 +33,42 @@ class _Loop:
     steps_per_s: float | None = None
 
 
-class Lammps:
+class Lammps(LogReader):
     def __init__(self) -> None:
-        self.begun = self.ended = 0
-        self.at_once = False
-        self.loops: list[_Loop] = []
-        self.count = 0
+        super().__init__()
+        self.begun = False
+        self.ended = 0
+        self.loop: _Loop | None = None
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if _BEGIN.match(line):
-            self.at_once = self.at_once or self.begun > self.ended
-            self.begun += 1
-            self.count, self.loops = 0, []  # another start: the last counts
+            if self.begun:
+                return self.another(line)
+            self.begun = True
         elif found := _LOOP.match(line):
-            self.loops = [_Loop(float(found[1]), int(found[2]), int(found[3]), int(found[4]))]
-            self.count += 1
-        elif (found := _RATE.match(line)) and self.loops:
-            loop = self.loops[-1]
+            if self.loop is not None:  # the script goes on: this run came to its end
+                self.ended = self.ended or 1
+                return self.another(line)
+            self.loop = _Loop(float(found[1]), int(found[2]), int(found[3]), int(found[4]))
+            self.begun = True
+        elif (found := _RATE.match(line)) and self.loop is not None:
+            loop = self.loop
             loop.rate, loop.unit, loop.steps_per_s = float(found[1]), found[2], float(found[4])
         elif line.startswith("Total wall time:"):
             self.ended += 1
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
-        if not self.loops:
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
+        loop = self.loop
+        if loop is None:
             verdict.incomplete("no 'Loop time of' in the output")
-            return verdict.reading()
-        loop = self.loops[-1]
-        if self.ended < self.begun or not self.ended:
+            return
+        if not self.ended:
             verdict.incomplete("the output ends before 'Total wall time'")
-        if self.at_once:
+        if self.ended > 1:
             verdict.invalid("several simulations ran at once in place of one: LAMMPS was built without MPI")
-        if self.count > 1:
-            verdict.flag(f"{self.count} runs in the output: the last counts")
         if scope.ranks is not None and loop.ranks != scope.ranks:
             verdict.flag(f"LAMMPS used {loop.ranks} processes, the run {scope.ranks} devices")
         self.rates(verdict, loop)
-        return verdict.reading()
 
     def rates(self, verdict: Verdict, loop: _Loop) -> None:
         if not math.isfinite(loop.time_s) or not all(

@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict
 
 _STEP = re.compile(r"iteration\s+(\d{1,12})\s*/\s*(\d{1,12})\s*\|(.*)")
 _FIELD = re.compile(rf"\s*([^|:]{{3,60}}): +({F})(?:/{F})?\s*(?:\(avg {F}\)\s*)?\|")
@@ -31,32 +31,39 @@ class _Line:
         return next((self.fields[name] for name in names if name in self.fields), None)
 
 
-class Megatron:
+class Megatron(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.lines: list[_Line] = []
         self.last: int | None = None
         self.left = False
         self.length: float | None = None
+        self.next_length: float | None = None
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if found := _STEP.search(line):
             fields = {name.strip(): float(text) for name, text in _FIELD.findall(found[3])}
             if "elapsed time per iteration (ms)" not in fields:
                 return
-            if self.lines and int(found[1]) <= self.lines[-1].iteration:  # another training begins: the last counts
-                self.lines, self.left = [], False
+            if self.lines and (int(found[1]) <= self.lines[-1].iteration or int(found[2]) != self.last):
+                after = self.fresh(True)
+                after.length = self.next_length
+                after.line(line)
+                return
             self.last = int(found[2])
             self.lines.append(_Line(int(found[1]), fields))
         elif found := _LENGTH.match(line):
-            self.length = float(found[1])
+            if self.lines:  # of another training, or of the same after a restart
+                self.next_length = float(found[1])
+            else:
+                self.length = float(found[1])
         elif _LAST.search(line):
             self.left = True
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         if not self.lines:
             verdict.incomplete("no line with an iteration and its elapsed time in the output")
-            return verdict.reading()
+            return None
         if self.lines[-1].iteration != self.last and not self.left:
             verdict.incomplete(f"the output ends at iteration {self.lines[-1].iteration} of {self.last}")
         counted = self.counted(scope, verdict)
@@ -69,7 +76,7 @@ class Megatron:
         steps = [line.fields["elapsed time per iteration (ms)"] / 1e3 for line in counted]
         if not all(math.isfinite(step) and step > 0 for step in steps):
             verdict.nan("a time of an iteration is not a number above 0")
-            return verdict.reading()
+            return None
         spacings = self.spacings(counted)
         mean_s = math.fsum(map(math.prod, zip(steps, spacings, strict=True))) / sum(spacings)
         rate = None if batch is None else batch / mean_s
@@ -82,7 +89,7 @@ class Megatron:
             "tokens_per_s": None if rate is None or self.length is None else rate * self.length,
             "iterations": float(sum(spacings)),
         }
-        return verdict.reading(rate)
+        return rate
 
     def counted(self, scope: Scope, verdict: Verdict) -> list[_Line]:
         """Lines behind the warm-up, and never the first."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, Matrix, Reading, Scope, Verdict
+from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, MatrixRows, Scope, Verdict, pairs
 
 _BEGIN = "Intel(R) Memory Latency Checker"
 _SECTIONS = {
@@ -30,38 +29,35 @@ _LOADED = re.compile(rf"\s*(\d{{5}})\s+({F})\s+({F})\s*$")
 _IDLE = re.compile(rf"Each iteration took\s+{F} (?:core|base frequency) clocks \(\s*({F})\s+ns\)")
 
 
-@dataclass
-class _Table:
-    columns: tuple[str, ...]
-    labels: list[str] = field(default_factory=list)
-    rows: list[tuple[float | None, ...]] = field(default_factory=list)
-    torn: bool = False
-
-
-class Mlc:
+class Mlc(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.seen = False
         self.section = ""
-        self.tables: dict[str, _Table] = {}
+        self.tables: dict[str, MatrixRows] = {}
         self.numbers: dict[str, float] = {}
         self.begun: set[str] = set()
         self.prefetchers = False
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if _BEGIN in line:
             self.seen, self.section = True, ""
         elif name := next((name for text, name in _SECTIONS.items() if line.startswith(text)), None):
+            if name in self.begun:
+                return self.another(line)
             self.section = name
             self.begun.add(name)
         elif line.startswith("Measuring"):
             self.section = ""
         elif found := _IDLE.match(line):
+            if "idle_latency_ns" in self.numbers:
+                return self.another(line)
             self.numbers["idle_latency_ns"] = float(found[1])
         elif "prefetchers" in line and "not" in line:
             self.prefetchers = True
         elif found := _HEAD.match(line):
             if self.section in _UNITS:
-                self.tables[self.section] = _Table(tuple(found[1].split()))
+                self.tables[self.section] = MatrixRows(_UNITS[self.section][0], tuple(found[1].split()))
         elif found := _RATIO.match(line):
             ratio = re.sub(r"\W+", "_", found[1].lower()).replace("_reads_writes", "")
             if self.section:
@@ -73,35 +69,30 @@ class Mlc:
                     "loaded_bandwidth_gb_per_s": float(found[3]) / 1e3,
                 }
         elif (found := _ROW.match(line)) and self.section in self.tables:
-            self.row(self.tables[self.section], found[1], found[2].split(), _UNITS[self.section][1])
+            scale = _UNITS[self.section][1]
+            cells = [None if cell == "-" else float(cell) * scale for cell in found[2].split()]
+            self.tables[self.section].add(found[1], cells)
 
-    def row(self, table: _Table, label: str, cells: list[str], scale: float) -> None:
-        table.torn = table.torn or len(cells) != len(table.columns) or label in table.labels
-        table.labels.append(label)
-        table.rows.append(tuple(None if cell == "-" else float(cell) * scale for cell in cells))
-
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
-        if not self.seen:
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
+        if not self.seen and not self.begun and not self.numbers:
             verdict.incomplete("no output of Intel's Memory Latency Checker")
-            return verdict.reading()
+            return
         for name, table in self.tables.items():
-            cells = [cell for row in table.rows for cell in row if cell is not None]
+            cells = pairs(table.rows)
             if table.torn or not cells:
                 verdict.incomplete(f"the matrix {name} is torn or has no row")
             elif not all(map(math.isfinite, cells)):
                 verdict.nan(f"{name} has cells that are not a number")
             else:
-                unit = _UNITS[name][0]
-                verdict.matrix(name, Matrix(unit, tuple(table.labels), table.columns, tuple(table.rows)))
+                verdict.matrix(name, table.matrix())
         if not all(map(math.isfinite, self.numbers.values())):
             verdict.nan("a latency or bandwidth is not a number")
         verdict.metrics |= self.numbers
         if not verdict.metrics and not self.tables:
             verdict.incomplete("no latency or bandwidth in the output")
+        verdict.no_end()
         if self.prefetchers:
             verdict.flag("prefetchers could not be switched off")
-        return verdict.reading()
 
 
 FORMAT = Format(

@@ -1,7 +1,8 @@
 """MLPerf training logs: lines `:::MLLOG {...}` of mlcommons/logging, with or without a label of the rank before them.
 
 The time to train is that from run_start to run_stop, and there is one only if run_stop says success. Rates are what the program
-tracks itself (`tracked_stats`), in samples of its own definition: their median. Several ranks may log the same events.
+tracks itself (`tracked_stats`), in samples of its own definition: their median. Several ranks may log the same events, within
+seconds; a run that starts at another time is another. What is evaluated after run_stop is no sample of the training.
 """
 
 from __future__ import annotations
@@ -9,32 +10,33 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from array import array
 from typing import Any
 
-from campaign.workloads.parsers.reading import Format, Reading, Scope, Verdict, number
+from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, number
 
 _MARK = ":::MLLOG {"
-_RATES_MAX = 1_000_000
+_RATES_MAX = 200_000
 _TOO_FAST = 1.1
+_RANKS_APART_MS = 10_000.0
+_OPENED_BEFORE_MS = 3_600_000.0
+_OPENING = ("run_start", "submission_benchmark", "submission_org", "cache_clear", "init_start")
 
 
-class Mlperf:
+class Mlperf(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.batch_global: float | None = None
         self.init: list[float] = [math.nan, math.nan]
         self.timeless = 0
-        self.begin()
-
-    def begin(self) -> None:
         self.start_ms = math.inf
         self.stop_ms = -math.inf
         self.endings: set[str] = set()
-        self.rates = array("d")
-        self.samples: float | None = None
-        self.accuracy: float | None = None
+        self.rates: dict[float, float] = {}  # by time: ranks may log them, too
+        self.samples: dict[float, float] = {}
+        self.accuracies: dict[float, float] = {}
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
+        latest = self
         at = line.find(_MARK)
         while at >= 0:  # ranks' lines may be glued together
             try:
@@ -42,8 +44,24 @@ class Mlperf:
             except (ValueError, RecursionError):
                 event = None
             if isinstance(event, dict):
-                self.event(event)
+                if latest.is_over(event):
+                    latest = self.fresh(True)
+                latest.event(event)
             at = line.find(_MARK, at + 1)
+
+    def is_over(self, event: dict[str, Any]) -> bool:
+        """Whether an event opens another run."""
+        key, time_ms = event.get("key"), number(event.get("time_ms"))
+        if time_ms is None or not math.isfinite(time_ms):
+            return False
+        if key == "run_start" and math.isfinite(self.start_ms):
+            return abs(time_ms - self.start_ms) > _RANKS_APART_MS
+        # These may come in the order of runs, or of files.
+        outside = time_ms >= self.stop_ms or time_ms < self.start_ms - _OPENED_BEFORE_MS
+        if not self.endings:
+            return key in _OPENING and bool(self.rates) and not math.isfinite(self.start_ms)
+        during = self.start_ms - _RANKS_APART_MS <= time_ms <= self.stop_ms + _RANKS_APART_MS
+        return (key in _OPENING and outside) or (key == "tracked_stats" and not during)
 
     def event(self, event: dict[str, Any]) -> None:
         key, value, time_ms = event.get("key"), event.get("value"), number(event.get("time_ms"))
@@ -53,8 +71,6 @@ class Mlperf:
                 self.timeless += 1
                 return
             if key == "run_start":
-                if time_ms >= self.stop_ms > -math.inf:  # another run begins: the last counts
-                    self.begin()
                 self.start_ms = min(self.start_ms, time_ms)
             elif key == "run_stop":
                 self.stop_ms = max(self.stop_ms, time_ms)
@@ -64,18 +80,18 @@ class Mlperf:
         elif key == "tracked_stats" and isinstance(value, dict):
             rate = number(value.get("throughput"))
             if rate is not None and len(self.rates) < _RATES_MAX:
-                self.rates.append(rate)
+                self.rates.setdefault(-1.0 - len(self.rates) if time_ms is None else time_ms, rate)
         elif key == "global_batch_size":
             self.batch_global = number(value)
-        elif key == "eval_accuracy":
-            self.accuracy = number(value)
+        elif key == "eval_accuracy" and (accuracy := number(value)) is not None and len(self.accuracies) < _RATES_MAX:
+            self.accuracies[time_ms or 0.0] = accuracy
         if key in ("eval_accuracy", "block_stop", "eval_stop", "run_stop"):
             samples = number(metadata.get("samples_count"))
-            if samples is not None:
-                self.samples = max(self.samples or 0.0, samples)
+            if samples is not None and len(self.samples) < _RATES_MAX:
+                at_ms = time_ms or 0.0
+                self.samples[at_ms] = max(samples, self.samples.get(at_ms, 0.0))
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         taken_s = (self.stop_ms - self.start_ms) / 1e3
         timed = math.isfinite(taken_s)
         if not timed:
@@ -87,30 +103,34 @@ class Mlperf:
         if timed and not success:
             verdict.flag(f"run_stop says {', '.join(sorted(self.endings))}: there is no time to train")
         verdict.expect("the global batch is", self.batch_global, scope.batch_global)
-        rate = self.rate(verdict, taken_s if timed else None)
+        # Checkpoints may be evaluated after the run, and by events whose order is not that of their times.
+        over_ms = self.stop_ms if timed else math.inf
+        trained = max((samples for at_ms, samples in self.samples.items() if at_ms <= over_ms), default=None)
+        evaluated = [(at_ms, accuracy) for at_ms, accuracy in self.accuracies.items() if at_ms <= over_ms]
+        rate = self.rate(verdict, taken_s if timed else None, trained)
         if timed and not success and rate is None:
             verdict.incomplete(f"run_stop says {', '.join(sorted(self.endings))}, and no rate was tracked")
         verdict.metrics = {
             "time_to_train_s": taken_s if success and timed else None,
             "run_time_s": taken_s if timed else None,
             "init_time_s": (self.init[1] - self.init[0]) / 1e3,
-            "eval_accuracy": self.accuracy,
-            "samples": self.samples,
+            "eval_accuracy": max(evaluated)[1] if evaluated else None,
+            "samples": trained,
         }
-        return verdict.reading(rate)
+        return rate
 
-    def rate(self, verdict: Verdict, taken_s: float | None) -> float | None:
+    def rate(self, verdict: Verdict, taken_s: float | None, samples: float | None) -> float | None:
         if not self.rates:
             return None
-        if not all(map(math.isfinite, self.rates)):
+        if not all(map(math.isfinite, self.rates.values())):
             verdict.nan("a tracked rate is not a number")
             return None
         verdict.flag(f"the rate is the median of {len(self.rates)} that the program tracked")
-        if taken_s and taken_s > 0 and self.samples and self.samples / taken_s > _TOO_FAST * max(self.rates):
+        if taken_s and taken_s > 0 and samples and samples / taken_s > _TOO_FAST * max(self.rates.values()):
             verdict.invalid(
-                f"{self.samples:g} samples in {taken_s:g} s are more than the {max(self.rates):g}/s that it tracked at most"
+                f"{samples:g} samples in {taken_s:g} s are more than the {max(self.rates.values()):g}/s that it tracked at most"
             )
-        return statistics.median(self.rates)
+        return statistics.median(self.rates.values())
 
 
 FORMAT = Format(Mlperf, needles=(b":::MLLOG {",), line_max=256 << 10)

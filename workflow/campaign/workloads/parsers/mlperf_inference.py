@@ -13,7 +13,7 @@ import math
 import re
 from typing import Any
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, number
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, number
 
 _MARK = ":::MLLOG {"
 _LINE = re.compile(r"\s*([\w][\w .()/-]{2,60}?)\s*:\s+(\S{1,60})\s*$")
@@ -46,26 +46,33 @@ _WORDS = {
     "result is": "validity",
     "result_validity": "validity",
 }
+_MEASURING = ("PerformanceOnly", "Performance")
+"""Modes that measure, as newer releases and those up to 0.7 name them."""
 _NUMBER = re.compile(F)
 
 
-class MlperfInference:
+class MlperfInference(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.words: dict[str, str] = {}
         self.found: dict[str, float] = {}
         self.whole = False
         self.errors = False
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if (at := line.find(_MARK)) >= 0:
             try:
                 event = json.loads(line[at + len(_MARK) - 1 :])
             except (ValueError, RecursionError):
                 return
             if isinstance(event, dict):
+                if self.words and (event.get("key") == "loadgen_version" or not self.from_file):
+                    return self.another(line)
+                self.from_file = True
                 self.event(event)
         elif "MLPerf Results Summary" in line:
-            self.__init__()  # type: ignore[misc]
+            if self.words or self.from_file:
+                return self.another(line)
         elif "Test Parameters Used" in line:
             self.whole = True
         elif "ERROR" in line and "encountered" in line and "No error" not in line:
@@ -95,8 +102,7 @@ class MlperfInference:
         name = what or "p" + f"{float(percent or 0):g}".replace(".", "_")
         self.found[f"{_OF.get(of, 'tpot')}_ms_{name}"] = float(text) / 1e6
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         scenario, mode, validity = (self.words.get(name, "") for name in ("scenario", "mode", "validity"))
         rate = self.found.pop("completed", None)
         samples = self.found.pop("samples", None)
@@ -105,7 +111,7 @@ class MlperfInference:
             verdict.incomplete("no result of MLPerf's LoadGen in the output")
         elif not self.whole:
             verdict.incomplete("the summary was cut off")
-        elif mode and mode != "PerformanceOnly":
+        elif mode and mode not in _MEASURING:
             verdict.incomplete(f"a run of mode {mode} measures no performance")
         elif rate is None and scenario in ("Server", "Offline"):
             verdict.incomplete(f"no rate of the scenario {scenario}")
@@ -119,7 +125,7 @@ class MlperfInference:
         latencies = scenario != "Offline"
         verdict.metrics = {name: value for name, value in self.found.items() if latencies or "_ms_" not in name}
         verdict.metrics["requests_per_s"] = number(rate)
-        return verdict.reading(rate)
+        return rate
 
 
 _NEEDLES = (b":::MLLOG {", b"MLPerf Results", b"Test Parameters", b"Scenario", b"Mode", b"Result is", b"ERROR")

@@ -15,17 +15,7 @@ import re
 from bisect import bisect_right
 from typing import Any
 
-from campaign.workloads.parsers.reading import (
-    LABEL,
-    Documents,
-    F,
-    Format,
-    Reading,
-    Scope,
-    Verdict,
-    agree,
-    number,
-)
+from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree, number
 
 _CELL = rf"({F}|N/A)"
 _ROW = re.compile(
@@ -34,21 +24,19 @@ _ROW = re.compile(
 _RANK = re.compile(r"#\s+Rank\s+(\d{1,6})\s.*\bon\s+\S+\s+device")
 _BOUNDS = re.compile(r"#?\s*Out of bounds values\s*: (\d{1,18}) (OK|FAILED)")
 _SIZES = re.compile(r"minBytes (\d{1,15}) maxBytes (\d{1,15}) step: (\d{1,15})\((factor|bytes)\)")
+_REDUCED = re.compile(r"Reducing maxBytes to (\d{1,15})")
 _COLUMNS = re.compile(r"time\s+algbw\s+busbw\s+(#wrong|error)\s+time\s+algbw\s+busbw\s+(?:#wrong|error)\s*$")
 _TITLE = re.compile(r"#\s*Collective test starting: (\w{1,40}?)(?:_mpi)?\s*$")
 _MOST_SIZES = 10_000
 _ALIGNED = 16
+_ROUNDED_TO_ZERO = 0.02
 _NAMES = ("busbw", "algbw", "time", "busbw_in_place", "algbw_in_place", "time_in_place")
 
 
-class NcclTests:
+class NcclTests(LogReader):
     def __init__(self) -> None:
-        self.documents = Documents()
-        self.begin()
-
-    def begin(self) -> None:
+        super().__init__()
         self.ranks: list[int] = []
-        self.program = ""
         self.values: dict[str, dict[int, float]] = {name: {} for name in _NAMES}
         self.wrong = 0
         self.checked = False
@@ -58,33 +46,34 @@ class NcclTests:
         self.torn: list[tuple[int, float, float]] = []
         self.bounds: tuple[int, bool] | None = None
         self.sizes: tuple[int, int, int, bool] | None = None
+        self.largest: int | None = None
 
-    def feed(self, line: str) -> None:
-        if (document := self.documents.feed(line)) is not None:
-            self.document(document)
-        elif row := _ROW.match(line):
+    def line(self, line: str) -> None:
+        if self.begun and (_RANK.match(line) or _TITLE.match(line) or _SIZES.search(line)):
+            return self.another(line)
+        if row := _ROW.match(line):
             cells = [number(cell) for cell in row.groups()[2:]]  # N/A is none
             self.take(int(row[1]), cells[:3], cells[3], "")
             self.take(int(row[1]), cells[4:7], cells[7], "_in_place")
         elif found := _RANK.match(line):
-            self.restart()
             self.ranks.append(int(found[1]))
         elif found := _TITLE.match(line):
-            self.restart()
             self.program = found[1]
         elif found := _BOUNDS.match(line):
             self.bounds = int(found[1]), found[2] == "OK"
         elif found := _SIZES.search(line):
-            self.restart()
             self.sizes = int(found[1]), int(found[2]), int(found[3]), found[4] == "factor"
+        elif found := _REDUCED.search(line):
+            self.largest = int(found[1])
         elif "algbw" in line and "busbw" in line:
             columns = _COLUMNS.search(line)
             self.counted_wrong = columns is not None and columns[1] == "#wrong"
             self.odd_columns = "" if columns else line.strip()[:120]
 
-    def restart(self) -> None:
-        if self.bounds:  # another test begins: the last counts
-            self.begin()
+    @property
+    def begun(self) -> bool:
+        """Whether it measured: headers of processes that do not know of each other stand in front of that."""
+        return self.bounds is not None or any(self.values.values())
 
     def take(self, size: int, cells: list[float | None], wrong: float | None, place: str) -> None:
         time_us, algbw, busbw = cells
@@ -115,9 +104,13 @@ class NcclTests:
 
     def document(self, document: Any) -> None:
         """The file of -J."""
+        if self.begun and isinstance(document, dict) and isinstance(document.get("results"), list):
+            after = NcclTests()
+            after.document(document)
+            self.others += [after] if after.from_file else []
+            return
         try:
             results = document["results"]
-            self.begin()
             self.program = str(next(iter(document.get("args") or ()), "")).rpartition("/")[2].removesuffix("_mpi")
             devices = document.get("devices") or document.get("config", {}).get("devices") or ()
             self.ranks = [device.get("rank", rank) for rank, device in enumerate(devices)]
@@ -128,11 +121,13 @@ class NcclTests:
                     if isinstance(found := result.get(key), dict):
                         cells = [number(found.get(name)) for name in ("time", "alg_bw", "bus_bw")]
                         self.take(int(result["size"]), cells, number(found.get("nwrong")), place)
+            self.from_file = True
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
-            self.begin()
+            documents = self.documents
+            self.__init__()  # type: ignore[misc]
+            self.documents = documents
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         if self.checked and self.values["busbw"]:
             self.drop_unchecked()
         busbw = self.values["busbw"] or self.values["busbw_in_place"]
@@ -161,7 +156,6 @@ class NcclTests:
         verdict.metrics["latency_us"] = times[min(times)] if times else None
         for name, points in self.values.items():
             verdict.curve(name, "us" if name.startswith("time") else "gb_per_s", points)
-        return verdict.reading(program=self.program)
 
     def drop_unchecked(self) -> None:
         """Forget what an operation that cannot work in place gave there: its values were not checked, those of the others were."""
@@ -173,11 +167,13 @@ class NcclTests:
         ranks = len(set(self.ranks))
         if len(self.ranks) > ranks:
             verdict.invalid(
-                f"{self.ranks.count(0)} tests of {ranks} ranks each in place of one: the program was built without MPI"
+                f"{len(self.ranks)} ranks are listed, of which {ranks} differ: several processes that do not know of each other "
+                "printed, as those of a program that was built without MPI, or a log was cut off before its rows"
             )
         elif self.ranks:
             verdict.expect("the ranks are", float(ranks), scope.ranks)
-        if busbw and not any(busbw.values()):
+        # Of messages that are small enough both are printed as 0.00.
+        if ranks == 1 or (busbw and not any(busbw.values()) and max(self.algbw) >= _ROUNDED_TO_ZERO):
             verdict.invalid("no bus bandwidth at any size, as with one rank")
         known = (2 * (ranks - 1) / max(ranks, 1), (ranks - 1) / max(ranks, 1), 1.0)
         if ranks > 1 and not all(
@@ -186,10 +182,15 @@ class NcclTests:
         ):
             verdict.invalid(f"bus and algorithm bandwidth are in a ratio that no operation of {ranks} ranks has")
 
+    @property
+    def algbw(self) -> list[float]:
+        return [*self.values["algbw"].values(), *self.values["algbw_in_place"].values(), 0.0]
+
     def missing(self, busbw: dict[int, float]) -> int:
         if self.sizes is None:
             return 0
         size, last, step, factor = self.sizes
+        last = last if self.largest is None else min(last, self.largest)
         missing = asked = 0
         rounded = max(len(set(self.ranks)), 1) * _ALIGNED
         ordered = sorted(busbw)
@@ -206,7 +207,7 @@ class NcclTests:
 
 FORMAT = Format(
     NcclTests,
-    needles=(b"# Out of bounds", b" minBytes ", b"busbw", b"Collective test starting"),
+    needles=(b"# Out of bounds", b"maxBytes ", b"busbw", b"Collective test starting"),
     rows=re.compile(rb"\n" + LABEL + rb"(?:#[ \t]+Rank[ \t]+\d|\d+[ \t]+\d+[ \t]+[a-z]\w+[ \t]+[-a-z\d])"),
     document=b'"results"',
     line_max=4 << 10,

@@ -2,23 +2,23 @@
 
 A test that was waived was not run: it is absent, not zero. The diagonal between devices is not measured (N/A today, 0.00 in old
 releases). Bidirectional tests by copy engine (`_ce`) give one of the two directions, about half of what p2pBandwidthLatencyTest
-gives for the same link. Rows and columns are as the test's own title says. Cells are medians of a few samples.
+gives for the same link. Rows and columns are as the test's own title says. Cells are medians of a few samples. The NOTE that
+newer releases print is the end; older ones have none.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from campaign.workloads.parsers.reading import (
     LABEL,
-    Documents,
     F,
     Format,
-    Matrix,
-    Reading,
+    LogReader,
+    MatrixRows,
     Scope,
     Verdict,
     agree,
@@ -33,39 +33,34 @@ _CELL = rf"(?:{F}|N/A)"
 _ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _SUM = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
 _WAIVED = re.compile(r"\s*Waived\b")
+_NOTE = "NOTE: The reported results may not reflect"
 _TESTS_MAX = 1_000
 _UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
 
 
 @dataclass
-class _Test:
+class _Test(MatrixRows):
     unit: str = "gb_per_s"
-    columns: tuple[str, ...] = ()
-    rows: list[tuple[float | None, ...]] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
     total: float | None = None
     state: str = "running"
 
-    def matrix(self, name: str) -> Matrix:
-        masked = "device_to_device" in name
 
-        def cell(value: float | None, diagonal: bool) -> float | None:
-            return None if value is None or not math.isfinite(value) or (masked and diagonal and value == 0) else value
-
-        rows = (tuple(cell(v, row == column) for column, v in enumerate(r)) for row, r in enumerate(self.rows))
-        return Matrix(self.unit, tuple(self.labels), self.columns, tuple(rows))
+def _not_measured(diagonal: bool, value: float) -> bool:
+    """Whether it is a zero that old releases print between a device and itself."""
+    return diagonal and value == 0
 
 
-class NvBandwidth:
+class NvBandwidth(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.tests: dict[str, _Test] = {}
         self.test: _Test | None = None
-        self.documents = Documents()
+        self.whole = False
 
-    def feed(self, line: str) -> None:
-        if (document := self.documents.feed(line)) is not None:
-            self.document(document)
-        elif found := _RUNNING.match(line):
+    def line(self, line: str) -> None:
+        if found := _RUNNING.match(line):
+            if found[1] in self.tests:
+                return self.another(line)
             self.test = None
             if len(self.tests) < _TESTS_MAX:
                 self.test = self.tests[found[1]] = _Test()
@@ -79,6 +74,8 @@ class NvBandwidth:
             self.test = None
         elif self.test is not None:
             self.inside(self.test, line)
+        elif line.lstrip().startswith(_NOTE):
+            self.whole = True
 
     def inside(self, test: _Test, line: str) -> None:
         if found := _TITLE.match(line):
@@ -88,18 +85,17 @@ class NvBandwidth:
                 test.columns = tuple(line.split())
         elif found := _ROW.match(line):
             cells = tuple(None if text == "N/A" else float(text) for text in found[2].split())
-            if len(cells) == len(test.columns):
-                test.rows.append(cells)
-                test.labels.append(found[1])
-            else:
-                test.state = "torn"
+            test.add(found[1], cells)
 
     def document(self, document: Any) -> None:
         """The document of -j: cells are strings."""
         try:
-            self.tests = {str(case["name"]): self.case(case) for case in document["nvbandwidth"]["testcases"]}
+            tests = {str(case["name"]): self.case(case) for case in document["nvbandwidth"]["testcases"]}
         except (LookupError, TypeError, AttributeError):
             return  # of something else
+        after = self.fresh(bool(tests.keys() & self.tests.keys()))
+        after.tests |= tests
+        after.whole = True
 
     def case(self, case: dict[str, Any]) -> _Test:
         state = {"Passed": "done", "Waived": "waived"}.get(str(case.get("status")), "failed")
@@ -112,28 +108,27 @@ class NvBandwidth:
             test.columns = tuple(str(column) for column in range(len(rows[0])))
             test.labels = [str(row) for row in range(len(rows))]
             if len({len(row) for row in rows}) > 1:
-                test.state = "torn"
+                test.torn, test.state = True, "running"
         return test
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         for name, test in self.tests.items():
             self.check(verdict, name, test)
             if test.state == "done":
-                verdict.matrix(name, test.matrix(name))
+                between_devices = "device_to_device" in name
+                verdict.matrix(name, test.matrix(_not_measured if between_devices else None))
         if waived := [name for name, test in self.tests.items() if test.state == "waived"]:
             verdict.flag(f"not run on this machine: {', '.join(waived[:20])}")
         if any("bidirectional" in name and name.endswith("_ce") for name in verdict.matrices):
             verdict.flag("bidirectional tests by copy engine give one direction, not the sum")
+        if verdict.matrices and not self.whole:
+            verdict.no_end()
         if not verdict.matrices and all(test.state != "failed" for test in self.tests.values()):
             verdict.incomplete("no test with a matrix in the output")
-        return verdict.reading()
 
     def check(self, verdict: Verdict, name: str, test: _Test) -> None:
         if test.state == "running":
-            verdict.incomplete(f"{name} has no end")
-        elif test.state == "torn":
-            verdict.incomplete(f"the matrix of {name} is torn")
+            verdict.incomplete(f"the matrix of {name} is torn" if test.torn else f"{name} has no end")
         elif test.state == "failed":
             verdict.invalid(f"{name} failed, says nvbandwidth")
         elif test.state == "done" and test.rows:
@@ -148,7 +143,7 @@ class NvBandwidth:
 
 FORMAT = Format(
     NvBandwidth,
-    needles=(b"Running ", b"(GB/s)", b"(ns)", b"SUM ", b"Waived"),
+    needles=(b"Running ", b"(GB/s)", b"(ns)", b"SUM ", b"Waived", b"NOTE: "),
     rows=re.compile(rb"\n" + LABEL + rb"\d{1,4}(?=[ \t]*\n|[ \t]+(?:[-+\d.]+|N/A|nan|inf)[ \t\n])"),
     document=b'"nvbandwidth"',
     line_max=64 << 10,

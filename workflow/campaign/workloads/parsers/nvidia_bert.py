@@ -11,7 +11,7 @@ import json
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, number
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, number
 
 _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,60}}) : ({F})(?=\s|$)")
 _ITERATION = re.compile(r"Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})")
@@ -19,25 +19,30 @@ _BAR = re.compile(r"Iteration: 100%\|[^|]*\|\s*(\d{1,12})/(\d{1,12}) \[")
 _SETTING = re.compile(
     rf"\b(max_steps|num_train_epochs|train_batch_size|gradient_accumulation_steps|log_freq)=({F})(?=[,)\s])"
 )
+_OPENING = re.compile(r"PARAMETER.*\b(?:Config|SEED|training_features)\b")
 _WRONG = 0.002
 
 
-class NvidiaBert:
+class NvidiaBert(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.settings: dict[str, float] = {}
         self.summary: dict[str, float] = {}
         self.scores: dict[str, float] = {}
-        self.begin()
-
-    def begin(self) -> None:
         self.per_epoch: int | None = None
         self.epochs = 0
         self.last_iteration = 0
         self.spacing = 0
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
+        # A run logs parameters before its steps, and those of its evaluation behind them, but before its summary.
+        if (self.summary and "PARAMETER" in line) or (self.last_iteration and _OPENING.search(line)):
+            return self.another(line)
+        if "e2e_train_time" in line and self.summary:
+            return self.another(line)
         if "DLLL {" in line:
-            self.document(line[line.find("DLLL {") + 5 :])
+            self.event(line[line.find("DLLL {") + 5 :])
+            self.from_file = True
             return
         if bar := _BAR.search(line):
             self.per_epoch = int(bar[2])
@@ -61,7 +66,7 @@ class NvidiaBert:
         else:
             self.scores |= {name: found[name] for name in ("exact_match", "F1") if name in found}
 
-    def document(self, text: str) -> None:
+    def event(self, text: str) -> None:
         try:
             document, _ = json.JSONDecoder().raw_decode(text)
             step, data = document["step"], document["data"]
@@ -74,9 +79,6 @@ class NvidiaBert:
         self.take(found, (step[0], step[1]) if counted else None, " ".join(texts) if step == "PARAMETER" else None)
 
     def parameters(self, text: str, found: dict[str, float]) -> None:
-        if self.summary:  # another run begins: the last counts
-            self.summary, self.scores, self.settings = {}, {}, {}
-            self.begin()
         self.settings |= {name: float(value) for name, value in _SETTING.findall(text)}
         self.settings |= {
             name: found[name]
@@ -84,8 +86,7 @@ class NvidiaBert:
             if name in found
         }
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         time_s = self.summary.get("e2e_train_time")
         printed = self.summary.get("training_sequences_per_second")
         loss = self.summary.get("final_loss")
@@ -110,7 +111,7 @@ class NvidiaBert:
             "exact_match_pct": self.scores.get("exact_match"),
             "f1_pct": self.scores.get("F1"),
         }
-        return verdict.reading(rate)
+        return rate
 
     def rate(
         self, scope: Scope, verdict: Verdict, samples: float | None, printed: float, time_s: float

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope, Verdict
+from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict
 
 _TITLE = re.compile(r"\s*#? ?OSU (.{3,80}?) Test(?: v\S+)?\s*(?:#.*)?$")
 _COLUMNS = re.compile(
@@ -48,21 +49,25 @@ class _Table:
     disordered: bool = False
 
 
-class Osu:
+class Osu(LogReader):
+    """One table: each program of the micro-benchmarks prints one below its title."""
+
     def __init__(self) -> None:
-        self.tables: dict[str, _Table] = {}
+        super().__init__()
         self.table: _Table | None = None
         self.name = ""
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if found := _TITLE.match(line):
-            self.name, self.table = _name(found[1]), None
+            if self.table is not None or self.name:
+                return self.another(line)
+            self.name = _name(found[1])
         elif found := _COLUMNS.match(line):
+            # The same program may go on, say with another data type.
+            after = self.fresh(self.table is not None)
+            after.name = self.name
             bandwidth = "MB/s" in found[2]
-            if len(self.tables) < 1_000:
-                # The same test again: the last counts.
-                self.table = _Table("gb_per_s" if bandwidth else "us", 1e-3 if bandwidth else 1.0, bool(found[1]))
-                self.tables[self.name or ("bandwidth" if bandwidth else "latency")] = self.table
+            after.table = _Table("gb_per_s" if bandwidth else "us", 1e-3 if bandwidth else 1.0, bool(found[1]))
         elif self.table is not None:
             if self.table.sized:
                 if row := _ROW.match(line):
@@ -77,30 +82,37 @@ class Osu:
         if len(table.points) < _MOST_SIZES:
             table.points[size] = value * table.scale
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
-        for name, table in self.tables.items():
-            values = [*table.points.values(), *([] if table.alone is None else [table.alone])]
-            if not values:
-                verdict.incomplete(f"{name}: no row")
-                continue
-            if table.failed:
-                verdict.invalid(f"{name}: the validation failed")
-            if table.disordered:
-                verdict.invalid(f"{name}: sizes are out of order, so that several programs printed at once")
-            if not all(map(math.isfinite, values)):
-                verdict.nan(f"{name} is not a number")
-                continue
-            verdict.curve(name, table.unit, table.points)
-            if table.unit == "us":
-                verdict.metrics[f"{name}_us"] = table.points[min(table.points)] if table.points else table.alone
-            else:
-                verdict.metrics[f"{name}_peak_gb_per_s"] = max(values)
-        if not self.tables:
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
+        name, table = self.name, self.table
+        values = [] if table is None else [*table.points.values(), *([] if table.alone is None else [table.alone])]
+        if table is None:
             verdict.incomplete("no table of the OSU micro-benchmarks in the output")
-        if "bidirectional_bandwidth" in verdict.curves:
+        elif not name:
+            verdict.incomplete(
+                "a table of the OSU micro-benchmarks without its title: of which program it is nothing says"
+            )
+        elif not values:
+            verdict.incomplete(f"{name}: no row")
+        elif not all(map(math.isfinite, values)):
+            verdict.nan(f"{name} is not a number")
+        else:
+            self.take(verdict, table, values)
+        self.program = _PROGRAMS.get(name, "")
+
+    def take(self, verdict: Verdict, table: _Table, values: Sequence[float]) -> None:
+        name = self.name
+        if table.failed:
+            verdict.invalid(f"{name}: the validation failed")
+        if table.disordered:
+            verdict.invalid(f"{name}: sizes are out of order, so that several programs printed at once")
+        verdict.curve(name, table.unit, table.points)
+        if table.unit == "us":
+            verdict.metrics[f"{name}_us"] = table.points[min(table.points)] if table.points else table.alone
+        else:
+            verdict.metrics[f"{name}_peak_gb_per_s"] = max(values)
+        if name == "bidirectional_bandwidth":
             verdict.flag("bidirectional bandwidth is the sum of both directions")
-        return verdict.reading(program=_PROGRAMS.get(self.name, ""))
+        verdict.no_end()
 
 
 def _name(title: str) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, Matrix, Reading, Scope, Verdict
+from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, MatrixRows, Scope, Verdict
 
 _TITLE = re.compile(
     r"\s*(?:(Unidirectional|Bidirectional) P2P=(Disabled|Enabled) Bandwidth.{0,30}Matrix \(GB/s\)"
@@ -23,74 +22,63 @@ _CANNOT = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})")
 _COPY = re.compile(
     rf"bandwidthTest-(H2D|D2H|D2D)-(\w{{1,20}}), Bandwidth = ({F}) ([GM])B/s, Time = {F} s, Size = (\d{{1,15}}) bytes"
 )
+_BEGIN = re.compile(r"\[(?:P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|CUDA Bandwidth Test)\]")
 _SLOWER = 0.9
 
 
-@dataclass
-class _Table:
-    """One matrix on its way in."""
-
-    unit: str
-    columns: tuple[str, ...]
-    rows: list[tuple[float, ...]] = field(default_factory=list)
-    broken: bool = False
-
-    @property
-    def whole(self) -> bool:
-        return not self.broken and len(self.rows) == len(self.columns)
-
-    def matrix(self) -> Matrix:
-        values = tuple(
-            tuple(None if row == column or not math.isfinite(value) else value for column, value in enumerate(cells))
-            for row, cells in enumerate(self.rows)
-        )
-        return Matrix(self.unit, self.columns, self.columns, values)
-
-
-class P2pBandwidthLatency:
+class P2pBandwidthLatency(LogReader):
     def __init__(self) -> None:
-        self.tables: dict[str, _Table] = {}
+        super().__init__()
+        self.tables: dict[str, MatrixRows] = {}
         self.title = ""
-        self.table: _Table | None = None
+        self.table: MatrixRows | None = None
         self.cannot: set[tuple[str, str]] = set()
         self.copies: dict[str, dict[int, float]] = {}
+        self.ended = False
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
+        if (self.tables or self.copies) and _BEGIN.match(line):
+            return self.another(line)
         if found := _TITLE.match(line):
             self.table, kind = None, found[1].lower() if found[1] else "latency"
             self.title = f"{kind}_p2p_{(found[2] or found[3]).lower()}"
-            # Announced and not there yet; what the same title gave before belongs to another run of the program.
+            if self.title in self.tables:
+                return self.another(line)
+            # Announced, and not there yet.
             self.unit = "us" if kind == "latency" else "gb_per_s"
-            self.tables[self.title] = _Table(self.unit, ("0",), broken=True)
+            self.tables[self.title] = MatrixRows(self.unit, ("0",), torn=True)
         elif found := _HEAD.match(line):
             self.table, columns = None, tuple(found[2].split())
             if self.title and found[1] != "CPU":
                 torn = columns != tuple(map(str, range(len(columns))))
-                self.table = self.tables[self.title] = _Table(self.unit, columns, broken=torn)
+                self.table = self.tables[self.title] = MatrixRows(self.unit, columns, torn=torn)
         elif found := _ROW.match(line):
             self.row(int(found[1]), tuple(float(text) for text in found[2].split()))
         elif "CANNOT Access" in line:
             self.cannot.update(_CANNOT.findall(line) if len(self.cannot) < 10_000 else ())
         elif found := _COPY.search(line):
-            name = f"{found[1].lower()}_{found[2].lower()}"
-            self.copies.setdefault(name, {})[int(found[5])] = float(found[3]) / (1 if found[4] == "G" else 1000)
+            name, size = f"{found[1].lower()}_{found[2].lower()}", int(found[5])
+            if size in self.copies.get(name, {}):
+                return self.another(line)
+            self.copies.setdefault(name, {})[size] = float(found[3]) / (1 if found[4] == "G" else 1000)
         elif "Matrix" in line:
             self.table, self.title = None, ""
+        elif line.startswith("Result = "):
+            self.ended = True
 
     def row(self, number: int, values: tuple[float, ...]) -> None:
-        if self.table is None or self.table.whole:
-            return
-        if number != len(self.table.rows) or len(values) != len(self.table.columns):
-            self.table.broken = True  # a line is missing, or other output ran into it
-        else:
-            self.table.rows.append(values)
+        if self.table is not None and not self.table.whole:
+            # A line may be missing.
+            self.table.torn = self.table.torn or number != len(self.table.rows)
+            self.table.add(str(number), values)
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         for name, table in self.tables.items():
             if table.whole:
-                verdict.matrix(name, table.matrix())
+                verdict.matrix(name, table.matrix(lambda diagonal, _: diagonal))
         if self.copies:
+            if not self.ended:
+                verdict.no_end()
             verdict.flag("bandwidthTest was withdrawn for inaccurate results; nvbandwidth takes its place")
         for name, points in self.copies.items():
             verdict.curve(name, "gb_per_s", points)
@@ -99,7 +87,6 @@ class P2pBandwidthLatency:
         elif not verdict.curves:
             verdict.incomplete("no matrix of bandwidths or latencies in the output")
         self.remarks(verdict)
-        return verdict.reading()
 
     def check(self, verdict: Verdict) -> None:
         if torn := [name for name, table in self.tables.items() if not table.whole]:
@@ -109,10 +96,8 @@ class P2pBandwidthLatency:
         elif max(len(table.columns) for table in self.tables.values()) < 2:
             verdict.incomplete("one device: there is no pair to measure")
         for name, table in self.tables.items():
-            cells = (
-                value for row, values in enumerate(table.rows) for column, value in enumerate(values) if row != column
-            )
-            if not all(map(math.isfinite, cells)):
+            rows = enumerate(table.rows)
+            if not all(math.isfinite(v or 0) for row, cells in rows for column, v in enumerate(cells) if row != column):
                 verdict.nan(f"{name} has cells that are not a number")
 
     def remarks(self, verdict: Verdict) -> None:
@@ -130,7 +115,15 @@ class P2pBandwidthLatency:
 
 FORMAT = Format(
     P2pBandwidthLatency,
-    needles=(b" Matrix", b"D\\D", b"CANNOT Access", b"bandwidthTest-"),
+    needles=(
+        b" Matrix",
+        b"D\\D",
+        b"CANNOT Access",
+        b"bandwidthTest-",
+        b"Bandwidth Latency Test]",
+        b"Bandwidth Test]",
+        b"Result = ",
+    ),
     rows=re.compile(rb"\n" + LABEL + rb"(?:[GC]PU[ \t]+0\b|\d{1,4}[ \t]+[-+]?(?:[\d.]+|nan|inf)(?=[ \t\n]))"),
     line_max=16 << 10,
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
-from campaign.workloads.load.request_latencies import Request
+from campaign.documents.requests import Requests
+from campaign.workloads.load.request_latencies import SentRequest, columns
 
 ReadingStatus = Literal["ok", "nan", "invalid", "incomplete"]
 F = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|NAN|Inf|INF)"
@@ -18,12 +20,18 @@ F = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|NAN|Inf|INF)"
 LABEL = rb"(?: *\d{1,6}: |\[[^\]\s]{1,60}\](?:<std(?:out|err)>)?:? ?)?[ \t]*"
 """Where a line of bytes begins: behind the label of its rank."""
 
+NO_END_MARK = "the log has no end mark: whether it was cut off is not known"
+"""The flag of a log of which only the exit code of its program says that it is whole."""
+
 _WORST: tuple[ReadingStatus, ...] = ("incomplete", "invalid", "nan")
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known of the run beforehand; None is not known. batch: samples per device and step; batch_global: of all devices."""
+    """What is known of the run beforehand; None is not known. batch: samples per device and step; batch_global: of all devices.
+
+    test: which of several tests in the log counts, by number from 1, or the last; None where the log has to have one.
+    """
 
     ranks: int | None = None
     hosts: int | None = None
@@ -31,16 +39,53 @@ class Scope:
     batch_global: int | None = None
     warmup_steps: int | None = None
     measured_steps: int | None = None
+    test: int | Literal["last"] | None = None
 
 
 @dataclass(frozen=True)
-class Matrix:
+class PairMatrix:
     """A number for every pair; None where it was not measured. unit: as a suffix of names is (`gb_per_s`, `us`)."""
 
     unit: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass
+class MatrixRows:
+    """A matrix as its rows come. torn: rows and columns do not belong together."""
+
+    unit: str
+    columns: tuple[str, ...] = ()
+    labels: list[str] = field(default_factory=list)
+    rows: list[tuple[float | None, ...]] = field(default_factory=list)
+    torn: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has as many rows as columns, and none is torn."""
+        return not self.torn and len(self.rows) == len(self.columns)
+
+    def add(self, label: str, cells: Sequence[float | None]) -> None:
+        """Take a row; one that is too short, too long or there already tears the matrix."""
+        if len(cells) != len(self.columns) or label in self.labels:
+            self.torn = True
+        else:
+            self.labels.append(label)
+            self.rows.append(tuple(cells))
+
+    def matrix(self, masked: Callable[[bool, float], bool] | None = None) -> PairMatrix:
+        """The matrix without what is no number. masked: what else was not measured, by being on the diagonal, and its value."""
+        masked = masked or (lambda diagonal, value: False)
+        values = (
+            tuple(
+                None if value is None or not math.isfinite(value) or masked(row == column, value) else value
+                for column, value in enumerate(cells)
+            )
+            for row, cells in enumerate(self.rows)
+        )
+        return PairMatrix(self.unit, tuple(self.labels), self.columns, tuple(values))
 
 
 @dataclass(frozen=True)
@@ -56,11 +101,12 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LogReading:
     """What a log says. problem: why it is not `ok`; throughput_per_s: samples per second of all ranks together.
 
     step_times_s: [rank][step]. metrics: unit in the name. requests: of a client whose file has them one by one. flags: what a
-    reader of the numbers should know. program: the name of the program that the log is of, where it says one (`osu_bw`).
+    reader of the numbers should know. program: the name of the program or test that the log is of, where it says one (`osu_bw`).
+    rounded: whether the numbers are those that were printed, and not those of a file of the program, which may have more digits.
     """
 
     status: ReadingStatus = "ok"
@@ -68,22 +114,35 @@ class Reading:
     throughput_per_s: float | None = None
     step_times_s: tuple[tuple[float, ...], ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-    matrices: Mapping[str, Matrix] = field(default_factory=dict)
+    matrices: Mapping[str, PairMatrix] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     steady: tuple[float, float] | None = None
-    requests: tuple[Request, ...] = ()
+    requests: tuple[SentRequest, ...] = ()
     flags: tuple[str, ...] = ()
     program: str = ""
+    rounded: bool = True
 
+    def of_ended(self) -> LogReading:
+        """The reading of a program whose exit code says that it came to its end."""
+        return replace(self, flags=tuple(flag for flag in self.flags if flag != NO_END_MARK))
 
-class Reader(Protocol):
-    """Reads one log, line by line."""
+    def equals(self, other: LogReading) -> bool:
+        """Whether both have the same numbers."""
+        one, two = ((r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, other))
+        return one == two
 
-    def feed(self, line: str) -> None:
-        """One line, without its end, terminal codes and label of its rank."""
+    def same(self, other: LogReading) -> bool:
+        """Whether both are of one test, which a program printed and wrote to a file, too."""
+        both = [(self.metrics[name], other.metrics[name]) for name in self.metrics.keys() & other.metrics.keys()]
+        for name in self.curves.keys() & other.curves.keys():
+            one, two = dict(self.curves[name].points), dict(other.curves[name].points)
+            both += [(value, two.get(size, math.nan)) for size, value in one.items()]
+        return self.rounded != other.rounded and len(both) > 1 and all(agree(a, b, 0.001, 0.0051) for a, b in both)
 
-    def reading(self, scope: Scope) -> Reading:
-        """What the lines so far say. Whatever they hold, this gives a reading and raises nothing."""
+    @property
+    def counted(self) -> Requests | None:
+        """The requests as a record holds them, all of them in the window; None where there are none."""
+        return Requests.of(columns(self.requests), (0.0, math.inf)) if self.requests else None
 
 
 @dataclass(frozen=True)
@@ -94,7 +153,7 @@ class Format:
     of the programs that it reads.
     """
 
-    reader: Callable[[], Reader]
+    reader: Callable[[], LogReader]
     needles: Sequence[bytes] = ()
     rows: re.Pattern[bytes] | None = None
     document: bytes | None = None
@@ -121,7 +180,9 @@ _OPENED_AT_ONCE = 20
 class Documents:
     """Finds the JSON documents in a log line by line: a line that is one, or lines from one that begins it to one that ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = _DOCUMENT_BYTES) -> None:
+        self._longest = longest
+        self._cut = False
         self._lines: list[str] = []
         self._bytes = self._depth = 0
 
@@ -130,24 +191,37 @@ class Documents:
         if not self._lines and "{" not in line and "[" not in line:
             return None
         if self._lines and not self._goes_on(line):
+            self._cut = self._cut or self._lines[0].startswith('{"')
             self._forget()
         if not self._lines:
             line = line.strip() if line.strip() == "[" else line[line.find("{") :] if "{" in line else ""
             if not line.rstrip().endswith(("{", "[", ",")):
-                return _document(line) if line else None
+                return self._read(line) if line else None
         self._lines.append(line)
         self._bytes += len(line)
         bare = _STRING.sub("", line)
         opened = sum(map(bare.count, "{[")) - sum(map(bare.count, "}]"))
         self._depth += opened
-        if self._depth > 0 and opened <= _OPENED_AT_ONCE and self._bytes <= _DOCUMENT_BYTES:
+        if self._depth > 0 and opened <= _OPENED_AT_ONCE and self._bytes <= self._longest:
             return None
         text = "\n".join(self._lines)
         self._forget()
-        return _document(text)
+        return self._read(text)
+
+    @property
+    def torn(self) -> bool:
+        """Whether a document began and did not come to its end."""
+        return self._cut or bool(self._lines)
+
+    def _read(self, text: str) -> Any:
+        document = _document(text)
+        self._cut = self._cut or (document is None and text.startswith(('{"', "{\n")))
+        return document
 
     def _goes_on(self, line: str) -> bool:
         """Whether a line can be the next of a document; programs print braces for other reasons, too."""
+        if line.startswith('{"') and self._lines[0].startswith('{"'):
+            return False  # a document a line, of which the one before was cut off
         if line.startswith("{"):
             return self._lines[-1].rstrip().endswith(("[", ",", ":"))
         return _ELEMENT.match(line) is not None
@@ -191,9 +265,9 @@ class Verdict:
         self._problems: dict[ReadingStatus, str] = {}
         self.flags: list[str] = []
         self.metrics: dict[str, float | None] = {}
-        self.matrices: dict[str, Matrix] = {}
+        self.matrices: dict[str, PairMatrix] = {}
         self.curves: dict[str, Curve] = {}
-        self.requests: tuple[Request, ...] = ()
+        self.requests: tuple[SentRequest, ...] = ()
 
     def incomplete(self, problem: str) -> None:
         self._problems.setdefault("incomplete", problem)
@@ -208,6 +282,10 @@ class Verdict:
         if text not in self.flags:
             self.flags.append(text)
 
+    def no_end(self) -> None:
+        """Say that nothing in the log tells whether it is whole."""
+        self.flag(NO_END_MARK)
+
     def expect(self, what: str, printed: float | None, known: float | None) -> None:
         """What the program says of its run has to be what the run was given."""
         if printed is not None and known is not None and printed != known:
@@ -220,21 +298,21 @@ class Verdict:
         elif points:
             self.curves[name] = Curve(unit, tuple(sorted(points.items())))
 
-    def matrix(self, name: str, matrix: Matrix) -> None:
+    def matrix(self, name: str, matrix: PairMatrix) -> None:
         """Take it, with its smallest and largest number as metrics, unless it has none."""
         if cells := pairs(matrix.values):
             self.matrices[name] = matrix
             self.metrics[f"{name}_min_{matrix.unit}"] = min(cells)
             self.metrics[f"{name}_max_{matrix.unit}"] = max(cells)
 
-    def reading(self, throughput_per_s: float | None = None, program: str = "") -> Reading:
-        """All of it; a rate of a run that is incomplete is none, and numbers that are not finite are none."""
+    def reading(self, throughput_per_s: float | None = None, program: str = "", *, rounded: bool = True) -> LogReading:
+        """The reading of all that was found, without the rate of an incomplete run and numbers that are not finite."""
         if throughput_per_s is not None and not (math.isfinite(throughput_per_s) and throughput_per_s > 0):
             self.nan(f"the rate is {throughput_per_s:g}")
             throughput_per_s = None
         status: ReadingStatus = next((status for status in _WORST if status in self._problems), "ok")
         numbers = {name: value for name, value in self.metrics.items() if value is not None and math.isfinite(value)}
-        return Reading(
+        return LogReading(
             status=status,
             problem=self._problems.get(status, ""),
             throughput_per_s=None if status == "incomplete" else throughput_per_s,
@@ -244,9 +322,65 @@ class Verdict:
             requests=self.requests,
             flags=tuple(self.flags),
             program=program,
+            rounded=rounded,
         )
 
 
 def pairs(values: Sequence[Sequence[float | None]]) -> list[float]:
     """All numbers of a matrix."""
     return [value for row in values for value in row if value is not None]
+
+
+class LogReader(ABC):
+    """Reads one test of a log, line by line. others: tests that begin in the line that was fed last, the latest behind.
+
+    document_bytes: of the longest JSON document. program: the test's own name, where it says one. from_file: whether its numbers
+    are those of a file that the program wrote, which may have more digits than what it printed.
+    """
+
+    document_bytes = 16 << 20
+
+    def __init__(self) -> None:
+        self.others: list[LogReader] = []
+        self.documents = Documents(self.document_bytes)
+        self.program, self.from_file = "", False
+
+    def feed(self, line: str) -> Sequence[LogReader]:
+        """Take one line, without its end, terminal codes and label of its rank.
+
+        Where other tests begin with it, it is theirs, and their readers come back: the last of them takes what follows.
+        """
+        self.others = []
+        reads_documents = type(self).document is not LogReader.document
+        if reads_documents and (document := self.documents.feed(line)) is not None:
+            self.document(document)
+        else:
+            self.line(line)
+        return self.others
+
+    def fresh(self, taken: bool) -> Self:
+        """This reader, or where it has a test already (`taken`), one for the next test of the same program."""
+        if not taken:
+            return self
+        self.others.append(after := type(self)())
+        return after
+
+    def another(self, line: str) -> None:
+        """Begin the next test of the same program with this line."""
+        self.fresh(True).feed(line)
+
+    def line(self, line: str) -> None:  # noqa: B027  # of a program that only writes documents none says anything
+        """Take a line that ends no JSON document."""
+
+    def document(self, document: Any) -> None:  # noqa: B027
+        """Take a JSON document."""
+
+    def reading(self, scope: Scope) -> LogReading:
+        """What the lines so far say. Whatever they hold, this gives a reading and raises nothing."""
+        verdict = Verdict()
+        rate = self.judge(verdict, scope)
+        return verdict.reading(rate, self.program, rounded=not self.from_file)
+
+    @abstractmethod
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Put into the verdict what was found and what speaks against it; gives the rate of samples, None where there is none."""

@@ -7,7 +7,6 @@ its requests have no places in time.
 """
 
 from campaign.workloads.parsers.reading import Format
-from campaign.workloads.parsers.serving_result import ServingResult
-from campaign.workloads.parsers.vllm import NEEDLES
+from campaign.workloads.parsers.vllm import NEEDLES, ServingResult
 
 FORMAT = Format(ServingResult, needles=NEEDLES, document=b'"request_throughput"', line_max=256 << 20)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, agree
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree
 
 _ROW = re.compile(rf"(Copy|Scale|Add|Triad): +({F}) +({F}) +({F}) +({F})\s*$")
 _SIZE = re.compile(r"Array size = (\d{1,15}) \(elements\)")
@@ -20,24 +20,22 @@ _ARRAYS = {"Copy": 2, "Scale": 2, "Add": 3, "Triad": 3}
 _TOO_SHORT_S = 20e-6
 
 
-class Stream:
+class Stream(LogReader):
     def __init__(self) -> None:
-        self.begun = self.ended = 0
-        self.at_once = False
-        self.begin()
-
-    def begin(self) -> None:
+        super().__init__()
+        self.begun = False
+        self.ended = 0
         self.rows: dict[str, tuple[float, ...]] = {}
         self.validated: bool | None = None
         self.elements: float | None = None
         self.bytes = 8.0
         self.threads: float | None = None
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if line.startswith("STREAM version"):
-            self.at_once = self.at_once or self.begun > self.ended
-            self.begun += 1
-            self.begin()  # the last counts
+            if self.begun:
+                return self.another(line)
+            self.begun = True
         elif found := _BYTES.match(line):
             self.bytes = float(found[1])
         elif found := _SIZE.match(line):
@@ -50,22 +48,20 @@ class Stream:
             self.validated = self.validated is not False and line.startswith("Solution")
             self.ended += 1
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> None:
         if len(self.rows) < len(_ARRAYS):
             verdict.incomplete("no table of Copy, Scale, Add and Triad in the output of STREAM")
         elif self.validated is None:
             verdict.incomplete("the output ends before 'Solution Validates'")
         elif not self.validated:
             verdict.invalid("the arrays failed their validation")
-        if self.at_once:
+        if self.ended > 1:
             verdict.invalid("several processes of STREAM ran at once")
         for name, values in self.rows.items():
             self.row(verdict, name, values)
         if self.elements is not None:
             verdict.metrics["array_mib"] = self.elements * self.bytes / 2**20
         verdict.metrics["threads"] = self.threads
-        return verdict.reading()
 
     def row(self, verdict: Verdict, name: str, values: tuple[float, ...]) -> None:
         best, average_s, least_s, most_s = values

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree, number
 
 _TOTAL = re.compile(r"total images/sec: +(\d+\.\d\d|nan|inf)(?![\d.])")
 _STEP = re.compile(rf"(\d{{1,9}})\s+images/sec: ({F})(?: \+/- {F} \(jitter = {F}\))?\s+({F})(?=\s|$)")
@@ -20,8 +20,9 @@ _VARIABLES = re.compile(r"Variables:\s+(parameter_server|distributed_replicated)
 _APART = 1.05
 
 
-class TfCnnBenchmarks:
+class TfCnnBenchmarks(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.totals: list[float] = []
         self.begun = 0
         self.losses = 0
@@ -33,7 +34,10 @@ class TfCnnBenchmarks:
         self.servers = False
         self.evaluated = ""
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
+        # Ranks of one benchmark have all warmed up before any is done.
+        if (self.totals or self.evaluated) and ("Done warm up" in line or _GLOBAL.search(line)):
+            return self.another(line)
         if "total images/sec:" in line:
             self.totals += [float(text) for text in _TOTAL.findall(line)]
         elif "images/sec:" in line:
@@ -43,8 +47,6 @@ class TfCnnBenchmarks:
                 self.loss_nan = self.loss_nan or not math.isfinite(self.loss)
                 self.loss_zero = self.loss_zero and self.loss == 0
         elif "Done warm up" in line:
-            if self.totals:  # another benchmark begins: ranks of one have all warmed up before any is done
-                self.totals, self.begun, self.losses, self.loss_nan, self.loss_zero = [], 0, 0, False, True
             self.begun += 1
         elif found := _GLOBAL.search(line):
             self.batch_global = number(found[1])
@@ -55,8 +57,7 @@ class TfCnnBenchmarks:
         elif "Done with training" in line or "examples/sec" in line:
             self.evaluated = line.strip()[:60]
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         if not self.totals:
             why = f" ('{self.evaluated}': a run that evaluates prints none)" if self.evaluated else ""
             verdict.incomplete(f"no 'total images/sec' in the output{why}")
@@ -83,7 +84,7 @@ class TfCnnBenchmarks:
         if self.servers and len(self.totals) > 1:
             verdict.flag("parameter servers: the total counts the global step, which workers see differently")
         verdict.metrics["loss_last"] = self.loss if self.losses and not self.loss_zero else None
-        return verdict.reading(min(finite, default=None))
+        return min(finite, default=None)
 
 
 FORMAT = Format(

@@ -7,18 +7,18 @@ it prints is that of this filling. TTFT and TPOT are there with --streaming only
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree, number
 
 _RATES = {
     "Request Throughput (req/sec)": "requests_per_s",
     "Total Output Throughput (tokens/sec)": "output_tokens_per_s",
     "Token Throughput (tokens/sec)": "output_tokens_per_s",
     "Total Latency (ms)": "total_ms",
+    "Total Latency (seconds)": "total_s",
     "Number of requests": "requests",
     "Average Input Length (tokens)": "prompt_tokens_mean",
     "Average Output Length (tokens)": "output_tokens_mean",
@@ -27,35 +27,35 @@ _LINE = re.compile(rf"\s*([A-Z][\w ()/.-]{{3,60}}):\s+({F})\s*$")
 _PERCENTILE = re.compile(rf"\s*\[(TTFT|TPOT|Latency)\] (P\d+|MINIMUM|MAXIMUM|AVERAGE)\s*:\s*({F})\s*$")
 _OF = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
 _WHAT = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean"}
-_DOCUMENT_MAX = 64 << 20
+_TITLE = re.compile(r"= (?:PERFORMANCE OVERVIEW|STATISTICS)\s*$")
+_RULE = "=" * 40
+_RULES = 2
 
 
-class TrtllmBench:
+class TrtllmBench(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.found: dict[str, float] = {}
         self.began = False
-        self.ended = False
-        self.json: list[str] = []
-        self.size = 0
+        self.rules = 0
 
-    def feed(self, line: str) -> None:
-        if line.startswith("{") or self.json:
-            self.size += len(line)
-            if self.size <= _DOCUMENT_MAX:
-                self.json.append(line)
-        elif "= PERFORMANCE OVERVIEW" in line:
-            self.began, self.ended = True, False
-        elif "= DATASET DETAILS" in line:
-            self.ended = self.began
+    def line(self, line: str) -> None:
+        if _TITLE.match(line):
+            if self.began:
+                return self.another(line)
+            self.began, self.found = True, {}
+        elif not self.began:
+            pass
+        elif line.startswith(_RULE):  # one closes the title, the next the section
+            self.rules += 1
         elif found := _PERCENTILE.match(line):
             self.found[f"{_OF[found[1]]}_ms_{_WHAT.get(found[2], found[2].lower())}"] = float(found[3])
         elif (found := _LINE.match(line)) and found[1] in _RATES:
             self.found[_RATES[found[1]]] = float(found[2])
 
-    def document(self) -> bool:
-        """Whether the report is whole."""
+    def document(self, report: Any) -> None:
+        """The report of --report_json."""
         try:
-            report = json.loads("\n".join(self.json))
             performance, info = report["performance"], report["request_info"]
             streamed = report.get("streaming_metrics") or {}
             groups = {
@@ -63,8 +63,8 @@ class TrtllmBench:
                 "ttft": streamed.get("ttft_percentiles"),
                 "tpot": streamed.get("tpot_percentiles"),
             }
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return False
+        except (LookupError, TypeError, AttributeError):
+            return
         said = {
             "requests_per_s": performance.get("request_throughput_req_s"),
             "output_tokens_per_s": performance.get("system_output_throughput_tok_s"),
@@ -75,14 +75,16 @@ class TrtllmBench:
         }
         for of, group in groups.items():
             said |= {f"{of}_ms_{_what(key)}": value for key, value in (group or {}).items() if _what(key)}
-        self.found = {name: value for name, text in said.items() if (value := number(text)) is not None}
-        return True
+        after = self.fresh(self.began)
+        after.found = {name: value for name, text in said.items() if (value := number(text)) is not None}
+        after.began = after.from_file = True
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
-        whole = self.document() if self.json else self.ended
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        whole = self.from_file or self.rules >= _RULES
+        if (total_s := self.found.pop("total_s", None)) is not None:
+            self.found["total_ms"] = 1e3 * total_s
         rate, total_ms, requests = (self.found.get(name) for name in ("requests_per_s", "total_ms", "requests"))
-        if not self.began and not self.json:
+        if not self.began:
             verdict.incomplete("no performance overview of trtllm-bench in the output")
         elif not whole or rate is None:
             verdict.incomplete("the report was cut off")
@@ -94,7 +96,7 @@ class TrtllmBench:
         if whole:
             verdict.flag("requests went to the engine without a server, and not at times of their own")
         verdict.metrics = {name: value for name, value in self.found.items() if name != "total_ms"}
-        return verdict.reading(rate)
+        return rate
 
 
 def _what(key: Any) -> str:
@@ -106,9 +108,11 @@ FORMAT = Format(
     TrtllmBench,
     needles=(
         b"= PERFORMANCE OVERVIEW",
-        b"= DATASET DETAILS",
+        b"= STATISTICS",
+        _RULE.encode(),
         b"Throughput (",
         b"(ms):",
+        b"(seconds):",
         b"Length (tokens):",
         b"[",
         b"requests:",

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, number
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, number
 
 _ROW = re.compile(
     rf"\s*(\d{{1,6}})/(\d{{1,6}})\s+({F})([GM])B?((?:\s+{F})+):\s+100%\|[^|]*\|\s*(\d{{1,9}})/(\d{{1,9}}) "
@@ -43,8 +43,9 @@ class _Epoch:
         return self.batches / self.rate if self.rate_holds else self.elapsed_s + 0.5
 
 
-class Yolov5:
+class Yolov5(LogReader):
     def __init__(self) -> None:
+        super().__init__()
         self.epochs: dict[int, _Epoch] = {}
         self.done: tuple[int, float] | None = None
         self.model: tuple[float, float | None] | None = None
@@ -53,9 +54,11 @@ class Yolov5:
         self.rows = 0
         self.values: dict[str, float] = {}
 
-    def feed(self, line: str) -> None:
+    def line(self, line: str) -> None:
         if "100%" in line:
             if row := _ROW.match(line):
+                if self.epochs and int(row[1]) < max(self.epochs):
+                    return self.another(line)
                 self.row(row)
         elif found := _DONE.match(line):
             self.done = int(found[1]), float(found[2])
@@ -64,10 +67,14 @@ class Yolov5:
                 self.model = float(found[1].replace(",", "") or "nan"), number(found[2])
         elif "batch_size=" in line:
             if found := _TOTAL_BATCH.search(line) or _BATCH.search(line):
+                if self.done:
+                    return self.another(line)
                 self.batch_global = float(found[1])
         elif line.count(",") >= 3:
             parts = [part.strip() for part in line.split(",")]
             if parts[0] == "epoch":
+                if self.rows:
+                    return self.another(line)
                 self.columns, self.rows, self.values = parts, 0, {}
             elif self.columns and len(parts) == len(self.columns):
                 values = {
@@ -85,18 +92,16 @@ class Yolov5:
         losses = tuple(float(text) for text in row[5].split())
         if batches != of or elapsed_s is None or not rate or not batches:
             return
-        if self.epochs and epoch < max(self.epochs):  # another training begins: the last counts
-            self.epochs, self.done = {}, None
         decimals = len(row[9].partition(".")[2])
         error = 0.5 * 10.0**-decimals / rate
         rate = rate if row[10] == "it/s" else 1 / rate
         reserved_mib = float(row[3]) * (1e9 if row[4] == "G" else 1e6) / 2**20
         self.epochs[epoch] = _Epoch(batches, elapsed_s, rate, error, losses, reserved_mib)
 
-    def reading(self, scope: Scope) -> Reading:
-        verdict = Verdict()
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         if self.columns and not self.epochs:
-            return self.table(verdict)
+            self.table(verdict)
+            return None
         rate = self.rate(scope, verdict)
         if self.done is None:
             verdict.incomplete("no 'epochs completed in' in the output")
@@ -106,9 +111,13 @@ class Yolov5:
             self.check(verdict, *self.done)
         # The batch of all devices: a per-device batch in its place is the most frequent mistake with this program.
         verdict.expect("the batch of all devices is", self.batch_global, scope.batch_global)
+        if self.rows == len(self.epochs):
+            verdict.metrics |= self.precisions
+        elif self.rows:
+            verdict.flag(f"results.csv has {self.rows} epochs, the log {len(self.epochs)}: it is not read")
         if self.model:
             verdict.metrics |= {"parameters": self.model[0], "forward_gflop": self.model[1]}
-        return verdict.reading(rate)
+        return rate
 
     def rate(self, scope: Scope, verdict: Verdict) -> float | None:
         if not self.epochs:
@@ -143,19 +152,23 @@ class Yolov5:
         if not trained_s <= hours * 3600 + 1.8 + 1e-3 * trained_s:
             verdict.invalid(f"the epochs' bars took {trained_s:g} s together, the whole training {hours * 3600:g} s")
 
-    def table(self, verdict: Verdict) -> Reading:
+    def table(self, verdict: Verdict) -> None:
         if not self.rows:
             verdict.incomplete("results.csv has no whole row")
         losses = [value for name, value in self.values.items() if name.startswith("train/")]
         if not all(map(math.isfinite, losses)):
             verdict.nan("a loss of the last epoch is not a number")
         verdict.flag("results.csv has no times: no rate of images")
-        verdict.metrics = {
-            "epochs": float(self.rows),
+        verdict.no_end()
+        verdict.metrics = {"epochs": float(self.rows), **self.precisions}
+
+    @property
+    def precisions(self) -> dict[str, float | None]:
+        """Mean average precisions of the last row of results.csv."""
+        return {
             "map50_pct": _pct(self.values, "metrics/mAP_0.5", "metrics/mAP50(B)"),
             "map50_95_pct": _pct(self.values, "metrics/mAP_0.5:0.95", "metrics/mAP50-95(B)"),
         }
-        return verdict.reading()
 
 
 def _pct(values: dict[str, float], *names: str) -> float | None:

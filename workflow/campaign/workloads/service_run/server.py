@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from campaign.documents.cell import Scalar
-from campaign.workloads.command_template import fill
+from campaign.documents.fields import Variables
+from campaign.workloads.command_template import fill, variables
 from campaign.workloads.rank_launchers import free_port
-from campaign.workloads.service_run.output import say
-from campaign.workloads.service_run.processes import LOOK_S, Process, background, end
-from campaign.workloads.service_run.specification import CLIENT_RESULT, Problem, Specification
+from campaign.workloads.service_run.processes import LOOK_S, Process, background, end, say
+from campaign.workloads.service_run.specification import CLIENT_RESULT, Problem, ServerMetrics, Specification
 
 ADDRESS = "127.0.0.1"
 _PROBE_S = 2.0
@@ -34,7 +34,7 @@ class Failed(Exception):
         self.problem, self.words, self.evidence, self.code = problem, words, evidence, code
 
 
-class Server:
+class ServerProcesses:
     """This process's part of the server. rank: its number; `_beside` keep the parts of other hosts running."""
 
     def __init__(self, specification: Specification, rank: int = 0) -> None:
@@ -50,13 +50,16 @@ class Server:
     def url(self) -> str:
         return f"http://{ADDRESS}:{self.port}"
 
-    def process(self, command: Sequence[str], environment: Mapping[str, str], **more: Any) -> Process:
+    def process(self, command: Sequence[str], environment: Variables, **more: Any) -> Process:
         """Start a program of the workload file. Failed: there is none."""
         values, where = {**self.specification.values, **self._values()}, self.specification.where
         words = [fill(word, values, f"{where}: command") for word in command]
-        variables = {name: fill(text, values, f"{where}: environment.{name}") for name, text in environment.items()}
         argv = [*self.specification.words, *(self.specification.files.get(word, word) for word in words)]
-        given = {**self._group, **self.specification.variables, **variables}
+        given = {
+            **self._group,
+            **self.specification.variables,
+            **variables(environment, f"{where}: environment", values),
+        }
         try:
             return Process(argv, given, self.specification.directory, **more)
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
@@ -213,3 +216,32 @@ def rank_here(specification: Specification) -> int:
         case "per_host" if (number := os.environ.get(_HOST_RANK)) is not None:
             return int(number or int(os.environ["SLURM_PROCID"]) + 1)
     return 0
+
+
+_GROWING = frozenset({"counter", "histogram", "summary"})
+
+
+def metrics_of(wanted: ServerMetrics, before: str, after: str) -> tuple[dict[str, float], list[str]]:
+    """The metrics `server_NAME`, and a flag for each that the page does not have; ValueError: it is no such page."""
+    earlier, later = _series(before, wanted.read), _series(after, wanted.read)
+    found, missing = {}, []
+    for name, series in wanted.read.items():
+        if series not in later:
+            missing.append(f"the server's {wanted.path} has no {series}")
+            continue
+        grows, values = later[series]
+        # A series with labels appears with its first event.
+        found[f"server_{name}"] = sum(values) - sum(earlier.get(series, (grows, []))[1]) if grows else max(values)
+    return found, missing
+
+
+def _series(page: str, wanted: Mapping[str, str]) -> dict[str, tuple[bool, list[float]]]:
+    """Whether each series only grows, and its values by label."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    names, found = set(wanted.values()), dict[str, tuple[bool, list[float]]]()
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name in names:
+                found.setdefault(sample.name, (family.type in _GROWING, []))[1].append(float(sample.value))
+    return found

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from campaign.documents.cell import Scalar
-from campaign.documents.fields import Argument, AxisName, Model, Precision, VariableName
+from campaign.documents.fields import Argument, AxisName, FileModel, Precision, Variables
 from campaign.documents.requests import Requests
 from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
@@ -39,7 +39,7 @@ Problem = Literal[
 ]
 
 
-class Ready(Model):
+class Ready(FileModel):
     """What tells that the server is ready: one of these keys."""
 
     http: Argument | None = None
@@ -62,7 +62,7 @@ class Ready(Model):
         return self
 
 
-class ServerMetrics(Model):
+class ServerMetrics(FileModel):
     """Numbers of the server's own, from a page in the text format of Prometheus."""
 
     path: Argument = "/metrics"
@@ -73,7 +73,7 @@ class ServerMetrics(Model):
     the largest of its labels."""
 
 
-class Server(Model):
+class Server(FileModel):
     """The server of a service."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
@@ -83,8 +83,9 @@ class Server(Model):
     `per_rank`: one per device. The latter two get RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; process 0 answers."""
     precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
     """Arguments appended to the command, by precision."""
-    environment: dict[VariableName, Argument] = Field(default_factory=dict)
-    """Environment variables, filled in like the command."""
+    environment: Variables = Field(default_factory=dict)
+    """Environment variables, filled in like the command; `HF_TOKEN: {from: environment}` takes a secret from the environment that
+    the campaign is started in."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Port that it always uses. Default: a free one, `{port}`."""
     ready: Ready = Ready(http="/health")
@@ -97,20 +98,23 @@ class Server(Model):
     """Its own numbers."""
 
 
-class Client(Model):
+class LoadClient(FileModel):
     """A program that applies the load, and prints or writes what it measured."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
     """Program and arguments, such as `[vllm, bench, serve, --port, "{port}", --save-result, --result-filename, "{result}"]`."""
-    environment: dict[VariableName, Argument] = Field(default_factory=dict)
-    """Environment variables, filled in like the command."""
+    environment: Variables = Field(default_factory=dict)
+    """Environment variables, filled in like the command; `HF_TOKEN: {from: environment}` takes a secret from the environment that
+    the campaign is started in."""
     parser: ParserName | None = None
     """Built-in parser of its result file, where the command names `{result}`, or else of its output."""
+    test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
+    """Which result counts where `parser` finds several: a number from 1, or `last`."""
     parsers: tuple[Parser, ...] = ()
     """Instead of `parser`: expressions that read the same."""
 
     @model_validator(mode="after")
-    def _one_parser(self) -> Client:
+    def _one_parser(self) -> LoadClient:
         if (self.parser is None) == (not self.parsers):
             raise ValueError("give either 'parser' or 'parsers'")
         return self
@@ -118,7 +122,7 @@ class Client(Model):
     @property
     def writes_result(self) -> bool:
         """Whether it writes its numbers to a file."""
-        return any("{result}" in word for word in (*self.command, *self.environment.values()))
+        return any("{result}" in word for word in (*self.command, *map(str, self.environment.values())))
 
 
 class _Document(BaseModel):
@@ -136,7 +140,7 @@ class Specification(_Document):
     where: str
     directory: Path
     server: Server
-    client: Client | None = None
+    client: LoadClient | None = None
     load: dict[str, Any] | None = None
     model: str | None = None
     values: dict[str, Scalar]
@@ -148,7 +152,7 @@ class Specification(_Document):
 
     @property
     def path(self) -> Path:
-        """Where it is for the program."""
+        """The file in which the program finds it."""
         return self.directory / "spec.json"
 
     @property

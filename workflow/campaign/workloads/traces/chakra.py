@@ -70,7 +70,7 @@ def chakra_trace(path: Path, name: str, device: str, precision: Precision, batch
 
 
 def _in_order(path: Path, nodes: Sequence[ChakraNode]) -> list[ChakraNode]:
-    """As one device does them: each after those that it depends on, else by start and place in the file."""
+    """The nodes as one device works on them: each after those that it depends on, else by start and place in the file."""
     place = {node.id: (node.start_us, index) for index, node in enumerate(nodes)}
     by_id = {node.id: node for node in nodes}
     after: dict[int, list[int]] = defaultdict(list)
@@ -188,7 +188,7 @@ def _size(path: Path, node: ChakraNode) -> int:
 
 
 def _layers(reductions: Sequence[_Reduction], before_us: int, element_bytes: int) -> list[TracedLayer]:
-    """In the order of the forward pass. All that is computed before the first gradient counts as forward pass of the last layer."""
+    """The layers as the forward pass has them. What comes before the first gradient counts as forward pass of the last one."""
     layers: list[TracedLayer] = []
     done_us = 0
     for reduction in reductions:

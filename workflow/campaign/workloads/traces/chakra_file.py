@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.errors import ConfigError, needs_extra
+from campaign.files import open_regular
 
 _MOST_BYTES = 2**30
 _VERSIONS = ("0.0.4", "1.0.0")
@@ -115,7 +116,7 @@ def read_nodes(path: Path) -> list[ChakraNode]:
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             packed = file.read(len(_GZIP)) == _GZIP
             file.seek(0)
             source: Any = gzip.GzipFile(fileobj=file) if packed else file

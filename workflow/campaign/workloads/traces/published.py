@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from campaign.accelerators.peak_rates import peak_tflops
+from campaign.accelerators import peak_tflops
 from campaign.documents.fields import Precision
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Workload
@@ -34,7 +34,7 @@ class Published:
     optimizer_pct: float = 0.0
 
     def seconds(self, flops_per_sample: float) -> float:
-        """Of a step. ConfigError where the peak is not known."""
+        """Seconds of a step. ConfigError where the peak is not known."""
         if self.step_s is not None:
             return self.step_s
         if self.samples_per_s is not None:

@@ -12,6 +12,7 @@ import yaml
 
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError
+from campaign.files import read_text
 from campaign.workloads.protocol import Workload
 from campaign.workloads.replay import ComputeRow, ReplayLayer, ReplayWorkload
 from campaign.workloads.trainer.model_catalog import REPLAY_OPTIONS
@@ -125,7 +126,7 @@ def with_rows(there: Workload, path: Path, trace: Trace) -> str:
         if (row.device, row.precision, row.batch) in known:
             where = f"{row.device}, {row.precision}, batch {row.batch}"
             raise ConfigError(f"{path}: 'compute' has a row for {where}; remove that row first, or name another file")
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     root: Any = yaml.compose(text, yaml.SafeLoader)
     nodes = {key.value: value for key, value in root.value}
     precisions = list(dict.fromkeys([*there.precisions, *trace.precisions]))
@@ -139,7 +140,7 @@ def with_rows(there: Workload, path: Path, trace: Trace) -> str:
 
 
 def _rows_after(text: str, node: yaml.SequenceNode, rows: Iterable[ComputeRow]) -> tuple[int, int, str]:
-    """Where the last item of a list ends, twice, and what to put there."""
+    """The place where the last item of a list ends, twice, and the text to put there."""
     last = node.value[-1]
     if node.flow_style:
         return last.end_mark.index, last.end_mark.index, "".join(f", {_flow(_document(row))}" for row in rows)

@@ -18,17 +18,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from campaign.files import file_system
 from campaign.workloads.trainer.models import Sample
 
 BLOCK_BYTES = 4096
 _ALIGNED_BYTES = 64  # of a tensor within a record
 _DISTINCT_BYTES = 64 * 2**20  # more than that is not made up anew but repeated
 _CALL_BYTES = 16 * 2**20
-_MOUNTS = Path("/proc/self/mountinfo")
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
-class Record:
+class BatchMemory:
     """Memory of one batch: `tensors` are views of it. Starts on a whole block, as O_DIRECT asks."""
 
     def __init__(self, example: Sample, pinned: bool) -> None:
@@ -55,7 +55,7 @@ def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-class Pace:
+class LinkRate:
     """Lets reads pass at a rate, one after the other, as a link would; several threads may use it."""
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -97,14 +97,14 @@ class Dataset:
         self.direct = False
         self._drop_cache = drop_cache
         self.paced = gb_per_s is not None
-        self._pace = None if gb_per_s is None else Pace(gb_per_s * 1e9)
-        first = Record(batch(0), pinned=False)
+        self._link = None if gb_per_s is None else LinkRate(gb_per_s * 1e9)
+        first = BatchMemory(batch(0), pinned=False)
         first.fill(batch(0))
         self.record_bytes = first.size_bytes
         try:
             self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  # open as long as this is
             self._write(first, batch)
-            self.in_memory = file_system(self._file.fileno(), _MOUNTS.read_text()) in _IN_MEMORY
+            self.in_memory = file_system(directory)[0] in _IN_MEMORY
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -118,7 +118,7 @@ class Dataset:
         self._verify(first, batch(0))
         self.written_s = time.perf_counter() - started_s
 
-    def read(self, index: int, record: Record) -> None:
+    def read(self, index: int, record: BatchMemory) -> None:
         """Record `index` (modulo their number) into memory. OSError when the file ends early."""
         asked_s = time.perf_counter()
         offset = index % self.records * self.record_bytes
@@ -133,13 +133,13 @@ class Dataset:
             done += got
         if self._drop_cache and not self.direct:
             self._forget(offset, self.record_bytes)
-        if self._pace is not None:
-            self._pace.wait(self._pace.due_s(self.record_bytes, asked_s))
+        if self._link is not None:
+            self._link.wait(self._link.due_s(self.record_bytes, asked_s))
 
-    def _write(self, first: Record, batch: Callable[[int], Sample]) -> None:
+    def _write(self, first: BatchMemory, batch: Callable[[int], Sample]) -> None:
         distinct = min(self.records, max(1, _DISTINCT_BYTES // self.record_bytes))
         made = [bytes(first.bytes)]
-        scratch = Record(batch(0), pinned=False)
+        scratch = BatchMemory(batch(0), pinned=False)
         for index in range(self.records):
             if 0 < index < distinct:
                 scratch.fill(batch(index))
@@ -153,7 +153,7 @@ class Dataset:
         """O_DIRECT from here on, where the file system takes it; some take the flag and refuse the read."""
         file = self._file.fileno()
         flags = fcntl.fcntl(file, fcntl.F_GETFL)
-        record = Record((torch.empty(BLOCK_BYTES, dtype=torch.uint8),), pinned=False)
+        record = BatchMemory((torch.empty(BLOCK_BYTES, dtype=torch.uint8),), pinned=False)
         try:
             fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
             os.preadv(file, [record.bytes], 0)
@@ -162,8 +162,8 @@ class Dataset:
         else:
             self.direct = True
 
-    def _verify(self, first: Record, example: Sample) -> None:
-        back = Record(example, pinned=False)
+    def _verify(self, first: BatchMemory, example: Sample) -> None:
+        back = BatchMemory(example, pinned=False)
         self.read(0, back)
         if back.bytes != first.bytes:
             raise OSError(errno.EIO, "reads give other bytes than were written", str(self.directory))
@@ -171,14 +171,3 @@ class Dataset:
     def _forget(self, offset: int = 0, size_bytes: int = 0) -> None:
         # Without this every round but the first would measure the page cache. Size 0 is the whole file.
         os.posix_fadvise(self._file.fileno(), offset, size_bytes, os.POSIX_FADV_DONTNEED)
-
-
-def file_system(file: int, mountinfo: str) -> str:
-    """Kind of the file system a descriptor is on, from the text of /proc/self/mountinfo; "" where it is not listed."""
-    device = os.fstat(file).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in mountinfo.splitlines():
-        mount, _, kind = line.partition(" - ")
-        if mount.split()[2:3] == [wanted]:
-            return kind.split()[0]
-    return ""

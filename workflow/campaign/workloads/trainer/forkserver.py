@@ -93,7 +93,7 @@ def _fork(order: _Order, answers: int) -> list[int]:
 
 
 def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[int], between: int) -> NoReturn:
-    """In the new process: let go of what is the server's, take the rank's environment and log, and run it."""
+    """Be the new process: let go of what is the server's, take the rank's environment and log, and run it."""
     try:
         namespaces.enter(own)
         namespaces.close(inherited)

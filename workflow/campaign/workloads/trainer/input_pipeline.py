@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from campaign.workloads.trainer.dataset import Dataset, Record
+from campaign.workloads.trainer.dataset import BatchMemory, Dataset
 from campaign.workloads.trainer.models import Sample, Trainable, batch_of
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
@@ -109,10 +109,10 @@ class StorageFeed:
         self._device = device
         self._channels_last = channels_last
         self._next = 0
-        self._free: list[_Free] = [(Record(example, device.type != "cpu"), None) for _ in range(2 * workers + 1)]
+        self._free: list[_Free] = [(BatchMemory(example, device.type != "cpu"), None) for _ in range(2 * workers + 1)]
         self._given: _Free | None = None
         self._threads = ThreadPoolExecutor(workers, "loader") if workers else None
-        self._coming: deque[Future[Record]] = deque()
+        self._coming: deque[Future[BatchMemory]] = deque()
         self.waited_s: float | None = 0.0
         self.written_s: float | None = dataset.written_s
         emulated = ("storage emulated",) if dataset.paced else ()
@@ -144,7 +144,7 @@ class StorageFeed:
         self._given = record, event
         return batch
 
-    def _read(self, index: int, free: _Free) -> Record:
+    def _read(self, index: int, free: _Free) -> BatchMemory:
         record, copied = free
         if copied is not None:
             copied.synchronize()
@@ -152,7 +152,7 @@ class StorageFeed:
         return record
 
 
-_Free = tuple[Record, Any]  # and the event after its copy to a device, or None
+_Free = tuple[BatchMemory, Any]  # and the event after its copy to a device, or None
 """Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
 
 

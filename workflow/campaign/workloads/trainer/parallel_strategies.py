@@ -207,7 +207,7 @@ class _MeanLoss(nn.Module):
 
 
 def recompute(layer: nn.Module) -> None:
-    """From now on the layer keeps its inputs only, and runs again in the backward pass (Chen et al. 2016)."""
+    """Have the layer keep its inputs only, and run again in the backward pass (Chen et al. 2016)."""
     layer.__class__ = _recomputed(type(layer))  # type: ignore[arg-type]  # a class is hashable
 
 

@@ -73,7 +73,7 @@ def unsupported_reason(precision: Precision, device: torch.device, allow_emulati
 
 
 def _unsupported_elsewhere(precision: Precision, device: torch.device) -> str | None:
-    """Of a device that is neither a CPU nor one with CUDA's interface."""
+    """Why a device that is neither a CPU nor one with CUDA's interface cannot do it."""
     if precision == "tf32":
         return f"tf32 is a mode of NVIDIA's tensor cores, and none of {device.type} here"
     module = device_module(device.type)
@@ -216,7 +216,7 @@ _COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class SeenTypes:
-    """Of the first matrix product of a network: the types of its weight in the forward pass and of that weight's gradient.
+    """Types of the first matrix product of a network: those of its weight in the forward pass and of that weight's gradient.
 
     inside: look at the first step after this was made, in the pass itself, because a sharded weight has its type only there.
     Otherwise they are those of the weight and of the gradient that the last step has left.

@@ -19,22 +19,22 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from campaign.accelerators.fallbacks import TORCH_WARNINGS
+from campaign.accelerators import TORCH_WARNINGS
 from campaign.documents.record import Status
 from campaign.errors import ConfigError
 from campaign.workloads.failures import classify
-from campaign.workloads.trainer.rank_interface import Place, TrainSpec, live, result_path, write_result
+from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec, live, result_path, write_result
 
 _EVIDENCE_CHARACTERS = 500
 
 
 def main() -> NoReturn:
-    """Run this process as one rank and end it. Never returns, and never unwinds: see `Session.close` for what would hang."""
+    """Run this process as one rank and end it. Never returns and never unwinds: see `TrainingSession.close` for what would hang."""
     live(_run)
 
 
 def _run(environment: Mapping[str, str]) -> int:
-    place = Place.from_environment(environment)
+    place = RankEnvironment.from_environment(environment)
     try:
         spec = TrainSpec.model_validate_json(place.spec.read_bytes())
     except OSError as error:
@@ -57,7 +57,7 @@ def _run(environment: Mapping[str, str]) -> int:
     from campaign.workloads.trainer import training_session
 
     import_s = time.perf_counter() - started_s
-    current = training_session.Session(spec, place, import_s)
+    current = training_session.TrainingSession(spec, place, import_s)
     try:
         result = current.run()
     except Exception as error:

@@ -25,7 +25,7 @@ Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankEnvironment:
     """Which rank this is, and where it reads and writes; local_ranks: how many share this host, None when that is not known."""
 
     rank: int
@@ -36,7 +36,7 @@ class Place:
     local_ranks: int | None = None
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Place:
+    def from_environment(cls, environment: Mapping[str, str]) -> RankEnvironment:
         """ConfigError names the variable that is missing or not a number."""
         try:
             rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])

@@ -109,7 +109,7 @@ def sharing_optimizer(parameters: Sequence[Tensor], settings: dict[str, Any]) ->
 
 
 def own_elements(parameter: Tensor) -> int:
-    """Those of this rank's part or shard."""
+    """The elements of this rank's part or shard."""
     return parameter.to_local().numel() if hasattr(parameter, "to_local") else parameter.numel()
 
 

@@ -28,12 +28,12 @@ from campaign.documents.record import Status
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import make_feed
-from campaign.workloads.trainer.layer_times import measure_layers
 from campaign.workloads.trainer.models import flops_per_step
+from campaign.workloads.trainer.network_layers import measure_layers
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
-from campaign.workloads.trainer.rank_interface import Place, RankResult, TrainSpec
+from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec
 from campaign.workloads.trainer.rank_mesh import RankMesh, division_refusal, is_divided, microbatches
 from campaign.workloads.trainer.replayed_model import ReplayedModel
 from campaign.workloads.trainer.timed_steps import (
@@ -53,10 +53,10 @@ _PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vec
 _COMPILER_PATIENCE_S = 60
 
 
-class Session:
+class TrainingSession:
     """One rank's run. `run` measures; after it, `close`."""
 
-    def __init__(self, spec: TrainSpec, place: Place, import_s: float) -> None:
+    def __init__(self, spec: TrainSpec, place: RankEnvironment, import_s: float) -> None:
         self.spec = spec
         self.place = place
         self.device = torch.device("cpu")
@@ -289,7 +289,7 @@ def _finite(loss: float) -> float | None:
 
 
 def _memory_peaks(device: torch.device) -> dict[str, int]:
-    """In bytes, those that exist: of the host's from /proc (a fork's ru_maxrss starts at its parent's size)."""
+    """Peaks of memory in bytes, those that exist: the host's from /proc (a fork's ru_maxrss starts at its parent's size)."""
     peaks = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

@@ -27,7 +27,7 @@ Counters end in `_s`, `_j`, `_bytes` or `_count` and only ever grow; everything 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SamplerOptions:
     """interval_s: between samples; gauges: directory in which programs publish values of their own, where there is one."""
 
     interval_s: float
@@ -41,7 +41,7 @@ class Probe(Protocol):
         """The values of now. An exception ends this probe, and no other."""
 
 
-def open_probes(asked: Asked) -> list[Probe]:
+def open_probes(asked: SamplerOptions) -> list[Probe]:
     """Probes of all sources for what there is on this host."""
     modules: list[Any] = [import_module(module) for module in SOURCES.values()]
     return [probe for module in modules for probe in module.open_probes(asked)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Asked, Probe, Reading
+from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
 
 _MIB = 2**20
 _DRIVER = "/dev/kfd"
@@ -89,7 +89,7 @@ def probes(smi: Any) -> list[Probe]:
     return [_Device(smi, handle, part, list(calls)) for calls in _calls(smi) for part, handle in handles.items()]
 
 
-def open_probes(asked: Asked) -> Sequence[Probe]:
+def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
     if not Path(_DRIVER).exists():
         return []
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from campaign.observe.telemetry.sources import Asked, Probe, Reading
+from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
 
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own
 _WORD_BYTES = 4  # InfiniBand counts words
@@ -37,7 +37,7 @@ class _File:
 
 
 def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[Reading]:
-    """Of /proc/stat: seconds since boot that processors were busy, were taken by other guests of the machine, and had in all.
+    """Processors, from /proc/stat: seconds since boot that they were busy, were taken by other guests, and had in all.
 
     sockets: socket by name (`cpu0`), for the parts `socket:N` where there are several.
     """
@@ -58,14 +58,14 @@ def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Ite
 
 
 def memory(text: str) -> Iterator[Reading]:
-    """Of /proc/meminfo: what is not available to programs."""
+    """Memory, from /proc/meminfo: what is not available to programs."""
     kib = {line.split(":")[0]: float(line.split()[1]) for line in text.splitlines() if line}
     if {"MemTotal", "MemAvailable"} <= kib.keys():
         yield "host", "memory_used_mib", (kib["MemTotal"] - kib["MemAvailable"]) / 1024
 
 
 def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[Reading]:
-    """Of /proc/diskstats: whole disks only; what stands on others (partitions, RAID, LVM, loops) would count twice."""
+    """Disks, from /proc/diskstats: whole ones only; what stands on others (partitions, RAID, LVM, loops) would count twice."""
     for line in text.splitlines():
         words = line.split()
         if len(words) > 9 and is_disk(words[2]):
@@ -74,7 +74,7 @@ def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[Reading]:
 
 
 def networks(text: str, is_card: Callable[[str], bool]) -> Iterator[Reading]:
-    """Of /proc/net/dev: `loopback`; `nic` for what carries traffic itself; `virtual` for what repeats another's (a bond, a tunnel).
+    """Interfaces, from /proc/net/dev: `loopback`; `nic` for what carries traffic; `virtual` for what repeats another's (a bond).
 
     Where no interface is a card (in a container, on an emulated host), each counts for itself.
     """
@@ -133,7 +133,7 @@ def sockets_of(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
 
 
 def energy(powercap: Path = _SYS / "class/powercap") -> Probe | None:
-    """Of packages whose counters this user may read."""
+    """A probe of the processor packages whose counters this user may read."""
     packages, ranges_uj = {}, {}
     for directory in sorted(powercap.glob("intel-rapl:*")):
         if directory.name.count(":") > 1:
@@ -160,7 +160,7 @@ def _has_device(directory: Path) -> Callable[[str], bool]:
     return cache(lambda name: (directory / name / "device").exists())
 
 
-def open_probes(asked: Asked) -> Sequence[Probe]:
+def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
     ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), sockets_of()
     is_disk, is_card = _has_device(_SYS / "block"), _has_device(_SYS / "class/net")
     files: dict[str, Callable[[str], Iterator[Reading]]] = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Asked, Probe, Reading
+from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
 
 _MIB = 2**20
 _DRIVERS = Path("/dev/dri")
@@ -138,7 +138,7 @@ def probes(zes: Any) -> list[Probe]:
         return []
 
 
-def open_probes(asked: Asked) -> Sequence[Probe]:
+def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
     if not _DRIVERS.exists():
         return []
     try:

@@ -12,12 +12,12 @@ received is host to device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from campaign.observe.telemetry.sources import Asked, Probe, Reading
+from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
 
 _MIB = 2**20
 _ALL_LINKS = 0xFFFFFFFF
@@ -155,7 +155,6 @@ class _Xid:
     nvml: Any
     events: Any
     counts: dict[str, int]
-    parts: dict[int, str] = field(default_factory=dict)
 
     def read(self) -> Iterator[Reading]:
         for _ in range(64):  # an error can repeat faster than it is read
@@ -179,7 +178,7 @@ def _text(value: Any) -> str:
 
 
 def _xid(nvml: Any, handles: dict[str, Any]) -> _Xid | None:
-    """Of the devices that tell of errors; a device that has told none has counted 0."""
+    """A probe of devices that tell of errors; a device that has told none has counted 0."""
     try:
         events = nvml.nvmlEventSetCreate()
     except (nvml.NVMLError, AttributeError):
@@ -194,7 +193,7 @@ def _xid(nvml: Any, handles: dict[str, Any]) -> _Xid | None:
     return _Xid(nvml, events, counts) if counts else None
 
 
-def probes(nvml: ModuleType | Any, asked: Asked) -> list[Probe]:
+def probes(nvml: ModuleType | Any, asked: SamplerOptions) -> list[Probe]:
     """Probes through a module with NVML's functions: for each device what changes fast, then what it has besides."""
     try:
         nvml.nvmlInit()
@@ -215,7 +214,7 @@ def probes(nvml: ModuleType | Any, asked: Asked) -> list[Probe]:
     return [*found, *([xid] if xid else [])] if handles else []
 
 
-def open_probes(asked: Asked, drivers: Sequence[str] = _DRIVERS) -> Sequence[Probe]:
+def open_probes(asked: SamplerOptions, drivers: Sequence[str] = _DRIVERS) -> Sequence[Probe]:
     # Loading the package takes longer than everything else that a sampler does at its start.
     if not any(Path(driver).exists() for driver in drivers):
         return []

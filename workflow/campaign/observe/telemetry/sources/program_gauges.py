@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Asked, Probe, Reading
+from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
 
 QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
 
@@ -72,5 +72,5 @@ class _Gauges:
         return self.known[name][1]
 
 
-def open_probes(asked: Asked) -> Sequence[Probe]:
+def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
     return [_Gauges(asked.gauges, f"{machine()}.")] if asked.gauges else []

@@ -163,7 +163,7 @@ def training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> flo
 
 
 def shaping_options(model: str, options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
-    """Those of all options that shape the model, sorted; ConfigError where they do not fit it."""
+    """The options that shape the model, sorted; ConfigError where they do not fit it."""
     resolved = resolve_options(model, options)
     return tuple(sorted((name, resolved[name]) for name in FAMILY_OPTIONS[model_info(model).family]))
 
@@ -220,7 +220,7 @@ class _Parts:
             self._ends.append((name, self._done()))
 
     def operations(self) -> Mapping[str, float]:
-        """By module, of one call; what comes after the last one belongs to that."""
+        """Operations of one call by module; what comes after the last one belongs to that."""
         calls = Counter(name for name, _ in self._ends)
         found, before = dict.fromkeys(calls, 0.0), 0
         for index, (name, done) in enumerate(self._ends, 1):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from campaign.workloads.trainer.transformer_sizes import Size
+from campaign.workloads.trainer.transformer_sizes import TransformerSize
 
 
 def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
@@ -66,7 +66,7 @@ class Bert(nn.Module):
     ties_output = False
     has_entry = has_exit = True
 
-    def __init__(self, size: Size, dropout: float) -> None:
+    def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
         self.tokens = nn.Embedding(size.vocabulary, size.width)
@@ -90,7 +90,7 @@ class Bert(nn.Module):
         return self.head(self.layers(self.embed(token_ids, segment_ids)))
 
 
-def question(size: Size, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def question(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """One question with its answer: token ids [seq_len], segment ids [seq_len], start [], end []."""
     token_ids = torch.randint(size.vocabulary, (seq_len,), generator=generator)
     first = int(torch.randint(1, seq_len, (), generator=generator))
@@ -136,7 +136,7 @@ class Gpt(nn.Module):
     ties_output = True
     has_entry = has_exit = True
 
-    def __init__(self, size: Size, dropout: float) -> None:
+    def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
         self.tokens = nn.Embedding(size.vocabulary, size.width)
@@ -158,7 +158,7 @@ class Gpt(nn.Module):
         return self.head(self.layers(self.embed(token_ids)))
 
 
-def text(size: Size, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def text(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """A piece of text: token ids [seq_len], and the ids that follow each of them [seq_len]."""
     token_ids = torch.randint(size.vocabulary, (seq_len + 1,), generator=generator)
     return token_ids[:-1], token_ids[1:]

@@ -17,12 +17,11 @@ from torch.nn import functional
 CLASSES = 80
 BOXES_PER_IMAGE = 8
 _ANCHORS = 3
-_STRIDES = (8, 16, 32)
 _OBJECTNESS = 4  # channel of a prediction: x, y, width, height, objectness, classes
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class YoloSize:
     depth: float
     width: float
 
@@ -33,7 +32,7 @@ class Size:
         return max(round(full * self.depth), 1)
 
 
-SIZES = {"cspn": Size(0.33, 0.25), "yolov5s": Size(0.33, 0.5), "yolov5l": Size(1.0, 1.0)}
+SIZES = {"cspn": YoloSize(0.33, 0.25), "yolov5s": YoloSize(0.33, 0.5), "yolov5l": YoloSize(1.0, 1.0)}
 
 
 class ConvUnit(nn.Sequential):
@@ -98,7 +97,7 @@ class PyramidPooling(nn.Module):
 class Detector(nn.Module):
     """[n, 3, h, w] (h, w multiples of 32) to three predictions [n, 3, 85, h/stride, w/stride], finest first."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: YoloSize) -> None:
         super().__init__()
         c64, c128, c256, c512, c1024 = (size.channels(full) for full in (64, 128, 256, 512, 1024))
         three = size.repeats(3)

@@ -1,0 +1,157 @@
+"""Every command takes a campaign file, a results directory or an archive; why runs failed; what `systems` and `remove` do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from campaign.cli.main import GROUPS, main
+from campaign.files import acquire_lock
+from campaign.paths import CONFIG, Results
+from tests import campaign_files
+from tests.unit.archive import archive_data
+
+
+def run(*words: str) -> Result:
+    result = CliRunner().invoke(main, list(words))
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a measured campaign in config/ and results/small, and its archive small.zip."""
+    place = tmp_path_factory.mktemp("measured")
+    campaign = archive_data.campaign_in(place / "config")
+    archive_data.fill(campaign, place / "results" / "small")
+    crashed = next(path for path in (place / "results").rglob("records/*/*.json") if b'"crashed"' in path.read_bytes())
+    log = place / "results" / "small" / json.loads(crashed.read_bytes())["log"]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("starting\n\x1b[31mTraceback\x1b[0m\nRuntimeError: boom\n")
+    file, results = str(place / "config" / "campaign.yaml"), str(place / "results")
+    assert run("archive", file, "--results", results, "--output", str(place / "small.zip")).exit_code == 0
+    return place
+
+
+@pytest.fixture(autouse=True)
+def there(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(measured)
+
+
+@pytest.mark.parametrize("source", ["config/campaign.yaml", "results/small", "small.zip"])
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        ("status {}", 0, "31 of 32 runs have a record: "),
+        ("plan {}", 0, "16 cells, 32 runs, 1 without a record"),
+        ("validate {}", 0, "{}: valid; 16 cells, 32 runs"),
+        ("inventory {}", 0, "falcon1/drawer1/slot1"),
+        ("logs {}", 0, "crashed: "),
+        ("sql 'select count(*) as n from runs' {}", 0, "31"),
+        ("published {}", 1, "error: {}: the campaign names no `references`"),
+    ],
+)
+def test_a_command_takes_any_of_the_three(source: str, command: str, code: int, says: str) -> None:
+    result = run(*shlex.split(command.format(source)))
+    assert result.exit_code == code, result.output
+    assert says.format(source) in result.output
+    assert "campaign-archive-" not in result.output  # where it was unpacked is nobody's concern
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["config/campaign.yaml", "small.zip"])
+def test_a_summary_names_what_failed_and_its_log(source: str) -> None:
+    output = run("summary", source).output
+    assert "Failed runs\n" in output
+    assert f"'campaign logs {'small.zip' if source == 'small.zip' else 'results/small'}'" in output
+    assert ("log: results/small/logs/" in output) == (source != "small.zip")  # an archive holds no logs
+
+
+def test_the_tables_of_part_of_a_directory_are_made_from_its_records() -> None:
+    counted = "select count(distinct batch) as n from cells"
+    assert json.loads(run("sql", counted, "results/small", "--where", "batch >= 4", "--format", "json").output) == [
+        {"n": 2}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("status results", "results: holds the results of small; name one, such as results/small"),
+        ("status config", "config: holds no results of a campaign; name a campaign file"),
+        ("status config/systems/bench.yaml", "is a system file; give a campaign file, which names it under `system`"),
+        ("plan config/workloads/steps.yaml", "is a workload file; give a campaign file, which names it under `axes.workload`"),
+        ("redo small.zip --where batch==1", "an archive is not changed; 'campaign archive extract small.zip'"),
+        ("remove small.zip", "an archive is not changed"),
+        ("run small.zip", "an archive is not changed"),
+        ("plan small.zip --write", "small.zip: an archive is not changed"),
+        ("logs results/small --of nothing", "--of nothing: no run of this name has a record"),
+        ("remove config", "config: holds neither records nor a plan, so nothing of it is deleted"),
+        ("release", "give a configuration, or --orphans"),
+    ],
+)  # fmt: skip
+def test_what_is_something_else_is_said_to_be(words: str, says: str) -> None:
+    result = run(*words.split())
+    assert (result.exit_code, says in result.output) == (1, True), result.output
+
+
+def test_a_report_of_what_does_not_fit_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    big = campaign_files.write_files(tmp_path / "big", {"campaign.configurations": [{"devices_per_host": [1, 40]}]})
+    result = run("report", str(big), "--results", str(tmp_path / "results"))
+    assert (result.exit_code, "configuration 1x40-local does not fit" in result.output) == (1, True)
+    assert not (tmp_path / "results").exists()
+    assert "1x40-local does not fit and cannot be measured" in run("status", str(big)).output
+
+
+def test_logs_show_the_end_of_a_log_the_evidence_without_one_and_what_is_named() -> None:
+    output = run("logs", "results/small").output
+    assert output.count("    | ") >= 2
+    assert "    | Traceback\n    | RuntimeError: boom\n" in output
+    document = json.loads(run("logs", "results/small", "--lines", "1", "--format", "json").output)
+    assert {run["status"] for run in document["runs"]} == {"crashed", "oom_device"}
+    assert ["RuntimeError: boom"] in [run["end"] for run in document["runs"]]
+    of_one = json.loads(run("logs", "results/small", "--of", "1x1-local", "--format", "json").output)["runs"]
+    assert {run["lease"].partition(".")[0] for run in of_one} == {"1x1-local"}
+    assert json.loads(run("logs", "small.zip", "--format", "json").output)["missing"] == []
+
+
+def test_systems_are_those_that_a_campaign_can_name() -> None:
+    rows = json.loads(run("systems", "--format", "json").output)
+    assert rows[0]["system"] == "bench"
+    assert {path.stem for path in (CONFIG / "systems").glob("*.yaml")} <= {row["system"] for row in rows}
+    assert "falcon-demo" in run("systems").output
+    assert "Hosts of bench" in run("inventory", "config/systems/bench.yaml").output
+
+
+def test_results_are_removed_after_a_question_and_not_while_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = archive_data.campaign_in(tmp_path / "config")
+    results = Results.at(archive_data.fill(campaign, tmp_path / "results" / "small"))
+    monkeypatch.chdir(tmp_path)
+    assert "would delete results/small: 31 records in " in run("remove", "--dry-run").output
+    assert run("remove").exit_code == 1  # nobody answers
+    lock = acquire_lock(results.measure_lock("1x1-local.c1"))
+    assert lock is not None
+    assert "results/small: 1x1-local.c1 is being measured now" in run("remove", "--yes").output
+    os.close(lock)
+    assert run("compose", "1x1-fabric", "config/campaign.yaml").exit_code == 0
+    assert "lease small.kept-1x1-fabric" in run("remove", "results/small", "--yes").output
+    assert results.records.is_dir()
+    assert run("release", "1x1-fabric", "results/small").exit_code == 0
+    assert "deleted results/small" in run("remove", "--yes").output
+    assert not results.directory.exists()
+    assert "there are no results of config/campaign.yaml yet" in run("remove", "--yes").output
+
+
+def test_help_shows_commands_in_groups_and_stages_last() -> None:
+    output = run("--help").output
+    places = [output.index(f"\n{group}:") for group in GROUPS]
+    assert places == sorted(places)
+    assert next(iter(GROUPS)) == "Start"
+    assert set(list(GROUPS.values())[-1]) == {"ask", "measure", "measured", "collect"}

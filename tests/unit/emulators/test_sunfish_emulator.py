@@ -1,0 +1,152 @@
+"""The emulated Sunfish stores what it is told, has the agent do it, and can come to disagree with it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from campaign.emulators.catalog import open_emulator
+from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.server import Asked, Reply
+
+F = "/redfish/v1/Fabrics/CXL"
+BASIC = {"Authorization": "Basic " + b64encode(b"campaign:learn-2-compose").decode()}
+
+
+@pytest.fixture
+def hardware() -> Rack:
+    return rack({"host1": ["drawer1"], "host2": ["drawer1", "drawer2"]}, [("gpu", "a100", 2)])
+
+
+def ask(emulator: Any, method: str, path: str, body: Any = None, headers: Any = BASIC) -> Reply | None:
+    reply: Reply | None = emulator.answer(Asked(method, path, {}, headers, body, ""))
+    return reply
+
+
+def told(reply: Reply | None) -> tuple[int, Any]:
+    assert reply is not None
+    return reply.status, reply.body
+
+
+def body(host: str = "host1", device: str = "gpu1", name: str = "c1") -> dict[str, Any]:
+    ends = {"InitiatorEndpoints": host, "TargetEndpoints": device}
+    links = {end: [{"@odata.id": f"{F}/Endpoints/{which}"}] for end, which in ends.items()}
+    whole = {"@odata.type": "#Connection.v1_1_0.Connection", "@odata.id": f"{F}/Connections/{name}", "Id": name}
+    return {**whole, "Name": name, "ConnectionType": "Memory", "Links": links}
+
+
+@pytest.mark.parametrize("release", ["head", "0.3"])
+def test_the_reference_server_asks_nobody_and_has_its_root_at_one_address(release: str, hardware: Rack) -> None:
+    emulator = open_emulator("sunfish", hardware, release=release)
+    assert told(ask(emulator, "GET", "/redfish/v1", headers={}))[0] == 404
+    status, root = told(ask(emulator, "GET", "/redfish/v1/", headers={}))
+    assert (status, "Links" in root) == (200, False)
+    fabric = told(ask(emulator, "GET", F, headers={}))[1]
+    link = fabric["Endpoints"]["@odata.id"]
+    assert told(ask(emulator, "GET", link, headers={}))[0] == (404 if release == "head" else 200)
+    assert told(ask(emulator, "GET", f"{F}/Endpoints", headers={}))[0] == 200
+    assert told(ask(emulator, "GET", f"{F}/Connections", headers={}))[0] == (404 if release == "head" else 200)
+    ask(emulator, "POST", f"{F}/Connections", body())
+    assert len(told(ask(emulator, "GET", f"{F}/Connections"))[1]["Members"]) == 1
+
+
+def test_what_a_new_connection_must_have(hardware: Rack) -> None:
+    for release, called in (("head", 0), ("0.3", 1)):
+        emulator = open_emulator("sunfish", hardware, release=release)
+        whole = body()
+        lacking = {name: value for name, value in whole.items() if name != "@odata.type"}
+        assert told(ask(emulator, "POST", f"{F}/Connections", lacking))[0] == 400
+        lacking = {name: value for name, value in whole.items() if name != "@odata.id"}
+        assert told(ask(emulator, "POST", f"{F}/Connections", lacking))[0] == 500
+        assert (len(emulator.agent.connections), len(emulator.store)) == (called, 0)
+        emulator.agent.delete("c1")
+        neither = {name: value for name, value in lacking.items() if name != "Id"}
+        assert told(ask(emulator, "POST", f"{F}/Connections", neither))[0] == 200
+        emulator.agent.delete(next(iter(emulator.agent.connections)))
+
+
+def test_its_file_of_renamed_objects_makes_deletions_fail_that_are_done(hardware: Rack) -> None:
+    emulator = open_emulator("sunfish", hardware, aliases="agent")
+    assert told(ask(emulator, "POST", f"{F}/Connections", body()))[0] == 200
+    assert told(ask(emulator, "DELETE", f"{F}/Connections/c1"))[0] == 500
+    assert hardware.devices["gpu1"].attached_to is None
+    assert told(ask(emulator, "GET", f"{F}/Connections/c1"))[0] == 200
+    assert ask(emulator, "DELETE", f"{F}/Connections/c1") is None
+    assert ask(emulator, "DELETE", f"{F}/Connections") is None  # a collection
+    assert told(ask(emulator, "DELETE", f"{F}/Connections/c9"))[0] == 404
+    emulator = open_emulator("sunfish", hardware, aliases="other")
+    assert told(ask(emulator, "POST", f"{F}/Connections", body()))[0] == 500
+    assert (hardware.devices["gpu1"].attached_to, emulator.store) == ("host1", {})
+
+
+def test_nobody_comes_in_without_a_login(hardware: Rack) -> None:
+    emulator = open_emulator("sunfish", hardware, login=True)
+    assert told(ask(emulator, "GET", "/redfish/v1/", headers={}))[0] == 200
+    for headers in ({}, {"Authorization": "Basic eDp5"}, {"Authorization": "Basic ä"}, {"X-Auth-Token": "token-9"}):
+        assert told(ask(emulator, "GET", f"{F}/Endpoints", headers=headers))[0] == 401
+    login = {"UserName": "campaign", "Password": "learn-2-compose"}
+    reply = ask(emulator, "POST", "/redfish/v1/SessionService/Sessions", login, {})
+    assert reply is not None
+    token = {"X-Auth-Token": reply.headers["X-Auth-Token"]}
+    assert told(ask(emulator, "GET", f"{F}/Endpoints", headers=token))[0] == 200
+    ask(emulator, "DELETE", reply.headers["Location"], headers=token)
+    assert told(ask(emulator, "GET", f"{F}/Endpoints", headers=token))[0] == 401
+
+
+def test_a_connection_is_created_with_200_and_a_second_is_refused_in_text(hardware: Rack) -> None:
+    emulator = open_emulator("sunfish", hardware)
+    reply = ask(emulator, "POST", f"{F}/Connections", body())
+    assert reply is not None
+    assert (reply.status, "Location" in reply.headers) == (200, False)
+    assert hardware.devices["gpu1"].attached_to == "host1"
+    status, text = told(ask(emulator, "POST", f"{F}/Connections", body()))
+    assert (status, "already exists" in text) == (409, True)
+    assert told(ask(emulator, "POST", f"{F}/Connections", body("host2", name="c2")))[0] == 500  # it is attached
+    assert told(ask(emulator, "POST", f"{F}/Connections", body("host1", "gpu2", "c3")))[0] == 500  # no cable
+    assert hardware.devices["gpu2"].attached_to is None
+    assert told(ask(emulator, "DELETE", f"{F}/Connections/c1"))[0] == 200
+    assert hardware.devices["gpu1"].attached_to is None
+
+
+def test_ends_that_do_not_exist_are_not_looked_at(hardware: Rack) -> None:
+    emulator = open_emulator("sunfish", hardware)
+    assert told(ask(emulator, "POST", f"{F}/Connections", body(device="gpu99")))[0] == 200
+    assert len(hardware.free()) == 2
+
+
+def test_a_deletion_that_nobody_answers_splits_store_and_agent_for_good(hardware: Rack) -> None:
+    emulator = open_emulator("sunfish", hardware, drops=1)
+    ask(emulator, "POST", f"{F}/Connections", body())
+    for _ in range(3):
+        assert ask(emulator, "DELETE", f"{F}/Connections/c1") is None
+    assert hardware.devices["gpu1"].attached_to is None
+    assert told(ask(emulator, "GET", f"{F}/Connections/c1"))[0] == 200
+    assert told(ask(emulator, "GET", "/_agent/redfish/v1/Fabrics/CXL/Connections/c1", headers={}))[0] == 404
+    assert "Links" not in told(ask(emulator, "GET", f"{F}/Endpoints/gpu1"))[1]  # a copy that nobody brings up to date
+
+
+def test_an_agent_that_is_down_changes_nothing(hardware: Rack) -> None:
+    for down, status in (("html", 500), ("drop", None)):
+        emulator = open_emulator("sunfish", hardware, down=down)
+        reply = ask(emulator, "POST", f"{F}/Connections", body())
+        assert (reply and reply.status) == status
+        assert emulator.store == {}
+    assert len(hardware.free()) == 2
+
+
+def test_what_a_client_can_send_never_raises(hardware: Rack) -> None:
+    emulator = open_emulator("sunfish", hardware)
+    for odd in (
+        None,
+        [],
+        "text",
+        5,
+        {},
+        {"ConnectionType": "Memory"},
+        {"ConnectionType": "Memory", "Id": 7, "Links": {}},
+    ):
+        assert told(ask(emulator, "POST", f"{F}/Connections", odd))[0] in (400, 500)
+    assert told(ask(emulator, "PUT", f"{F}/Connections/c1", {}))[0] == 500
+    assert told(ask(emulator, "GET", f"{F}/Nowhere"))[0] == 404

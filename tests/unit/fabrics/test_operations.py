@@ -1,0 +1,19 @@
+"""Operations of composing, counted before anything is touched."""
+
+from campaign.fabrics.hardware import PoolSpec, pool_devices
+from campaign.fabrics.operations import Steps, operations
+
+ONE, TWO, THREE, DRIVE = pool_devices([PoolSpec("gpu", "a100", 3, "box1"), PoolSpec("nvme", "ssd", 1, "box2")])
+
+
+def test_every_device_is_attached_and_counts_in_its_box():
+    found = operations([ONE, TWO, DRIVE], Steps())
+    assert dict(found.counts) == {("attach", "gpu", "box1"): 2, ("attach", "nvme", "box2"): 1, ("rest", "", ""): 1}
+    assert not operations([], Steps(once=("inventory",)))
+
+
+def test_steps_are_those_of_the_fabric():
+    steps = Steps(attach=("detach", "attach", "read_back"), once=("inventory",))
+    found = operations([ONE, TWO], steps)
+    assert [found.of(each) for each in ("detach", "attach", "read_back", "inventory")] == [2, 2, 2, 1]
+    assert (found + found).of("attach") == 4

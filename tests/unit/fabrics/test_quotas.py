@@ -1,0 +1,91 @@
+"""What an owner may have: refused before the fabric is asked, waited for when only the owner's own leases are in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from campaign.config.load import read_system
+from campaign.config.open_fabric import fabric_of
+from campaign.config.resolve import load_campaign
+from campaign.errors import ConfigError
+from campaign.fabrics import open_fabric
+from campaign.fabrics.errors import Conflict, Incompatible
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.placement.quotas import Tenant, admitted
+from campaign.fabrics.protocol import Request
+from campaign.lease.campaign_leases import request
+from campaign.paths import Results
+from tests.campaign_files import write_files
+from tests.contract.fabric_fixtures import configuration
+
+HOSTS = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
+
+
+def asked(lease_id: str = "one", *, devices: int = 2, owner: str = "tester", hosts: tuple[str, ...] = ()) -> Request:
+    return Request(lease_id, "demo", owner, configuration(devices_per_host=devices), hosts)
+
+
+def test_more_than_the_quota_is_refused_before_anything_is_asked() -> None:
+    assert admitted(asked(devices=2), {"a100": 2}, ()) == asked(devices=2)
+    assert admitted(asked(devices=9), {"h100": 2}, ()) == asked(devices=9)
+    with pytest.raises(
+        Incompatible, match=r"3 pooled 'a100' are more than the 2 that tester may hold .*tenancy\.quota"
+    ):
+        admitted(asked(devices=3), {"a100": 2}, ())
+
+
+def test_only_allowed_hosts_are_asked_for() -> None:
+    assert admitted(asked(), {}, ("host2",)).allowed_hosts == ("host2",)
+    assert admitted(asked(hosts=("host2",)), {}, ("host1", "host2")).allowed_hosts == ("host2",)
+    with pytest.raises(Incompatible, match="host1 are not allowed; allowed are host2"):
+        admitted(asked(hosts=("host1",)), {}, ("host2",))
+
+
+def test_the_owners_own_leases_count_and_those_of_others_do_not(tmp_path: Path) -> None:
+    fabric = Tenant(open_fabric("simulated", {}, HOSTS, (PoolSpec("gpu", "a100", 4),), tmp_path), {"a100": 2})
+    first = fabric.select(asked("one", devices=1), fabric.inventory())
+    fabric.compose(first)
+    with pytest.raises(Conflict, match="beside the 1 that one has are more than the 2 that tester may hold") as caught:
+        fabric.select(asked("two", devices=2), fabric.inventory())
+    assert caught.value.holders == ("one",)
+    fabric.select(asked("two", devices=1), fabric.inventory())
+    fabric.select(asked("two", devices=2, owner="another"), fabric.inventory())
+    fabric.release("one")
+    fabric.select(asked("two", devices=2), fabric.inventory())
+
+
+TENANCY = {
+    "system.hosts": [{"name": "host[1-4]"}],
+    "system.pool": [{"model": "a100", "count": 8}],
+    "system.tenancy": {"owner": "team-a", "quota": {"a100": 4}, "allowed_hosts": ["host[2-3]"]},
+    "system.devices": {"a100": {"pcie": {"width": 16, "gen": 4}}},
+    "campaign.configurations": [{"devices_per_host": [2, 8], "device": "a100", "attach": "fabric"}],
+}
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    return write_files(tmp_path, TENANCY)
+
+
+def test_a_system_file_says_who_may_have_what(campaign: Path, tmp_path: Path) -> None:
+    loaded = load_campaign(campaign)
+    small, large = loaded.configurations
+    results = Results(tmp_path, "c")
+    mine = request(loaded, results, "lease", small)
+    assert (mine.owner, mine.allowed_hosts, mine.links) == ("team-a", ("host2", "host3"), {"a100": (16, 4)})
+    with pytest.raises(Incompatible, match="8 pooled 'a100' are more than the 4"):
+        request(loaded, results, "lease", large)
+    with fabric_of(loaded.system, tmp_path / "state") as fabric:
+        selection = fabric.select(mine, fabric.inventory())
+        assert {host.host for host in selection.hosts} <= {"host2", "host3"}
+        fabric.compose(selection)
+        assert fabric.held()[mine.lease_id].owner == "team-a"
+
+
+def test_hosts_that_are_not_there_cannot_be_allowed(campaign: Path) -> None:
+    write_files(campaign.parent, TENANCY | {"system.tenancy": {"allowed_hosts": ["host[3-6]"]}})
+    with pytest.raises(ConfigError, match="allowed_hosts' has no host host5, host6; there are: host1, host2"):
+        read_system("bench", campaign)

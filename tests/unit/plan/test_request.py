@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from campaign.cli.options import request_options
+from campaign.config.system_file import SlurmOptions
+from campaign.errors import ConfigError
+from campaign.plan.cost.assumption import parse_assumption
+from campaign.plan.cost.budget import parse_budget
+from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, key_meanings, request_of
+
+REQUESTS = [
+    PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results")),
+    PlanRequest(
+        Path("a.yaml"), Path("there"), "workload == 'bert' and 'x'", None, "slurm",
+        SlurmOptions(partition="gpu"), True, "the best configuration is known within 5 %", parse_budget("8 h"),
+        parse_assumption("bert: 1 h a run, 5 s to compose"), (Path(), Path("/tmp")),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: PlanRequest) -> None:
+    keys = dict(text.split("=", 1) for text in request_.snakemake_config())
+    found = request_of(keys)
+    where = request_.where and f"({request_.where})"  # Snakemake takes quotes away from the ends of a value
+    assert found == PlanRequest(**{**vars(request_), "where": where})
+    asked = []
+    command = click.command()(request_options("selection", "costs", "allocations")(asked.append))
+    run = CliRunner().invoke(command, request_.arguments())
+    assert run.exit_code == 0, run.output
+    assert asked == [request_]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (
+            "campain",
+            "x",
+            "campain: no such key; there are: campaign: Path of the campaign file. Default: ",
+        ),
+        ("launcher", "pbs", "launcher: 'pbs' is not one of local, slurm"),
+        ("skip_implied", "maybe", "skip_implied: 'maybe' is not one of yes, no"),
+        ("slurm", "{", "--slurm: '{' is not JSON"),
+        ("slurm", {"partitoin": "x"}, "there are: partition, account"),
+    ],
+)
+def test_what_snakemake_is_given_is_typed_at_the_door(key: str, value: object, words: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        request_of({key: value})
+    assert words in str(told.value)
+
+
+def test_nothing_and_yes_leave_it_to_the_campaign() -> None:
+    nothing = PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results"))
+    assert (
+        request_of({key: None for key, _ in key_meanings()} | {"skip_implied": "yes", "where": "", "budget": ""})
+        == nothing
+    )
+    assert request_of({"learn_from": ["a", "b"], "assume": {"bert": "1 h a run"}}).learn_from == (Path("a"), Path("b"))
+    assert all(option.meaning.endswith(".") for option in OPTIONS.values())

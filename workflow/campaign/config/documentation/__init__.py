@@ -1,1 +1,0 @@
-"""The generated reference: JSON Schemas of all files, and pages with their keys as tables."""

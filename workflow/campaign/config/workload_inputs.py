@@ -1,0 +1,278 @@
+"""Files whose content is part of what a workload measures: those it names under `inputs`, or the scripts in its command."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from campaign.config.check import Sources
+from campaign.config.load import config_directories
+from campaign.documents.cell import Scalar
+from campaign.documents.record import IN_ARCHIVE, campaigns_as_used
+from campaign.errors import ConfigError, LaunchError
+from campaign.files import open_regular
+from campaign.paths import ROOT
+from campaign.workloads.command_template import fill, names_in, texts
+from campaign.workloads.protocol import Workload
+
+_SCRIPTS = (".py", ".sh", ".bash", ".pl", ".R", ".jl", ".lua", ".rb", ".js", ".slurm", ".sbatch")
+_SHA256 = re.compile("[0-9a-f]{64}")
+_SYSTEM = tuple(map(Path, ("/bin", "/sbin", "/lib", "/lib64", "/usr")))
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file, and the hash of what it held when the campaign was read."""
+
+    path: str
+    sha256: str
+
+
+Inputs = Mapping[str, Mapping[str, InputFile]]
+"""Workload -> name of the file as the workload's file has it, filled in -> the file."""
+
+
+def carried_place(text: str, sha256: str) -> str:
+    """Where an archive holds an input file: where its workload file, in config/workloads/, looks for it, or under its hash."""
+    beside = os.path.normpath(f"config/workloads/{text}")
+    if not text.startswith("/") and beside.startswith("config/"):
+        return beside
+    return f"config/inputs/{sha256[:20]}/{Path(text).name}"
+
+
+class MeasuredInputs:
+    """Input files as the plan and the records of a campaign name them: what was measured does not change when a file is gone."""
+
+    def __init__(self, campaign_path: Path, results: Path | None = None) -> None:
+        """results: directory of the campaign's results, where that is known."""
+        extracted = campaign_path.absolute().parent.parent
+        self._extracted = extracted if (extracted / IN_ARCHIVE).is_file() else None
+        self._directories = list(dict.fromkeys(filter(None, (results and results.absolute(), self._extracted))))
+
+    @cached_property
+    def _inputs(self) -> list[Inputs]:
+        found: list[Inputs] = []
+        for document in (document for directory in self._directories for document in campaigns_as_used(directory)):
+            with suppress(ConfigError):
+                found.append(from_document(document.get("inputs", {})))
+        return found
+
+    def named(self, workload: str, text: str) -> Iterator[InputFile]:
+        """The file that a workload calls `text`, by the newest document first."""
+        known = (inputs.get(workload, {}).get(text) for inputs in self._inputs)
+        yield from (file for file in known if file is not None)
+
+    def carried(self, workload: str, text: str) -> Path | None:
+        """The file that an archive brought along for it."""
+        if self._extracted is None:
+            return None
+        places = (self._extracted / carried_place(text, file.sha256) for file in self.named(workload, text))
+        return next((place.resolve() for place in places if place.is_file()), None)
+
+
+def read_inputs(
+    campaign_path: Path,
+    workloads: Mapping[str, Workload],
+    axes: Mapping[str, Sequence[Scalar]],
+    sources: Sources,
+    results: Path | None = None,
+) -> dict[str, dict[str, InputFile]]:
+    """The input files of every workload that has any; a file that is gone is as the plan or the records in `results` have it.
+
+    axes: option -> its values; ConfigError names what is not there and was never measured.
+    """
+    measured = MeasuredInputs(campaign_path, results)
+    found: dict[str, dict[str, InputFile]] = {}
+    problems: list[str] = []
+    for name, workload in workloads.items():
+        source = sources.workload(name)
+        above = source.path.resolve().parent
+        directories = list(dict.fromkeys([above, above.parent, *config_directories(campaign_path), ROOT]))
+        files: dict[str, InputFile] = {}
+        for place, text in _filled(workload, axes):
+            path = measured.carried(name, text) or _find(text, directories)
+            gone = None if path is not None or text.startswith("-") else next(measured.named(name, text), None)
+            if gone is not None:
+                files[text] = gone
+            elif workload.inputs is None:
+                if path is not None and _is_script(path):
+                    files[text] = _hashed(path)
+            elif path is None:
+                problems.append(f"{source.place('inputs', place)}: {_missing(text, directories)}")
+            else:
+                files[text] = _hashed(path)
+        if workload.inputs is None and not files:
+            files = dict(_program(workload, axes, directories))
+        if files:
+            found[name] = files
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return found
+
+
+def workload_dirs(workloads: Mapping[str, Workload], sources: Sources) -> dict[str, str]:
+    """Directory of the file of every workload that mentions `{workload_dir}`."""
+    return {
+        name: str(sources.workload(name).path.resolve().parent)
+        for name, workload in workloads.items()
+        if any("workload_dir" in names_in(text) for _, text in texts(workload.model_dump(exclude_defaults=True)))
+    }
+
+
+def inputs_of(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, InputFile]:
+    """The input files of a cell with these options (the workload's, with the cell's own on top), by name."""
+    known = inputs.get(workload.name, {})
+    named = [_fill(word, options, workload) for word in workload.input_words()] if known else []
+    return {text: known[text] for text in named if text in known}
+
+
+def missing_files(
+    workloads: Mapping[str, Workload], axes: Mapping[str, Sequence[Scalar]], inputs: Inputs, *, elsewhere: bool
+) -> Iterator[tuple[str, str]]:
+    """Workload and message for every file without which runs cannot be started here: scripts in its command, and input files.
+
+    elsewhere: runs are started on other hosts, which may have files of an absolute path that this one lacks.
+    """
+    for name, workload in workloads.items():
+        known = inputs.get(name, {})
+        for text, file in known.items():
+            if not Path(file.path).is_file():
+                yield (
+                    name,
+                    (
+                        f"input file '{text}' is missing: {file.path} is not there (SHA-256 {file.sha256[:12]}..); put it there "
+                        "again; what was measured with it still counts"
+                    ),
+                )
+        words = [(0, word) for word in workload.script_words()]
+        for text in dict.fromkeys(text for _, text in _filled_words(words, workload, axes)):
+            path = Path(text)
+            there = text in known or (path.is_absolute() and (elsewhere or path.is_file()))
+            if path.suffix in _SCRIPTS and not there:
+                yield (
+                    name,
+                    (
+                        f"command: no file '{text}' beside the workload's or the campaign's file; put it there, or give "
+                        "'inputs: []' if it is none that has to be there"
+                    ),
+                )
+
+
+def edited(now: Inputs, measured: Inputs) -> list[str]:
+    """A message for every file that holds something else than what was measured."""
+    return [
+        f"{file.path}: was edited after it was measured; shown is what was measured (SHA-256 {then.sha256[:12]}..), and 'campaign "
+        "run' measures the edited file"
+        for name, files in now.items()
+        for text, file in files.items()
+        if (then := measured.get(name, {}).get(text)) and then.sha256 != file.sha256
+    ]
+
+
+def refuse_edited(files: Mapping[str, InputFile], *, in_container: bool = False) -> None:
+    """LaunchError where a file is gone, or no longer holds what it held when the campaign was planned: its runs would be mixed."""
+    for file in files.values():
+        if not Path(file.path).is_file():
+            if in_container:
+                continue  # the image may have it
+            raise LaunchError(
+                f"{file.path}: is not there on this host, so that the runs that need it cannot be started; put it where every host "
+                "sees it, then run the same command again"
+            )
+        try:
+            same = _hashed(Path(file.path)).sha256 == file.sha256
+        except ConfigError as error:
+            raise LaunchError(str(error)) from error
+        if not same:
+            raise LaunchError(
+                f"{file.path}: was edited after the campaign was planned, so that its runs would be of two programs; run the same "
+                "command again to measure the edited one"
+            )
+
+
+def document(inputs: Inputs) -> dict[str, Any]:
+    """JSON-able."""
+    return {name: {text: vars(file) for text, file in files.items()} for name, files in sorted(inputs.items())}
+
+
+def from_document(stored: Any) -> dict[str, dict[str, InputFile]]:
+    """What `document` gave; ConfigError for anything else."""
+    try:
+        found = {name: {text: InputFile(**file) for text, file in files.items()} for name, files in stored.items()}
+    except (AttributeError, TypeError) as error:
+        raise ConfigError(f"the stored campaign is damaged (inputs: {error}); restore it from an archive") from error
+    for file in (file for files in found.values() for file in files.values()):
+        if not (isinstance(file.path, str) and isinstance(file.sha256, str) and _SHA256.fullmatch(file.sha256)):
+            raise ConfigError(f"the stored campaign is damaged (inputs: {file}); restore it from an archive")
+    return found
+
+
+def _filled(workload: Workload, axes: Mapping[str, Sequence[Scalar]]) -> Iterator[tuple[int, str]]:
+    """Place and text of every name of an input file, for every value of an option in it."""
+    return _filled_words(enumerate(workload.input_words()), workload, axes)
+
+
+def _filled_words(
+    words: Iterable[tuple[int, str]], workload: Workload, axes: Mapping[str, Sequence[Scalar]]
+) -> Iterator[tuple[int, str]]:
+    for place, word in words:
+        names = names_in(word)
+        if not names <= set(workload.options):
+            continue  # a value of the run
+        varied = [(name, axes[name]) for name in sorted(names) if name in axes]
+        for values in itertools.product(*(values for _, values in varied)):
+            chosen = {**workload.options, **dict(zip((name for name, _ in varied), values, strict=True))}
+            yield place, fill(word, chosen, workload.name)
+
+
+def _fill(word: str, options: Mapping[str, Scalar], workload: Workload) -> str:
+    return fill(word, options, workload.name) if names_in(word) <= set(options) else ""
+
+
+def _program(
+    workload: Workload, axes: Mapping[str, Sequence[Scalar]], directories: Sequence[Path]
+) -> Iterator[tuple[str, InputFile]]:
+    """The program itself, where it is none of the system's."""
+    for place, text in _filled(workload, axes):
+        path = _find(text, directories) if place == 0 and "/" in text else None
+        if path is not None and not any(path.is_relative_to(each) for each in _SYSTEM):
+            yield text, _hashed(path)
+
+
+def _find(text: str, directories: Sequence[Path]) -> Path | None:
+    candidates = [Path(text)] if text.startswith("/") else [directory / text for directory in directories]
+    try:
+        return next((path.resolve() for path in candidates if path.is_file()), None)
+    except (OSError, ValueError):  # a long text is no name of a file
+        return None
+
+
+def _is_script(path: Path) -> bool:
+    if path.suffix in _SCRIPTS:
+        return True
+    return _read(path, lambda file: file.read(2)) == b"#!" and not any(path.is_relative_to(each) for each in _SYSTEM)
+
+
+def _hashed(path: Path) -> InputFile:
+    return InputFile(str(path), _read(path, lambda file: hashlib.file_digest(file, "sha256")).hexdigest())
+
+
+def _read(path: Path, read: Callable[[Any], Any]) -> Any:
+    try:
+        with open_regular(path) as file:
+            return read(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); it is an input of a workload") from error
+
+
+def _missing(text: str, directories: Sequence[Path]) -> str:
+    looked = "" if text.startswith("/") else f" in {', '.join(map(str, directories))}"
+    return f"no file '{text}'{looked}; name a file, or remove it from 'inputs'"

@@ -1,0 +1,285 @@
+"""An emulated Liqid Matrix, REST v2, over a rack: groups, machines, edit modes, and nothing connected before it is reprogrammed.
+
+Strict: every request needs its digest key, objects must be echoed whole, one machine is edited at a time, a device is in one place.
+Written from the public SDKs (3.2.0 to 3.4), their model of a Matrix and recorded requests; the shapes of the SDKs judge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from campaign.emulators.control_planes.hardware import Rack
+from campaign.emulators.control_planes.liqid.matrix import (
+    COORDINATES,
+    FABR_ID,
+    INFO_PATHS,
+    PATHS,
+    LiqidMatrix,
+    LiqidRefusal,
+    MatrixDevice,
+    cameled,
+    details_json,
+    echoed,
+    group_json,
+    info_json,
+    machine_json,
+    member,
+    predevice_json,
+    snaked,
+    status_json,
+)
+from campaign.emulators.control_planes.server import Asked, Reply
+
+__all__ = ["LiqidEmulator", "open_emulator"]
+
+COMPOSES = ("POST", "*/fabric/reprogram")
+
+
+BASE = "/liqid/api/v2/"
+
+
+@dataclass(frozen=True)
+class MatrixBehaviour:
+    """How this Matrix answers. async_polls: commits answer 202, and are done at the poll after so many (0: at once). name_max: it
+    cuts longer names of machines."""
+
+    user: str = "campaign"
+    password: str = "learn-2-compose"
+    groups: tuple[str, ...] = ("campaign",)
+    computes: Mapping[str, str] = field(default_factory=dict)
+    camel_case: bool = False
+    error_status: int = 200
+    async_polls: int = 0
+    name_max: int = 64
+    async_end: Literal["404", "SUCCESS", "FAILURE"] = "404"
+
+
+@dataclass
+class _Later:
+    work: Callable[[], Any]
+    polls: int
+    state: str = "Pending"
+    message: str = ""
+
+
+class LiqidEmulator:
+    """See `Emulator`. `violations`: what nobody who shares a Matrix may ask for; `power`: what hosts were told, in order."""
+
+    def __init__(self, rack: Rack, **options: Any) -> None:
+        """options: the fields of `MatrixBehaviour`."""
+        self.rack = rack
+        self.behaviour = behaviour = MatrixBehaviour(**options)
+        self.matrix = LiqidMatrix(rack, behaviour.computes, behaviour.groups)
+        self.violations: list[str] = []
+        self.power: list[tuple[str, int, int]] = []
+        self._keys: dict[str, str] = {}
+        self._made = 0
+        self._address = ""
+        self._later: list[_Later] = []
+
+    def expire(self) -> None:
+        """Forget every session, as a restarted director does."""
+        self._keys.clear()
+
+    def answer(self, asked: Asked) -> Reply:
+        self._address = f"{asked.scheme}://{asked.header('Host')}"
+        try:
+            if not asked.path.startswith(BASE):
+                raise LiqidRefusal(f"No such path {asked.path}", 404)
+            words = asked.path.removeprefix(BASE).split("/")
+            if words[0] == "digest" and len(words) == 2:
+                return self._data([self._digest(asked, words[1])])
+            if not self._known(asked):
+                return self._error(LiqidRefusal("Not authorized", 401), 401)
+            if words[0] == "async" and len(words) == 2:
+                return self._polled(int(words[1]))
+            data = self._get(words, asked) if asked.method == "GET" else self._change(words, asked)
+            return data if isinstance(data, Reply) else self._data(data)
+        except LiqidRefusal as refusal:
+            found = refusal.code == 404 and "No such path" in str(refusal)
+            return self._error(refusal, 404 if found else self.behaviour.error_status)
+
+    def _data(self, data: list[Any], status: int = 200) -> Reply:
+        body = {"response": {"code": 0, "errors": None, "data": data}}
+        return Reply(status, cameled(body) if self.behaviour.camel_case else body)
+
+    def _error(self, refusal: LiqidRefusal, status: int) -> Reply:
+        errors = [{"code": refusal.code, "message": str(refusal), "type": refusal.type}]
+        return Reply(status, {"response": {"code": refusal.code, "errors": errors, "data": []}})
+
+    def _digest(self, asked: Asked, label: str) -> dict[str, Any]:
+        if asked.basic != (self.behaviour.user, self.behaviour.password):
+            raise LiqidRefusal("Bad credentials", 401)
+        if label == "slurm":  # reserved
+            raise LiqidRefusal("Permission denied", 403)
+        if asked.method == "DELETE":
+            if label not in self._keys:
+                raise LiqidRefusal(f"No digest {label}", 404)
+            del self._keys[label]
+            return {"digest_label": label}
+        if asked.method != "POST" or label in self._keys:
+            raise LiqidRefusal(f"Digest {label} exists already")
+        self._made += 1
+        self._keys[label] = f"key-{label}-{self._made}"
+        return {"digest_id": self._made, "digest_key": self._keys[label], "digest_label": label}
+
+    def _known(self, asked: Asked) -> bool:
+        return asked.header("Authorization") is None and asked.header("X-API-Key") in self._keys.values()
+
+    def _commit(self, work: Callable[[], Any]) -> list[Any] | Reply:
+        if not self.behaviour.async_polls:
+            work()
+            return [{}]
+        self._later.append(_Later(work, self.behaviour.async_polls))
+        # A whole address: the vendor's own client asks there as it is.
+        href = f"{self._address}{BASE}async/{len(self._later) - 1}"
+        return self._data([{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202)
+
+    def _polled(self, number: int) -> Reply:
+        if number >= len(self._later):
+            return self._error(LiqidRefusal("No such operation", 404), 404)
+        later = self._later[number]
+        if later.state == "Pending" and later.polls <= 0:
+            later.state, later.message = self._done(later)
+        later.polls -= 1
+        if later.state == "SUCCESS" and self.behaviour.async_end == "404":
+            return self._error(LiqidRefusal("No such operation", 404), 404)
+        return self._data([{"command_execution_state": later.state, "message": later.message}])
+
+    def _done(self, later: _Later) -> tuple[str, str]:
+        if self.behaviour.async_end == "FAILURE":
+            return "FAILURE", "the switch did not answer"
+        try:
+            later.work()
+        except LiqidRefusal as refusal:
+            return "FAILURE", str(refusal)
+        return "SUCCESS", ""
+
+    def _get(self, words: list[str], asked: Asked) -> list[Any]:
+        matrix, query = self.matrix, asked.query
+        match words:
+            case ["group"]:
+                return [group_json(group) for group in matrix.groups.values()]
+            case ["group", "nextid"]:
+                return [max(matrix.groups, default=0) + 1]
+            case ["machine"]:
+                return _filtered([machine_json(each) for each in matrix.machines.values()], query)
+            case ["machine", "nextid"]:
+                return [str(next(n for n in range(1, len(matrix.machines) + 2) if n not in matrix.machines))]
+            case ["machine", "details", number]:
+                return [details_json(matrix.machine(_number(number)), matrix)]
+            case ["predevice"]:
+                return _filtered([predevice_json(each, matrix) for each in matrix.devices.values()], query)
+            case ["status", path] if path in PATHS.values():
+                free = query.get("filter", "false").lower() == "true"
+                return [status_json(each) for each in self._of(path, PATHS) if not free or each.group is None]
+            case ["device", "info", path] if path in INFO_PATHS.values():
+                return [info_json(each) for each in self._of(path, INFO_PATHS)]
+            case ["coordinates"]:
+                return [dict(COORDINATES)]
+            case ["fabric", "id"]:
+                return [FABR_ID]
+            case _:
+                raise LiqidRefusal(f"No such path {asked.path}", 404)
+
+    def _of(self, path: str, paths: Mapping[str, str]) -> list[MatrixDevice]:
+        return [device for device in self.matrix.devices.values() if paths[device.dev_type] == path]
+
+    def _change(self, words: list[str], asked: Asked) -> list[Any] | Reply:
+        matrix, body = self.matrix, snaked(asked.body)
+        match [asked.method, *words]:
+            case ["POST", "group", "clear"]:
+                self.violations.append("POST group/clear")
+                raise LiqidRefusal("Permission denied", 403)
+            case ["POST", "group"]:
+                made = matrix.add_group(member(body, "grp_id"), member(body, "group_name"))
+                return [group_json(made)]
+            case ["DELETE", "group", number]:
+                matrix.remove_group(_number(number))
+            case ["POST", "machine"]:
+                names = ("mach_id", "grp_id", "mach_name", "comp_name")
+                machine = matrix.add_machine(*(member(body, name) for name in names))
+                machine.name = machine.name[: self.behaviour.name_max]
+                return [machine_json(machine)]
+            case ["POST", "machine", "p2p"]:
+                machine = matrix.machine(member(body, "mach_id"))
+                echoed({**body, "p2p": machine.p2p}, machine_json(machine), "Machine")
+                return [machine_json(matrix.join(machine.number, member(body, "p2p")))]
+            case ["DELETE", "machine", number]:
+                return self._commit(lambda: matrix.remove_machine(_number(number)))
+            case ["POST", "pool", "edit" | "done" | "cancel" as what]:
+                return self._pool_edit(what, body)
+            case ["POST" | "DELETE" as method, "predevice", path]:
+                matrix.pool(self._group(body), self._device(path, body), add=method == "POST")
+            case ["POST", "fabric", *what] if what in (["edit"], ["edit", "cancel"], ["reprogram"]):
+                return self._fabric_edit(what, body)
+            case ["POST" | "DELETE" as method, "relate", path]:
+                relator, mach_id = member(body, "group_device_relator"), self._machine(member(body, "machine"))
+                self._group(relator)
+                matrix.relate(mach_id, self._device(path, relator), add=method == "POST")
+            case ["PUT", "power", "start" | "shutdown" | "reboot" | "restart" as what, group, number]:
+                if asked.text or matrix.machine(_number(number)).group != _number(group):
+                    raise LiqidRefusal("No body, and the machine's own group, expected")
+                self.power.append((what, _number(group), _number(number)))
+            case ["PUT" | "DELETE" as method, "device", "udesc", dev_type, dev_id]:
+                text = member(body, "udesc") if method == "PUT" else ""
+                if not isinstance(text, str):
+                    raise LiqidRefusal("udesc expected")
+                matrix.described(dev_type, dev_id).text = text
+                return [{"udesc": text}]
+            case _:
+                raise LiqidRefusal(f"No such path {asked.path}", 404)
+        return [{}]
+
+    def _pool_edit(self, what: str, body: Any) -> list[Any] | Reply:
+        number = member(body, "grp_id")
+        if member(body, "coordinates") != COORDINATES or member(body, "fabr_id") != FABR_ID:
+            raise LiqidRefusal("Coordinates and fabric id of the group expected")
+        if what == "edit":
+            self.matrix.edit_pool(number)
+            return [body]
+        return self._commit(lambda: self.matrix.finish_pool(number, keep=what == "done"))
+
+    def _fabric_edit(self, what: list[str], body: Any) -> list[Any] | Reply:
+        number = self._machine(body)
+        if what == ["edit"]:
+            self.matrix.edit_machine(number)
+        elif what == ["edit", "cancel"]:
+            self.matrix.cancel_machine(number)
+        else:
+            return self._commit(lambda: self.matrix.reprogram(number))
+        return [body]
+
+    def _machine(self, body: Any) -> int:
+        machine = self.matrix.machine(member(body, "mach_id"))
+        echoed(body, machine_json(machine), "Machine")
+        return machine.number
+
+    def _group(self, body: Any) -> int:
+        group = self.matrix.group(member(member(body, "group"), "grp_id"))
+        echoed(body["group"], group_json(group), "Group")
+        return group.number
+
+    def _device(self, path: str, body: Any) -> str:
+        status = member(body, "device_status")
+        device = self.matrix.device(member(status, "name"))
+        if PATHS[device.dev_type] != path:
+            raise LiqidRefusal(f"Device {device.name} is not of type {path}")
+        echoed(status, status_json(device), "DeviceStatus")
+        return device.name
+
+
+def _filtered(found: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [each for each in found if all(str(each.get(name)) == value for name, value in query.items())]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise LiqidRefusal(f"{text!r} is not a number") from None
+
+
+open_emulator = LiqidEmulator

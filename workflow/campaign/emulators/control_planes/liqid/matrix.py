@@ -1,0 +1,412 @@
+"""What a Matrix knows and allows: devices, groups, machines, and the two kinds of editing. Speaks no JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from campaign.emulators.control_planes.hardware import Rack, RackDevice, RackError
+
+MACH_ID_MAX = 0x3FFF
+_MADE = 1_767_225_600_000
+"""When machines were made, as a number; its unit is not documented."""
+TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}
+"""Liqid's type of a device, by the rack's kind; compute devices are `comp`."""
+_WORDS = {400: "BAD_REQUEST", 401: "UNAUTHORIZED", 403: "FORBIDDEN", 404: "NOT_FOUND", 409: "CONFLICT"}
+_WORDS |= {422: "UNPROCESSABLE", 500: "INTERNAL"}
+
+
+class LiqidRefusal(Exception):
+    """What the Matrix answers with an error. Nothing was changed."""
+
+    def __init__(self, message: str, code: int = 400) -> None:
+        super().__init__(message)
+        self.code = code
+        self.type = _WORDS[code]
+
+
+@dataclass
+class MatrixDevice:
+    """One device; without group it is in the system's free pool, without machine in the free pool of its group."""
+
+    name: str
+    dev_type: str
+    number: int
+    part: RackDevice | None
+    model: str
+    shelf: int
+    slot: int
+    group: int | None = None
+    machine: int | None = None
+    text: str = ""
+
+    @property
+    def dev_id(self) -> str:
+        return f"0x{self.number:08x}"
+
+
+@dataclass
+class MatrixGroup:
+    number: int
+    name: str
+    editing: bool = False
+    pending: dict[str, bool] = field(default_factory=dict)  # device -> added (True) or removed
+
+
+@dataclass
+class MatrixMachine:
+    number: int
+    group: int
+    name: str
+    comp_name: str
+    mtime: int
+    p2p: str = "off"
+    pending: dict[str, bool] = field(default_factory=dict)
+
+
+class LiqidMatrix:
+    """See the methods for the rules. `computes`: the compute device's name of each host."""
+
+    def __init__(self, rack: Rack, computes: Mapping[str, str], groups: Sequence[str]) -> None:
+        self.rack = rack
+        self.hosts = {computes.get(host, host): host for host in rack.hosts}
+        self.devices: dict[str, MatrixDevice] = {}
+        for index, name in enumerate(self.hosts):
+            self.devices[name] = MatrixDevice(name, "comp", index + 1, None, "compute", 0, index + 1)
+        shelves = {drawer: n for n, drawer in enumerate(dict.fromkeys(d.drawer for d in rack.devices.values()), 1)}
+        for index, part in enumerate(rack.devices.values()):
+            self.devices[part.name] = MatrixDevice(
+                part.name, TYPES[part.kind], 0x1001 + index, part, part.model, shelves[part.drawer], part.slot
+            )
+        self.groups = {number: MatrixGroup(number, name) for number, name in enumerate(groups, 1)}
+        self.machines: dict[int, MatrixMachine] = {}
+        self.editing: int | None = None
+
+    def group(self, number: object) -> MatrixGroup:
+        if not isinstance(number, int) or number not in self.groups:
+            raise LiqidRefusal(f"Group {number} does not exist", 404)
+        return self.groups[number]
+
+    def add_group(self, number: object, name: object) -> MatrixGroup:
+        if not isinstance(number, int) or number <= 0 or number in self.groups:
+            raise LiqidRefusal(f"Group id {number} is not usable")
+        if not isinstance(name, str) or not name or name in {group.name for group in self.groups.values()}:
+            raise LiqidRefusal(f"Group name {name!r} is not usable")
+        self.groups[number] = MatrixGroup(number, name)
+        return self.groups[number]
+
+    def remove_group(self, number: int) -> None:
+        """Its machines go with it, and its devices go to the free pool of the system."""
+        if self.group(number).editing:
+            raise LiqidRefusal(f"Group {number} is already being edited", 409)
+        machines = [machine.number for machine in self.machines.values() if machine.group == number]
+        for machine in machines:
+            self._not_edited(machine)
+        for machine in machines:
+            self.remove_machine(machine)
+        for device in self.devices.values():
+            if device.group == number:
+                device.group = None
+        del self.groups[number]
+
+    def edit_pool(self, number: object) -> None:
+        """One group at a time, and none while a machine is edited."""
+        group = self.group(number)
+        if (other := next((each for each in self.groups.values() if each.editing), None)) is not None:
+            raise LiqidRefusal(f"Group {other.number} is already being edited", 409)
+        if self.editing is not None:
+            self._not_edited(self.editing)
+        group.editing = True
+
+    def finish_pool(self, number: object, *, keep: bool) -> None:
+        """keep: what was added and removed happens; else it is forgotten."""
+        group = self.group(number)
+        if not group.editing:
+            raise LiqidRefusal(f"Group {number} is not in edit mode")
+        for name, added in group.pending.items() if keep else ():
+            self.devices[name].group = group.number if added else None
+        group.pending.clear()
+        group.editing = False
+
+    def pool(self, number: object, name: object, *, add: bool) -> None:
+        group, device = self.group(number), self.device(name)
+        if not group.editing:
+            raise LiqidRefusal(f"Group {number} is not in edit mode")
+        if any(device.name in other.pending for other in self.groups.values()):
+            raise LiqidRefusal(f"Device {name} is already part of an edit")
+        if add and device.group is not None:
+            raise LiqidRefusal(f"Device {name} belongs to group {device.group} already")
+        if not add and (device.group != group.number or device.machine is not None):
+            raise LiqidRefusal(f"Device {name} is not in the free pool of group {number}")
+        group.pending[device.name] = add
+
+    def machine(self, number: object) -> MatrixMachine:
+        if not isinstance(number, int) or number not in self.machines:
+            raise LiqidRefusal(f"Machine {number} does not exist", 404)
+        return self.machines[number]
+
+    def add_machine(self, number: object, group: object, name: object, comp_name: object) -> MatrixMachine:
+        self.group(group)
+        if not isinstance(number, int) or not 1 <= number <= MACH_ID_MAX or number in self.machines:
+            raise LiqidRefusal(f"Machine id {number} is not usable")
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9]+", name):
+            raise LiqidRefusal(f"Machine name {name!r} must be letters and digits", 422)
+        if name in {machine.name for machine in self.machines.values()}:
+            raise LiqidRefusal(f"Machine name {name} exists already")
+        assert isinstance(group, int)  # group() refuses anything else
+        self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), _MADE)
+        return self.machines[number]
+
+    def remove_machine(self, number: int) -> None:
+        """Its devices go to the free pool of its group, not to that of the system."""
+        self.machine(number)
+        self._not_edited(number)
+        for device in self.devices.values():
+            if device.machine == number:
+                device.machine = None
+                if device.part is not None:
+                    self.rack.detach(device.part.name)
+        del self.machines[number]
+
+    def edit_machine(self, number: object) -> None:
+        machine = self.machine(number)
+        if self.editing is not None:
+            self._not_edited(self.editing)
+        self.editing = machine.number
+
+    def _not_edited(self, number: int) -> None:
+        if self.editing == number:
+            raise LiqidRefusal(f"Machine 0x{number:04x} is already being edited", 409)
+
+    def _edited(self, number: object) -> MatrixMachine:
+        machine = self.machine(number)
+        if self.editing != machine.number:
+            raise LiqidRefusal(f"Machine 0x{machine.number:04x} is not being edited")
+        return machine
+
+    def cancel_machine(self, number: object) -> None:
+        self._edited(number).pending.clear()
+        self.editing = None
+
+    def relate(self, number: object, name: object, *, add: bool) -> None:
+        machine, device = self._edited(number), self.device(name)
+        if device.name in machine.pending:
+            raise LiqidRefusal(f"Device {name} is already part of the edit")
+        if add and (device.group != machine.group or device.machine is not None):
+            raise LiqidRefusal(f"Device {name} is not in the free pool of group {machine.group}")
+        if not add and device.machine != machine.number:
+            raise LiqidRefusal(f"Device {name} is not in machine 0x{machine.number:04x}")
+        machine.pending[device.name] = add
+
+    def reprogram(self, number: object) -> None:
+        """The commit: devices are connected and disconnected now, all or none."""
+        machine = self._edited(number)
+        inside = {name for name, device in self.devices.items() if device.machine == machine.number}
+        inside |= {name for name, added in machine.pending.items() if added}
+        inside -= {name for name, added in machine.pending.items() if not added}
+        computes = [name for name in inside if self.devices[name].dev_type == "comp"]
+        if len(computes) > 1:
+            raise LiqidRefusal(f"Machine 0x{machine.number:04x} would have {len(computes)} compute devices")
+        host = self.hosts[computes[0]] if computes else None
+        self._cabled(inside, host)
+        for name, added in machine.pending.items():
+            self.devices[name].machine = machine.number if added else None
+        for device in self.devices.values():
+            if device.part is not None and (device.name in inside or device.name in machine.pending):
+                if host is not None and device.name in inside:
+                    self.rack.attach(device.part.name, host)
+                else:
+                    self.rack.detach(device.part.name)
+        machine.comp_name = computes[0] if computes else machine.name
+        machine.pending.clear()
+        self.editing = None
+
+    def join(self, number: object, p2p: object) -> MatrixMachine:
+        """Let the GPUs of a machine reach each other, or not; nothing is set twice, and two are needed."""
+        machine = self.machine(number)
+        self._not_edited(machine.number)
+        gpus = [device for device in self.devices.values() if device.machine == number and device.dev_type == "gpu"]
+        if p2p not in ("on", "off") or p2p == machine.p2p:
+            raise LiqidRefusal(f"P2P of machine 0x{machine.number:04x} is {machine.p2p} already")
+        if len(gpus) < 2:
+            raise LiqidRefusal(f"Machine 0x{machine.number:04x} has {len(gpus)} GPUs")
+        machine.p2p = str(p2p)
+        return machine
+
+    def _cabled(self, inside: set[str], host: str | None) -> None:
+        for name in sorted(inside):
+            part = self.devices[name].part
+            if part is None or host is None:
+                continue
+            if "broken" in part.quirks:
+                raise LiqidRefusal(f"Device {name} did not come up", 500)
+            if part.drawer not in self.rack.hosts[host].drawers:
+                raise LiqidRefusal(str(RackError(f"{host} is not cabled to {part.drawer}")))
+
+    def device(self, name: object) -> MatrixDevice:
+        if not isinstance(name, str) or name not in self.devices:
+            raise LiqidRefusal(f"Device {name} does not exist", 404)
+        return self.devices[name]
+
+    def described(self, dev_type: str, dev_id: str) -> MatrixDevice:
+        """A device by type and id. Raises LiqidRefusal when there is none."""
+        for device in self.devices.values():
+            if device.dev_type == dev_type and device.dev_id == dev_id.lower():
+                return device
+        raise LiqidRefusal(f"Device {dev_type} {dev_id} does not exist", 404)
+
+    @property
+    def quiet(self) -> bool:
+        """True while nothing at all is in edit mode."""
+        return self.editing is None and not any(group.editing for group in self.groups.values())
+
+
+FABR_ID = 1
+COORDINATES = {"rack": 0, "shelf": 0, "node": 0}
+PATHS = {"comp": "compute", "gpu": "gpu", "targ": "storage", "link": "network", "fpga": "fpga"}
+"""Word of a kind of device in status/, predevice/ and relate/."""
+INFO_PATHS = {"comp": "cpu", "gpu": "gpu", "targ": "ssd", "link": "link", "fpga": "fpga"}
+"""And in device/info/."""
+_TYPES = {"comp": "compute", "gpu": "gpu", "targ": "target/SSD", "link": "ethernet_link", "fpga": "fpga"}
+"""And as the `device_type` of a record."""
+_CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpga": "Fpga"}
+_CAPACITY_MB = 4_000_000
+_NOTE = "site_note"
+"""A member that is in no SDK: whoever echoes an object may have dropped it, and may have kept it."""
+_COUNTS = {"gpu-count": "gpu", "storage-drive-count": "targ", "network-adapter-count": "link", "fpga-count": "fpga"}
+
+
+def group_json(group: MatrixGroup) -> dict[str, Any]:
+    return {"fabr_id": FABR_ID, "grp_id": group.number, "group_name": group.name, "pod_id": -1}
+
+
+def machine_json(machine: MatrixMachine) -> dict[str, Any]:
+    return {
+        "index": machine.number - 1,
+        "mach_id": machine.number,
+        "grp_id": machine.group,
+        "fabr_id": FABR_ID,
+        "fabr_gid": f"0x{0x100 + machine.number:04x}",
+        "port_gid": f"0x{0x200 + machine.number:04x}",
+        "swit_gid": "0x3001",
+        "comp_name": machine.comp_name,
+        "mach_name": machine.name,
+        "p2p": machine.p2p,
+        "mtime": machine.mtime,
+        "connection_history": [],
+        _NOTE: f"made for {machine.name}",
+    }
+
+
+def _addressed(device: MatrixDevice) -> dict[str, Any]:
+    """What both lists of devices have."""
+    return {
+        "name": device.name,
+        "fabr_id": FABR_ID,
+        "fabr_gid": f"0x{device.number:04x}",
+        "port_gid": f"0x{0x1000 + device.number:04x}",
+        "swit_gid": "0x3001",
+        "pod_id": -1,
+        "lanes": 16 if device.part is None else device.part.width,
+    }
+
+
+def _described(device: MatrixDevice) -> dict[str, Any]:
+    """What a device's status and its information have."""
+    return {
+        "name": device.name,
+        "dev_id": device.dev_id,
+        "device_type": _TYPES[device.dev_type],
+        "device_state": _state(device),
+        "conn_type": "pcie",
+        "fabric_type": "gen4",
+        "fabr_gid": f"0x{device.number:04x}",
+        "flags": "0x0000000000000000",
+        "index": device.number,
+        "location": _location(device),
+        "owner": dict(COORDINATES),
+        "pod_id": -1,
+        "sled_id": "0x00000000",
+    }
+
+
+def status_json(device: MatrixDevice) -> dict[str, Any]:
+    more: dict[str, Any] = (
+        {"capacity(MB)": _CAPACITY_MB} if device.dev_type == "targ" else {"unique": f"u-{device.name}"}
+    )
+    more |= {"hconn": "n/a"} if device.dev_type == "comp" else {}
+    kind, ids = f"{_CLASSES[device.dev_type]}DeviceStatus", {"did": "0x2235", "vid": "0x10de"}
+    more |= {"type": kind, "flags2": "0x0000000000000000", **ids, _NOTE: f"in slot {device.slot}"}
+    return _addressed(device) | _described(device) | more
+
+
+def info_json(device: MatrixDevice) -> dict[str, Any]:
+    part = device.part
+    return _described(device) | {
+        "model": device.model,
+        "vendor": "emulated",
+        "serial_num": "" if part is None else part.serial,
+        "udesc": device.text,
+        "buswidth": "16",
+        "busgen": "4",
+    }
+
+
+def predevice_json(device: MatrixDevice, matrix: LiqidMatrix) -> dict[str, Any]:
+    """No device id in it: only the name leads to the other lists."""
+    group = matrix.groups.get(device.group or 0)
+    machine = matrix.machines.get(device.machine or 0)
+    return _addressed(device) | {
+        "dev_type": device.dev_type,
+        "flags": "0x00",
+        "grp_id": 0 if group is None else group.number,
+        "gname": "n/a" if group is None else group.name,
+        "mach_id": "n/a" if machine is None else str(machine.number),
+        "mname": "n/a" if machine is None else machine.name,
+        "index": str(device.number),
+        "owner_id": "0x1",
+    }
+
+
+def details_json(machine: MatrixMachine, matrix: LiqidMatrix) -> dict[str, Any]:
+    inside = [device.dev_type for device in matrix.devices.values() if device.machine == machine.number]
+    counts: dict[str, Any] = {name: inside.count(dev_type) for name, dev_type in _COUNTS.items()}
+    counts["cpu-sockets"] = str(inside.count("comp"))
+    whole = {"mach_id": machine.number, "mach_name": machine.name, **counts, "os_name": "linux"}
+    return whole | {"created": machine.mtime, "modified": machine.mtime}
+
+
+def _state(device: MatrixDevice) -> str:
+    return "failed" if device.part is not None and "broken" in device.part.quirks else "active"
+
+
+def _location(device: MatrixDevice) -> dict[str, int]:
+    return {"rack": 0, "shelf": device.shelf, "node": device.slot}
+
+
+def snaked(value: Any) -> Any:
+    """The same JSON with the names of its members in snake_case: real peers read both."""
+    if isinstance(value, Mapping):
+        return {re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower(): snaked(each) for key, each in value.items()}
+    return [snaked(each) for each in value] if isinstance(value, list) else value
+
+
+def cameled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {re.sub(r"_([a-z0-9])", lambda m: m[1].upper(), key): cameled(each) for key, each in value.items()}
+    return [cameled(each) for each in value] if isinstance(value, list) else value
+
+
+def echoed(body: Any, given: Mapping[str, Any], what: str) -> None:
+    """Raise LiqidRefusal unless `body` has every member that the Matrix gave and the SDKs know, as it gave it; more is ignored."""
+    if not isinstance(body, Mapping):
+        raise LiqidRefusal(f"{what} expected")
+    expected = {name: value for name, value in snaked(given).items() if name != _NOTE}
+    if wrong := [name for name, value in expected.items() if body.get(name, ...) != value]:
+        raise LiqidRefusal(f"{what} is not whole: {', '.join(wrong)}")
+
+
+def member(body: Any, name: str) -> Any:
+    return body.get(name) if isinstance(body, Mapping) else None

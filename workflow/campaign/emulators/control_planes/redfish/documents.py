@@ -1,0 +1,122 @@
+"""Redfish resources and answers as JSON: links, collections, versions, refusals, pages and $expand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from campaign.emulators.control_planes.server import Reply
+
+ROOT = "/redfish/v1"
+HEADERS = {"OData-Version": "4.0", "Cache-Control": "no-cache"}
+WELL = {"State": "Enabled", "Health": "OK"}
+_BASE = "Base.1.19"
+_EXPAND = re.compile(r"([.*~])(?:\(\$levels=(\d+)\))?")
+
+Document = dict[str, Any]
+Find = Callable[[str], Document | None]
+
+
+class RedfishRefusal(Exception):
+    """What a service answers to what it will not do. message_id: of the registry `Base` where none is named."""
+
+    def __init__(self, status: int, message_id: str, text: str, arguments: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.status = status
+        self.message_id = message_id if "." in message_id else f"{_BASE}.{message_id}"
+        self.arguments = list(arguments)
+
+    def reply(self) -> Reply:
+        message = {
+            "@odata.type": "#Message.v1_1_2.Message",
+            "MessageId": self.message_id,
+            "Message": str(self),
+            "MessageArgs": self.arguments,
+            "MessageSeverity": "Critical",
+            "Resolution": "See the message.",
+        }
+        body = {"error": {"code": self.message_id, "message": str(self), "@Message.ExtendedInfo": [message]}}
+        login = {"WWW-Authenticate": 'Basic realm="campaign-emulator"'} if self.status == 401 else {}
+        return Reply(self.status, body, HEADERS | login)
+
+
+def missing(path: str) -> RedfishRefusal:
+    return RedfishRefusal(404, "ResourceMissingAtURI", f"no {path}", (path,))
+
+
+def ref(path: str) -> dict[str, str]:
+    return {"@odata.id": path}
+
+
+def refs(place: str, names: Iterable[str]) -> list[dict[str, str]]:
+    return [ref(f"{place}/{name}") for name in names]
+
+
+def resource(path: str, kind: str, version: str, **properties: Any) -> Document:
+    name = path.rstrip("/").rpartition("/")[2]
+    return {"@odata.id": path, "@odata.type": f"#{kind}.{version}.{kind}", "Id": name, "Name": name, **properties}
+
+
+def collection(path: str, kind: str, names: Iterable[str]) -> Document:
+    members = refs(path, names)
+    return {
+        "@odata.id": path,
+        "@odata.type": f"#{kind}Collection.{kind}Collection",
+        "Name": f"{kind} Collection",
+        "Members": members,
+        "Members@odata.count": len(members),
+    }
+
+
+def etag(document: Mapping[str, Any]) -> str:
+    """A strong validator, as text with its quotes."""
+    return f'"{hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]}"'
+
+
+def versioned(found: Document, etags: str) -> Reply:
+    """The answer of a change of a resource: as it is now."""
+    return Reply(200, found, HEADERS | ({"ETag": etag(found)} if etags != "none" else {}))
+
+
+def pages(found: Document, path: str, query: Mapping[str, str], page: int | None) -> Document:
+    """A collection cut to what $skip and $top ask for, and to the service's own page with a link to the next."""
+    holder = found if "Members" in found else found["Links"]
+    skip, top = int(query.get("$skip", "0")), int(query["$top"]) if "$top" in query else None
+    rest = holder["Members"][skip:][:top]
+    if page and len(rest) > page:
+        left = "" if top is None else f"&$top={top - page}"
+        expand = f"&$expand={query['$expand']}" if "$expand" in query else ""
+        holder["Members@odata.nextLink"] = f"{path}?$skip={skip + page}{left}{expand}"
+        rest = rest[:page]
+    holder["Members"] = rest
+    return found
+
+
+def expansion(text: str) -> tuple[str, int] | None:
+    """(sign, levels) of an $expand; None for what is no such thing."""
+    found = _EXPAND.fullmatch(text)
+    return (found[1], int(found[2] or 1)) if found else None
+
+
+def expanded(value: Any, find: Find, sign: str, levels: int, within: str = "") -> Any:
+    """A document with what it refers to in its place, so many levels deep; `.` leaves alone what is under Links, `~` all else."""
+    if levels <= 0:
+        return value
+    if isinstance(value, list):
+        return [expanded(one, find, sign, levels, within) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"@odata.id"}:
+        wanted = sign == "*" or (sign == "~") == (within == "Links")
+        value, levels = (find(value["@odata.id"]) if wanted else None) or value, levels - 1
+        if levels <= 0 or set(value) == {"@odata.id"}:
+            return value
+    return {
+        name: one
+        if name.startswith(("@", "#")) or name == "Actions"
+        else expanded(one, find, sign, levels, "Links" if name == "Links" else within)
+        for name, one in value.items()
+    }

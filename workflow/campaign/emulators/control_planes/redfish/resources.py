@@ -1,0 +1,349 @@
+"""Blocks and their parts, zones and systems of the emulated service, as JSON, and what requests do to them (DSP2050)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from campaign.emulators.control_planes.hardware import RackDevice
+from campaign.emulators.control_planes.redfish.composition import Machine, Made
+from campaign.emulators.control_planes.redfish.documents import (
+    HEADERS,
+    ROOT,
+    WELL,
+    Document,
+    RedfishRefusal,
+    collection,
+    etag,
+    missing,
+    ref,
+    refs,
+    resource,
+    versioned,
+)
+from campaign.emulators.control_planes.server import Asked, Reply
+
+COMPOSITION = f"{ROOT}/CompositionService"
+ZONES = f"{COMPOSITION}/ResourceZones"
+SYSTEMS = f"{ROOT}/Systems"
+CAPABILITIES = f"{SYSTEMS}/Capabilities"
+CHASSIS = f"{ROOT}/Chassis"
+_PLACES = {"nvme": "Drives", "nic": "EthernetInterfaces"}
+_CREATE = {"Name", "Description", "Links", "@odata.type"}
+_ASKED = ("Processors", "Storage", "EthernetInterfaces")
+
+
+class Resources:
+    """What the service is about. `begin` is called before each request: what is looked up often is computed once."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.variant = machine.variant
+        self.blocks_at = f"{COMPOSITION if machine.variant.composes else ROOT}/ResourceBlocks"
+        self._having: dict[str, list[str]] = {}
+
+    def begin(self) -> None:
+        self._having = self.machine.having()
+
+    def root(self) -> Document:
+        composes = {"CompositionService": ref(COMPOSITION)} if self.variant.composes else {}
+        return {"Systems": ref(SYSTEMS), "Chassis": ref(CHASSIS)} | (
+            composes or {"ResourceBlocks": ref(self.blocks_at)}
+        )
+
+    def allowed(self, path: str) -> str:
+        if path == SYSTEMS:
+            return ", POST"
+        if path.startswith(f"{SYSTEMS}/"):
+            made = self.machine.systems.get(path.removeprefix(f"{SYSTEMS}/"))
+            return ", PATCH" if made is not None and made.physical else ", PATCH, DELETE"
+        return ", PATCH" if path.startswith(f"{self.blocks_at}/") else ""
+
+    def find(self, path: str) -> Document | None:
+        for place, build in (
+            (self.blocks_at, self._blocks),
+            (ZONES, self._zones),
+            (SYSTEMS, self._systems),
+            (CHASSIS, self._chassis),
+        ):
+            if path == place or path.startswith(f"{place}/"):
+                return build(path, path.removeprefix(place).strip("/").split("/"))
+        if path != COMPOSITION or not self.variant.composes:
+            return None
+        return resource(
+            path,
+            "CompositionService",
+            "v1_1_0",
+            Status=WELL,
+            ServiceEnabled=True,
+            AllowOverprovisioning=False,
+            AllowZoneAffinity=self.variant.constrained,
+            ResourceBlocks=ref(self.blocks_at),
+            ResourceZones=ref(ZONES),
+        )
+
+    def _blocks(self, path: str, parts: list[str]) -> Document | None:
+        rack = self.machine.rack
+        match parts:
+            case [""]:
+                return self._listed(collection(path, "ResourceBlock", [*rack.hosts, *rack.devices]))
+            case [name] if self.machine.known(name):
+                return self._block(path, name)
+            case [name, place, "1"] if name in rack.devices and place == _place(rack.devices[name]):
+                return self._part(path, rack.devices[name], place)
+        return None
+
+    def _listed(self, found: Document) -> Document:
+        if "linked_members" in self.variant.quirks:
+            found["Links"] = {"Members": found.pop("Members")}
+        return found
+
+    def _block(self, path: str, name: str) -> Document:
+        machine = self.machine
+        systems, category, device = self._having.get(name, []), machine.category(name), machine.rack.devices.get(name)
+        chassis = refs(CHASSIS, [device.drawer] if device else [])
+        body = resource(
+            path,
+            "ResourceBlock",
+            "v1_3_3",
+            Name=f"block {name}",
+            Status=_status(device),
+            Links={"ComputerSystems": refs(SYSTEMS, systems), "Chassis": chassis},
+        )
+        if "untyped" not in self.variant.quirks:
+            body["ResourceBlockType"] = category if "scalar_types" in self.variant.quirks else [category]
+        if self.variant.composes:
+            body["CompositionStatus"] = self._composition(name, systems)
+            body["Links"]["Zones"] = refs(ZONES, machine.zones_of(name))
+        if device is not None:
+            body[_place(device)] = [ref(f"{path}/{_place(device)}/1")]
+        return body
+
+    def _composition(self, name: str, systems: list[str]) -> Document:
+        machine, quirks = self.machine, self.variant.quirks
+        device = machine.rack.devices.get(name)
+        attached = bool(systems) or (device is not None and device.attached_to is not None)
+        state = machine.states.get(name, "Composed" if attached else "Unused")
+        reserved = name in machine.reserved
+        return {
+            "CompositionState": "Unused" if "unused_while_composed" in quirks else state,
+            "Reserved": str(reserved).lower() if "text_reserved" in quirks else reserved,
+            "SharingCapable": False,
+            "SharingEnabled": False,
+            "MaxCompositions": 1,
+            "NumberOfCompositions": len(systems),
+        }
+
+    @staticmethod
+    def _part(path: str, device: RackDevice, place: str) -> Document:
+        common = {"Name": device.name, "Status": _status(device)}
+        if place == "EthernetInterfaces":
+            mac = ":".join(device.serial[index : index + 2] for index in range(0, 12, 2))
+            return resource(path, "EthernetInterface", "v1_9_0", MACAddress=mac, PermanentMACAddress=mac, **common)
+        common |= {"Model": device.model, "SerialNumber": device.serial}
+        if place == "Drives":
+            disk = {"MediaType": "SSD", "Protocol": "NVMe", "CapacityBytes": 960_197_124_096}
+            return resource(path, "Drive", "v1_16_0", **common, **disk)
+        pcie = {"PCIeType": "Gen4", "MaxPCIeType": "Gen4", "LanesInUse": device.width, "MaxLanes": 16}
+        link = {"InterfaceType": "PCIe", "PCIe": pcie}
+        names = {"ProcessorType": device.kind.upper(), "UUID": device.uuid}
+        return resource(path, "Processor", "v1_16_0", **common, **names, SystemInterface=link)
+
+    def _zones(self, path: str, parts: list[str]) -> Document | None:
+        machine = self.machine
+        match parts:
+            case [""]:
+                return self._listed(collection(path, "Zone", machine.zones))
+            case [zone] if zone in machine.zones:
+                blocks = refs(self.blocks_at, machine.members(zone))
+                found = {"ZoneType": "ZoneOfResourceBlocks", "Status": WELL, "Links": {"ResourceBlocks": blocks}}
+                return resource(path, "Zone", "v1_6_0", **found) | self._offers(path)
+        return None
+
+    def _offers(self, zone: str) -> Document:
+        case = "Constrained" if self.variant.constrained else ""
+        offer = {
+            "CapabilitiesObject": ref(CAPABILITIES),
+            "UseCase": f"ComputerSystem{case}Composition",
+            "Links": {"TargetCollection": ref(SYSTEMS), "RelatedItem": [ref(zone)]},
+        }
+        kind = "#CollectionCapabilities.v1_4_0.CollectionCapabilities"
+        return {"@Redfish.CollectionCapabilities": {"@odata.type": kind, "Capabilities": [offer]}}
+
+    def _chassis(self, path: str, parts: list[str]) -> Document | None:
+        drawers = dict.fromkeys(device.drawer for device in self.machine.rack.devices.values())
+        if parts == [""]:
+            return collection(path, "Chassis", drawers)
+        found = len(parts) == 1 and parts[0] in drawers
+        return resource(path, "Chassis", "v1_23_0", ChassisType="Drawer", Status=WELL) if found else None
+
+    def _systems(self, path: str, parts: list[str]) -> Document | None:
+        match parts:
+            case [""]:
+                zone = next(iter(self.machine.zones))
+                listed = self._listed(collection(path, "ComputerSystem", self.machine.systems))
+                return listed | self._offers(f"{ZONES}/{zone}")
+            case ["Capabilities"] if self.variant.composes:
+                return self._capabilities(path)
+            case [name] if name in self.machine.systems:
+                return self._system(path, self.machine.systems[name])
+        return None
+
+    def _capabilities(self, path: str) -> Document:
+        marks = ("Name@Redfish.RequiredOnCreate", "Name@Redfish.SetOnlyOnCreate", "Links@Redfish.RequiredOnCreate")
+        blocks = ("ResourceBlocks@Redfish.RequiredOnCreate", "ResourceBlocks@Redfish.UpdatableAfterCreate")
+        return {
+            **resource(path, "ComputerSystem", "v1_20_0", Name="Capabilities of the systems that can be composed"),
+            **dict.fromkeys((*marks, "Description@Redfish.OptionalOnCreate"), True),
+            "Links": dict.fromkeys(blocks, True),
+            "@Redfish.ResourceBlockLimits": {"MinCompute": 1, "MaxCompute": 1, **self.variant.limits},
+        }
+
+    def _system(self, path: str, made: Made) -> Document:
+        reset = {"ResetType@Redfish.AllowableValues": ["On", "ForceOff"]}
+        actions: Document = {"#ComputerSystem.Reset": {"target": f"{path}/Actions/ComputerSystem.Reset", **reset}}
+        for name in ("AddResourceBlock", "RemoveResourceBlock") if self.variant.actions else ():
+            actions[f"#ComputerSystem.{name}"] = {"target": f"{path}/Actions/ComputerSystem.{name}"}
+        body = resource(
+            path,
+            "ComputerSystem",
+            "v1_20_0",
+            Name=made.name,
+            Description=made.description or "a computer system",
+            SystemType="Physical" if made.physical else "Composed",
+            PowerState=made.power,
+            Status=WELL,
+            Links={"ResourceBlocks": refs(self.blocks_at, self.machine.blocks_of(made))},
+            Actions=actions,
+        )
+        if made.power_next is not None:  # it takes one look longer
+            made.power, made.power_next = made.power_next, None
+        return body
+
+    def change(self, path: str, asked: Asked) -> Callable[[], Reply] | None:
+        body, machine, composes = asked.body, self.machine, self.variant.composes
+        action = re.fullmatch(rf"{SYSTEMS}/([^/]+)/Actions/ComputerSystem\.(\w+)", path)
+        system = path.removeprefix(f"{SYSTEMS}/")
+        block = path.removeprefix(f"{self.blocks_at}/")
+        if action and asked.method == "POST":
+            return lambda: self._act(action[1], action[2], body)
+        if path == SYSTEMS and asked.method == "POST" and composes:
+            return lambda: self._create(body)
+        if system in machine.systems and composes and asked.method in ("PATCH", "DELETE"):
+            made = machine.systems[system]
+            return (lambda: self._delete(made)) if asked.method == "DELETE" else (lambda: self._alter(made, body))
+        reservable = composes and "unreservable" not in self.variant.quirks
+        if machine.known(block) and reservable and asked.method == "PATCH":
+            return lambda: self._reserve(block, body)
+        return None
+
+    def _now(self, path: str) -> Reply:
+        self.begin()
+        return versioned(self.find(path) or {}, self.variant.etags)
+
+    def _created(self, path: str) -> Reply:
+        self.begin()
+        found, how = self.find(path) or {}, self.variant.creates
+        if how == "object":
+            return Reply(200, found, HEADERS)
+        empty = how == "no_content"
+        return Reply(204 if empty else 201, None if empty else found, HEADERS | {"Location": path})
+
+    def _create(self, body: Document) -> Reply:
+        """A system: specific, or constrained where the variant says so (and then nothing else)."""
+        constrained = self.variant.constrained
+        if self.variant.hosts == "physical":
+            raise RedfishRefusal(405, "OperationNotAllowed", "systems are expanded here, not composed")
+        _only(body, _CREATE | ({*_ASKED, "@Redfish.ZoneAffinity"} if constrained else set()))
+        if "no_description" in self.variant.quirks and "Description" in body:
+            raise RedfishRefusal(400, "PropertyUnknown", "no property Description", ("Description",))
+        name = body.get("Name")
+        if not isinstance(name, str) or not name:
+            raise RedfishRefusal(400, "CreateFailedMissingReqProperties", "Name is needed", ("Name",))
+        blocks = self._named_blocks(body)
+        if constrained:
+            if any(block not in self.machine.rack.hosts for block in blocks):
+                raise RedfishRefusal(400, "PropertyValueNotInList", "devices are chosen by the service", ("Links",))
+            asked = [(place, one) for place in _ASKED for one in body.get(place, {}).get("Members", [])]
+            blocks = [*blocks, *self.machine.choose(blocks[0], asked, body.get("@Redfish.ZoneAffinity"))]
+        made = self.machine.compose(name, str(body.get("Description") or ""), blocks)
+        return self._created(f"{SYSTEMS}/{made.id}")
+
+    def _named_blocks(self, body: Document) -> list[str]:
+        """Names of the blocks that Links.ResourceBlocks refers to. Raises RedfishRefusal for anything else in there."""
+        links = body.get("Links")
+        listing = links.get("ResourceBlocks") if isinstance(links, dict) else None
+        if not isinstance(listing, list) or not listing:
+            raise RedfishRefusal(400, "PropertyMissing", "Links.ResourceBlocks is needed", ("ResourceBlocks",))
+        return [self._named_block(one) for one in listing]
+
+    def _named_block(self, reference: Any) -> str:
+        path = str(reference.get("@odata.id") if isinstance(reference, dict) else None)
+        place, _, name = path.rpartition("/")
+        if place != self.blocks_at or not self.machine.known(name):
+            raise RedfishRefusal(400, "Composition.1.1.ResourceBlockNotFound", f"no block {path}", (path,))
+        return name
+
+    def _alter(self, made: Made, body: Document) -> Reply:
+        """The whole list of a system's blocks."""
+        _only(body, {"Links"})
+        self.machine.change(made, self._named_blocks(body))
+        return self._now(f"{SYSTEMS}/{made.id}")
+
+    def _delete(self, made: Made) -> Reply:
+        self.machine.decompose(made)
+        return Reply(204, None, HEADERS)
+
+    def _act(self, system: str, action: str, body: Document) -> Reply:
+        made = self.machine.systems.get(system)
+        if made is None:
+            raise missing(f"{SYSTEMS}/{system}")
+        if action == "Reset":
+            wanted = {"On": "On", "ForceOff": "Off"}.get(str(body.get("ResetType")))
+            if wanted is None:
+                raise RedfishRefusal(
+                    400, "ActionParameterNotSupported", "ResetType: On, ForceOff", ("ResetType", action)
+                )
+            made.power_next = wanted
+            return Reply(204, None, HEADERS)
+        if action not in ("AddResourceBlock", "RemoveResourceBlock") or not self.variant.actions:
+            raise RedfishRefusal(400, "ActionNotSupported", f"no action {action}", (action,))
+        _only(body, {"ResourceBlock", "ResourceBlockETag", "ComputerSystemETag"})
+        name, there = self._named_block(body.get("ResourceBlock")), self.machine.blocks_of(made)
+        if (name in there) == (action == "AddResourceBlock"):
+            raise RedfishRefusal(
+                400, "Composition.1.1.ResourceBlockInvalid", f"{name} is (not) in {made.id} already", (name,)
+            )
+        self._same_version(body.get("ResourceBlockETag"), f"{self.blocks_at}/{name}")
+        self._same_version(body.get("ComputerSystemETag"), f"{SYSTEMS}/{made.id}")
+        self.machine.change(made, [*there, name] if name not in there else [one for one in there if one != name])
+        return Reply(204, None, HEADERS)
+
+    def _same_version(self, sent: Any, path: str) -> None:
+        if sent is not None and sent != etag(self.find(path) or {}):
+            raise RedfishRefusal(412, "PreconditionFailed", f"{path} was changed", (path,))
+
+    def _reserve(self, name: str, body: Document) -> Reply:
+        """A block's mark, and nothing else."""
+        _only(body, {"CompositionStatus"})
+        status = body.get("CompositionStatus")
+        if not isinstance(status, dict) or set(status) != {"Reserved"} or not isinstance(status["Reserved"], bool):
+            raise RedfishRefusal(
+                400, "PropertyValueTypeError", "CompositionStatus.Reserved is a boolean", ("Reserved",)
+            )
+        (self.machine.reserved.add if status["Reserved"] else self.machine.reserved.discard)(name)
+        return self._now(f"{self.blocks_at}/{name}")
+
+
+def _only(body: Mapping[str, Any], names: Collection[str]) -> None:
+    if unknown := sorted(set(body) - set(names)):
+        raise RedfishRefusal(400, "PropertyUnknown", f"no property {unknown[0]}", unknown)
+
+
+def _place(device: RackDevice) -> str:
+    return _PLACES.get(device.kind, "Processors")
+
+
+def _status(device: RackDevice | None) -> Document:
+    return {**WELL, "Health": "Critical"} if device is not None and "broken" in device.quirks else WELL

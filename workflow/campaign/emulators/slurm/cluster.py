@@ -1,0 +1,302 @@
+"""A whole Slurm on one machine: `up`, `status`, `down`, and a host that comes back with other devices.
+
+Hosts are network namespaces with shaped links. All daemons and jobs share their own process ids and mounts, held by one process.
+So ports do not collide, `/etc` is never touched, and `down` ends that one process, with which the kernel ends all others. One
+interface is visible outside; through it, Slurm's commands reach the controller with the SLURM_CONF of `environment`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.emulators.slurm import cluster_directory, daemons
+from campaign.emulators.slurm.daemons import check
+from campaign.errors import LaunchError
+from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
+from campaign.launch.emulation.network import EmulationUnavailable, Keeper, end, tool
+from campaign.launch.emulation.topology import BRIDGE, HOME, OUTSIDE, PRIVATE_NETWORK, Batch, layout, namespaces
+from campaign.processes.command import TIMED_OUT, run_command
+
+_SLURMDBD_PORT = 6819
+_DATABASE_S = 120.0
+_CAUSE_LINES = 5
+_UNLINK_S = 10.0
+_READY = frozenset({"idle", "mixed", "allocated", "completing"})
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """One host in Slurm's own words: state as `sinfo` gives it, and Gres."""
+
+    name: str
+    state: str
+    gres: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job as `squeue` gives it; place: its hosts, or in parentheses why it waits."""
+
+    job_id: str
+    state: str
+    place: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """cluster: None when nothing is up in the directory; missing: daemons that should run and do not."""
+
+    cluster: Cluster | None
+    running: tuple[daemons.Running, ...] = ()
+    hosts: tuple[HostStatus, ...] = ()
+    missing: tuple[str, ...] = ()
+    jobs: tuple[JobStatus, ...] = ()
+
+
+def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Cluster:
+    """Bring a cluster up; `say` is told every stage.
+
+    LaunchError: something is missing, in the way, or did not start; then nothing runs and only the logs are left. A process that is
+    killed on the way takes what it has started with it.
+    """
+    directory = directory.absolute()
+    cluster_directory.check_length(directory, [host.name for host in spec.hosts])
+    check(spec.accounting)
+    lock = cluster_directory.lock(directory)
+    try:
+        cluster_directory.prepare(directory)
+        keeper, cluster = _hosts(directory, spec, lock)
+        try:
+            os.pwrite(lock, f"{keeper.held.pid}\n".encode(), 0)
+            say(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
+            cluster_directory.write(cluster)
+            _start(cluster, say)
+            (directory / DESCRIPTION).write_text(cluster.model_dump_json(indent=2))
+            cluster_directory.claim(directory)
+            keeper.keep()
+        except BaseException:
+            keeper.close()
+            _unlinked(cluster.interface)
+            cluster_directory.clear(directory)
+            raise
+    finally:
+        os.close(lock)
+    say(f"up; SLURM_CONF={cluster.slurm_conf}")
+    return cluster
+
+
+def down(directory: Path, *, anybodys: bool = True) -> bool:
+    """Stop everything of the cluster in a directory and remove its files but for the logs. False: nothing was up.
+
+    anybodys: also one that another checkout has started; otherwise that is a LaunchError.
+
+    Power off, not a shutdown: jobs die, and the accounting with them.
+    """
+    directory = directory.absolute()
+    pid = cluster_directory.keeper(directory)
+    if pid is not None:
+        if not anybodys and (owner := cluster_directory.other_owner(directory)):
+            raise LaunchError(
+                f"{directory}: the cluster of {owner}, which is another checkout; stop it there, or name it: "
+                f"`campaign cluster down --directory {directory}`"
+            )
+        cluster_directory.require_keeper(directory, pid)
+        end(pid)
+        with suppress(FileNotFoundError):
+            _unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
+    cluster_directory.clear(directory)
+    return pid is not None
+
+
+def status(directory: Path) -> Status:
+    """What is up in a directory. Asks Slurm, so it takes as long as the controller does (at most 10 s)."""
+    directory = directory.absolute()
+    if cluster_directory.keeper(directory) is None:
+        return Status(None)
+    cluster = find(directory)
+    found = daemons.running(cluster)
+    named = {process.host if process.daemon == "slurmd" else process.daemon for process in found}
+    base = ["munged", *(["mariadbd", "slurmdbd"] if cluster.spec.accounting else []), "slurmctld"]
+    hosts = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
+    missing = [name for name in base if name not in named] + [
+        f"slurmd of {name}" for name in hosts if name not in named
+    ]
+    # Without its controller, Slurm's commands only wait.
+    answers = "slurmctld" in named
+    return Status(
+        cluster,
+        found,
+        _sinfo(cluster) if answers else (),
+        tuple(missing),
+        parse_squeue(_slurm(cluster, "squeue", "--noheader", "--format=%i|%T|%R|%j")) if answers else (),
+    )
+
+
+def find(directory: Path) -> Cluster:
+    """The cluster that is up in a directory; LaunchError: there is none."""
+    directory = directory.absolute()
+    try:
+        if cluster_directory.keeper(directory) is not None:
+            return Cluster.model_validate_json((directory / DESCRIPTION).read_text())
+    except FileNotFoundError as error:
+        raise LaunchError(f"{directory}: the cluster is starting or stopping; try again in a moment") from error
+    raise LaunchError(f"{directory}: no cluster is running here; `campaign cluster up` starts one")
+
+
+def register(cluster: Cluster, host: str, devices: int) -> None:
+    """Let a dynamic host come back with another number of devices, as after a recomposition.
+
+    LaunchError: the host is not dynamic, has jobs, has not so many device files, or does not come back.
+    """
+    described = cluster.spec.host(host)
+    if described.registration != "dynamic":
+        raise LaunchError(
+            f"{host} is in slurm.conf as {described.registration}; only a dynamic host can come back with other devices"
+        )
+    if devices > described.slots:
+        raise LaunchError(f"{host} has device files for {described.slots} devices, not {devices}: raise devices_max")
+    if jobs := _slurm(cluster, "squeue", "--noheader", "--states=R,S", f"--nodelist={host}", "--format=%A").split():
+        raise LaunchError(f"{host} has jobs: {', '.join(jobs)}; drain it and wait until they have ended")
+    if daemons.of(cluster, "slurmd", host):
+        daemons.stop(cluster, "slurmd", host)
+
+    def forgotten() -> bool:
+        # Refused for as long as a job completes.
+        _slurm(cluster, "scontrol", "delete", f"nodename={host}")
+        return host not in {known.name for known in _sinfo(cluster)}
+
+    daemons.wait(forgotten, f"the controller does not forget {host}", cluster, "slurmctld", "slurmctld")
+    daemons.start(cluster, "slurmd", host, devices)
+    _wait_for_hosts(cluster, {host})
+
+
+def _start(cluster: Cluster, say: Say) -> None:
+    def begin(daemon: daemons.Daemon, answers: Callable[[], bool], log: str = "") -> None:
+        daemons.start(cluster, daemon)
+        daemons.wait(answers, f"{daemon} does not answer", cluster, log or daemon, daemon)
+
+    run = cluster.directory / "run"
+    if cluster.spec.accounting:
+        say("database: being made")
+        _make_database(cluster)
+        begin("mariadbd", lambda: daemons.listens(run / "mariadb.sock"), "mariadb")
+    begin("munged", lambda: daemons.listens(run / "munge.sock"))
+    if cluster.spec.accounting:
+        say("slurmdbd: starting")
+        begin("slurmdbd", lambda: daemons.serves(cluster.control_address, _SLURMDBD_PORT))
+    say("slurmctld: starting")
+    begin("slurmctld", lambda: "is UP" in _slurm(cluster, "scontrol", "ping"))
+    started = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
+    say(f"slurmd: starting on {len(started)} hosts")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda host: daemons.start(cluster, "slurmd", host), started))
+    _wait_for_hosts(cluster, set(started))
+
+
+def _make_database(cluster: Cluster) -> None:
+    argv = [tool("mariadb-install-db"), f"--defaults-file={cluster.directory}/etc/my.cnf"]
+    options = ["--user=root", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    done = run_command([*argv, *options], _DATABASE_S)
+    if done.code:
+        log = cluster.log("mariadb-install-db")
+        log.write_text(done.out + done.err)
+        # The cause comes first, and is followed by general advice.
+        said = [line.strip() for line in (done.err or done.out).splitlines() if line.strip()]
+        raise LaunchError(f"the database could not be created: {' | '.join(said[:_CAUSE_LINES])} (log: {log})")
+
+
+def _wait_for_hosts(cluster: Cluster, names: set[str]) -> None:
+    def ready() -> bool:
+        return names <= {host.name for host in _sinfo(cluster) if host.state.rstrip("*~#$@+-") in _READY}
+
+    # The first host's log is shown: hosts are alike, and what is wrong with one mostly is with all.
+    first = min(names, default="")
+    daemons.wait(
+        ready, f"not all of {', '.join(sorted(names))} became idle", cluster, f"slurmd-{first}", "slurmd", first or None
+    )
+
+
+def _sinfo(cluster: Cluster) -> tuple[HostStatus, ...]:
+    return parse_sinfo(_slurm(cluster, "sinfo", "--noheader", "--Node", "--format=%N|%T|%G"))
+
+
+def parse_sinfo(text: str) -> tuple[HostStatus, ...]:
+    """Hosts from `sinfo --noheader --Node --format='%N|%T|%G'`."""
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 2]
+    return tuple(HostStatus(*row) for row in rows)
+
+
+def parse_squeue(text: str) -> tuple[JobStatus, ...]:
+    """Jobs from `squeue --noheader --format='%i|%T|%R|%j'`; the name is last, as it may hold anything."""
+    rows = [line.strip().split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
+    return tuple(JobStatus(*row) for row in rows)
+
+
+def _slurm(cluster: Cluster, *argv: str) -> str:
+    """What one of Slurm's commands prints; nothing when it fails: a controller that does not answer is a state, not an error."""
+    done = run_command(argv, 10.0, {**os.environ, **environment(cluster)})
+    return "" if done.code == TIMED_OUT else done.out
+
+
+def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Cluster]:
+    """Emulated hosts on the first network that is free. The interface's name is the claim: two clusters cannot make the same."""
+    taken = subprocess.run([tool("ip"), "-4", "route"], capture_output=True, text=True, check=True).stdout
+    for number, network in enumerate(PRIVATE_NETWORK.subnets(new_prefix=24)):
+        if f"{network.network_address}/" in taken:
+            continue
+        plan = layout(spec.emulation(), network)
+        control, visitor = network[254], network[253]
+        interface = f"campaign{number}"
+        outside = Batch(HOME, "ip", (f"link add outside type veth peer name {interface} netns {{{OUTSIDE}}}",))
+        joined = Batch(
+            HOME,
+            "ip",
+            (f"link set outside master {BRIDGE}", "link set outside up", f"address add {control}/24 dev {BRIDGE}"),
+        )
+        reached = Batch(OUTSIDE, "ip", (f"address add {visitor}/24 dev {interface}", f"link set {interface} up"))
+        try:
+            with Path("/proc/self/ns/net").open() as here:
+                keeper = Keeper.start(
+                    [(name, name.partition("-")[0]) for name in namespaces(spec.emulation())],
+                    [outside, *plan.batches, joined, reached],
+                    isolated_as="control",
+                    commands=[("mount", "--bind", str(directory / "etc" / "hosts"), "/etc/hosts")],
+                    outside=here.fileno(),
+                    anchor=lock,
+                )
+        except EmulationUnavailable as error:
+            if "File exists" in str(error):
+                continue
+            raise
+        addresses = {name: str(address) for name, address in plan.addresses.items()}
+        cluster = Cluster(
+            directory=directory,
+            spec=spec,
+            held=keeper.held,
+            control_address=str(control),
+            addresses=addresses,
+            interface=interface,
+        )
+        return keeper, cluster
+    raise LaunchError(f"no network of {PRIVATE_NETWORK} is free: `ip route` says which are taken")
+
+
+def _unlinked(interface: str) -> None:
+    """Wait until the kernel has removed the interface, shortly after the last process at its other end."""
+    deadline_s = time.monotonic() + _UNLINK_S
+    while Path(f"/sys/class/net/{interface}").exists():
+        if time.monotonic() > deadline_s:
+            raise LaunchError(
+                f"{interface} is still there {_UNLINK_S:g} s after its cluster ended: `ip link delete {interface}`"
+            )
+        time.sleep(0.02)

@@ -1,0 +1,223 @@
+"""The directory of a cluster: its lock, configuration and device files, notes of its ResumeProgram, and their removal."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import stat
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from campaign.errors import LaunchError
+from campaign.files import acquire_lock, is_foreign, is_locked
+from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster
+from campaign.paths import ROOT
+from campaign.processes.command import run_command
+from campaign.processes.marked import has_open
+
+_LOCK = "keeper.lock"
+_OWNER = "run/checkout"
+_MADE = ("etc", "run", "state", "spool", "database", "devices", "bin")
+_SOCKET_PATH_MAX = 107
+_RELEASE_S = 600.0
+_NOTES = Path("state/compositions/jobs")
+TEMPLATES = ROOT / "envs" / "cluster"
+PROGRAMS = ROOT / "envs" / "slurm"
+"""What Slurm calls to have hosts composed; the same files as on a site's own cluster."""
+_FILES = {
+    f"etc/{name}": name for name in ("slurm.conf", "gres.conf", "cgroup.conf", "slurmdbd.conf", "my.cnf", "hosts")
+}
+_FILES |= {f"bin/{name}": name for name in ("on-host", "settings")}
+
+
+def prepare(directory: Path) -> None:
+    """Make empty directories for a new cluster, and remove the logs of an earlier one."""
+    clear(directory)
+    shutil.rmtree(directory / "log", ignore_errors=True)
+    for name in (*_MADE, "log"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "etc" / "hosts").touch()
+
+
+def check_length(directory: Path, hosts: Iterable[str]) -> None:
+    """LaunchError: a local socket in the directory would have too long a path."""
+    # slurmd has one for each step of a job; a batch script's is step 4294967291.
+    steps = [directory / "spool" / host / f"{host}_999999.4294967291" for host in hosts]
+    over = max(len(str(path)) for path in (directory / "run" / "mariadb.sock", *steps)) - _SOCKET_PATH_MAX
+    if over > 0:
+        raise LaunchError(
+            f"{directory}: {over} characters too long for the paths of local sockets; choose a shorter directory"
+        )
+
+
+def write(cluster: Cluster) -> None:
+    """Configuration, key and device files."""
+    for path, text in render(cluster).items():
+        (cluster.directory / path).write_text(text)
+    (cluster.directory / "etc" / "slurmdbd.conf").chmod(0o600)
+    (cluster.directory / "bin" / "on-host").chmod(0o755)
+    for program in PROGRAMS.iterdir():
+        if program.name != "settings":
+            shutil.copy(program, cluster.directory / "bin" / program.name)
+            (cluster.directory / "bin" / program.name).chmod(0o755)
+    key = cluster.directory / "etc" / "munge.key"
+    key.write_bytes(secrets.token_bytes(128))
+    key.chmod(0o400)
+    for host in cluster.spec.hosts:
+        devices = cluster.directory / "devices" / host.name
+        devices.mkdir()
+        for index in range(host.slots):
+            # The null device under another name: nobody opens it, Slurm only wants it to be there.
+            os.mknod(devices / f"gpu{index}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        (cluster.directory / "spool" / host.name).mkdir()
+
+
+def lock(directory: Path) -> int:
+    """The lock that the keeper will hold for as long as it lives, so that nobody has to believe a process id."""
+    _require_own(directory)
+    if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK).exists():
+        raise LaunchError(f"{directory}: is not empty and is not the directory of a cluster; choose another one")
+    if (descriptor := acquire_lock(directory / _LOCK, holder="")) is None:
+        if owner := other_owner(directory):
+            raise LaunchError(
+                f"{directory}: the cluster of {owner} is running here, which is another checkout; use it, stop it there, or start "
+                "another one with `campaign cluster up --directory DIRECTORY`"
+            )
+        raise LaunchError(f"{directory}: a cluster is running here already; stop it with `campaign cluster down`")
+    return descriptor
+
+
+def claim(directory: Path) -> None:
+    """Write down which checkout the cluster belongs to."""
+    (directory / _OWNER).write_text(str(ROOT))
+
+
+def other_owner(directory: Path) -> str:
+    """The checkout that started the cluster in a directory, where it is not this one; otherwise empty."""
+    with suppress(FileNotFoundError):
+        owner = (directory / _OWNER).read_text()
+        return owner if owner != str(ROOT) else ""
+    return ""
+
+
+def keeper(directory: Path) -> int | None:
+    """Process id of the keeper of a cluster that is up; LaunchError: it is only just coming up, or it is another user's."""
+    _require_own(directory)
+    if not is_locked(directory / _LOCK):
+        return None
+    text = (directory / _LOCK).read_text().strip()
+    if not text:
+        raise LaunchError(f"{directory}: another process is starting a cluster here; try again in a moment")
+    return int(text)
+
+
+def require_keeper(directory: Path, pid: int) -> None:
+    """LaunchError: the process of this number does not hold the lock; in another container it may be anything."""
+    if not has_open(pid, directory / _LOCK):
+        raise LaunchError(
+            f"{directory}: its cluster was started in another container, or by another user; stop it there"
+        )
+
+
+def _require_own(directory: Path) -> None:
+    # A well-known name under a temporary directory is anybody's to take first.
+    if is_foreign(directory, trusted=(os.geteuid(), 0)):
+        raise LaunchError(f"{directory}: belongs to another user, or is no directory; choose another directory")
+
+
+def clear(directory: Path) -> None:
+    """Remove what a cluster made but for its logs and the lock; nothing in a directory that is no cluster's."""
+    if not (directory / _LOCK).exists():
+        return
+    for name in _MADE:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(directory / name)
+    (directory / DESCRIPTION).unlink(missing_ok=True)
+
+
+def render(cluster: Cluster) -> dict[str, str]:
+    """Text of every configuration file, by its path in the cluster's directory."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only a cluster that is made needs them
+
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    spec = cluster.spec
+    static = [host.name for host in spec.hosts if host.registration != "dynamic"]
+    dynamic = len(static) < len(spec.hosts)
+    words = {
+        **{name: getattr(spec, name) for name in type(spec).model_fields},
+        "directory": cluster.directory,
+        "control_address": cluster.control_address,
+        # Newer controllers answer commands by the name of their machine: without an entry, each answer waits for a name server.
+        "outside_address": ip_address(cluster.control_address) - 1,
+        "machine": socket.gethostname(),
+        "addresses": cluster.addresses,
+        "gres": spec.gres,
+        "dynamic": dynamic,
+        "cloud": any(host.registration == "cloud" for host in spec.hosts),
+        "campaign": shlex.join([sys.executable, "-m", "campaign.cli.main"]),
+        "members": ",".join([*static, *(["composed"] if dynamic else [])]),
+        "memory_per_cpu_mib": spec.memory_mib // spec.cpus,
+        "inner_prefixes": {host.name: shlex.join(cluster.held.inner_prefix(host.name)) for host in spec.hosts},
+    }
+    return {path: templates.get_template(name).render(words) for path, name in _FILES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedDevice:
+    """A device of a host; identity: HOST/gpuN, the Nth device file of the host."""
+
+    identity: str
+    model: str
+
+
+def granted(cluster: Cluster, environment: Mapping[str, str]) -> tuple[GrantedDevice, ...]:
+    """Devices that Slurm granted to the step with this environment, on the host that it runs on.
+
+    LaunchError: it is no step of this cluster, or Slurm granted what the host does not have.
+    """
+    host = environment.get("SLURMD_NODENAME")
+    if host is None or host not in cluster.addresses:
+        raise LaunchError("run this in a job of the cluster: `srun --gres=gpu:2 campaign cluster devices`")
+    indices = [int(word) for word in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.isdigit()]
+    # What is granted has to exist: Slurm also grants devices that it was only told of.
+    if lost := [index for index in indices if not (cluster.directory / "devices" / host / f"gpu{index}").exists()]:
+        raise LaunchError(f"{host}: was granted device {', '.join(map(str, lost))}, which does not exist")
+    return tuple(GrantedDevice(f"{host}/gpu{index}", cluster.spec.model) for index in indices)
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """A composition of one job, in the words of `campaign release`."""
+
+    job_id: str
+    configuration: str
+    campaign: str
+    results: str
+    python: str
+
+    def release(self) -> str:
+        """Release it; says what became of it."""
+        argv = [self.python, "-m", "campaign.cli.main", "release", self.configuration, "--campaign", self.campaign]
+        argv += ["--results", self.results, "--name", f"job-{self.job_id}"]
+        done = run_command(argv, _RELEASE_S)
+        return (done.err if done.code else done.out).strip()
+
+
+def on_demand(directory: Path) -> tuple[OnDemand, ...]:
+    """All compositions that the cluster in this directory has for jobs."""
+    notes = sorted(path for path in (directory / _NOTES).glob("[0-9]*") if path.is_dir())
+    fields = ("configuration", "campaign", "results", "python")
+    return tuple(OnDemand(note.name, *((note / field).read_text().strip() for field in fields)) for note in notes)

@@ -1,0 +1,259 @@
+"""The daemons of a cluster: what this machine lacks for them; start, find, stop and wait for them.
+
+A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used. Every host has its own munged, as
+a machine has: a credential that is decoded twice by one munged counts as replayed, and a step of several hosts fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from campaign.errors import LaunchError
+from campaign.launch.emulation.cluster_spec import Cluster, environment
+from campaign.launch.emulation.network import availability, tool
+from campaign.launch.emulation.topology import HOME
+
+Daemon = Literal["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"]
+DAEMONS: tuple[Daemon, ...] = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
+_PATIENCE_S = 30.0
+_APPEARS_S = 1.0
+_LOG_LINES = 6
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running daemon. host: of a slurmd and its munged; pid: as seen from outside of the cluster."""
+
+    daemon: Daemon
+    host: str | None
+    pid: int
+
+
+def running(cluster: Cluster) -> tuple[Running, ...]:
+    """Every daemon of the cluster that runs now, in the order they start."""
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    found = [process for pid in pids if (process := _identified(pid, cluster.held.pid_namespace)) is not None]
+    return tuple(sorted(found, key=lambda process: (DAEMONS.index(process.daemon), process.host or "", process.pid)))
+
+
+def _identified(pid: int, namespace: int) -> Running | None:
+    try:
+        if Path(f"/proc/{pid}/ns/pid").stat().st_ino != namespace:
+            return None
+        comm = Path(f"/proc/{pid}/comm").read_text().strip()
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None  # it ended meanwhile
+    daemon = next((name for name in DAEMONS if name == comm), None)
+    # A process without arguments has ended, and waits for its parent.
+    if daemon is None or arguments == [b""]:
+        return None
+    host = arguments[arguments.index(b"-N") + 1].decode() if b"-N" in arguments else None
+    if daemon == "munged":
+        socket_name = next((Path(word.decode()).stem for word in arguments if word.startswith(b"--socket=")), "")
+        host = socket_name.partition("-")[2] or None
+    return Running(daemon, host, pid)
+
+
+def of(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[Running, ...]:
+    """The running processes of one daemon, of one host where that is given."""
+    return tuple(found for found in running(cluster) if found.daemon == daemon and host in (None, found.host))
+
+
+def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: int | None = None) -> None:
+    """Start a daemon; a slurmd needs its host, and devices where it registers with another number than the specification's.
+
+    Returns before the daemon serves. LaunchError: it could not be executed.
+    """
+    if daemon == "slurmd" and host and not of(cluster, "munged", host):
+        start(cluster, "munged", host)
+        wait(
+            lambda: listens(_munge_socket(cluster, host)),
+            "munged does not answer",
+            cluster,
+            f"munged-{host}",
+            "munged",
+            host,
+        )
+    argv = _argv(cluster, daemon, host, devices)
+    name = daemon if host is None else f"{daemon}-{host}"
+    with cluster.log(f"{name}.out").open("ab") as log:
+        done = subprocess.run(
+            [*cluster.held.prefix(host or HOME), "setsid", "--fork", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"PATH": _PATH, "LANG": "C.UTF-8", **environment(cluster)},
+            check=False,
+        )
+    if done.returncode:
+        raise LaunchError(f"{name} could not be started: {_tail(cluster, name)}")
+    # Until the process has taken its program's name: `wait` would take it for gone.
+    deadline_s = time.monotonic() + _APPEARS_S
+    while not of(cluster, daemon, host) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | None) -> list[str]:
+    directory, program = cluster.directory, tool(daemon)
+    if daemon == "munged":
+        name = _munge_socket(cluster, host).stem
+        files = ("key-file", "etc/munge.key"), ("socket", f"run/{name}.sock"), ("pid-file", f"run/{name}.pid")
+        others = ("log-file", f"log/{name.replace('munge', 'munged')}.log"), ("seed-file", f"run/{name}.seed")
+        options = [f"--{option}={directory / path}" for option, path in (*files, *others)]
+        # Forced: its checks of owners refuse a directory under a temporary one.
+        return [program, "--foreground", "--force", *options]
+    if daemon == "mariadbd":
+        return [program, f"--defaults-file={directory}/etc/my.cnf"]
+    if daemon != "slurmd":
+        return [program, "-D"]
+    if host is None:
+        raise LaunchError("slurmd needs the name of its host")
+    return [*_with_munged(cluster, host), program, "-D", *_slurmd_options(cluster, host, devices)]
+
+
+def _munge_socket(cluster: Cluster, host: str | None = None) -> Path:
+    return cluster.directory / "run" / f"munge{f'-{host}' if host else ''}.sock"
+
+
+def _with_munged(cluster: Cluster, host: str) -> list[str]:
+    """The start of a command that finds the host's own munged where slurm.conf, which is the same for all, says."""
+    bind = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    places = [str(_munge_socket(cluster, host)), str(_munge_socket(cluster))]
+    return ["unshare", "--mount", "--propagation=slave", "sh", "-c", bind, "munge", *places]
+
+
+def _slurmd_options(cluster: Cluster, host: str, devices: int | None) -> list[str]:
+    described = cluster.spec.host(host)
+    if described.registration == "cloud":
+        # -b: a host that was up before it was asked for would not count as resumed.
+        return ["-b", "-N", host]
+    if described.registration != "dynamic":
+        return ["-N", host]
+    count = described.devices if devices is None else devices
+    gres = f" Gres={cluster.spec.gres(count)}" if count else ""
+    shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed{gres}"
+    return ["-N", host, "-Z", "--conf", shape]
+
+
+def stop(cluster: Cluster, daemon: Daemon, host: str | None = None, number: int = signal.SIGTERM) -> None:
+    """Signal a daemon and wait until it is gone; LaunchError: it did not run, or does not end."""
+    processes = of(cluster, daemon, host)
+    if not processes:
+        raise LaunchError(f"{daemon}{f' of {host}' if host else ''} does not run in {cluster.directory}")
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+    wait(lambda: not of(cluster, daemon, host), f"{daemon} does not end on signal {number}", cluster, daemon)
+
+
+def wait(
+    ready: Callable[[], bool],
+    complaint: str,
+    cluster: Cluster,
+    name: str,
+    needs: Daemon | None = None,
+    host: str | None = None,
+) -> None:
+    """Wait until `ready`; LaunchError with the end of the daemon's log after 30 s, or as soon as the daemon it needs is gone."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not ready():
+        gone = needs is not None and not of(cluster, needs, host)
+        if gone or time.monotonic() > deadline_s:
+            raise LaunchError(f"{complaint}{' (it ended)' if gone else ''}: {_tail(cluster, name)}")
+        time.sleep(0.05)
+
+
+def _tail(cluster: Cluster, name: str) -> str:
+    lines: list[str] = []
+    for file in (cluster.log(name), cluster.log(f"{name}.out")):
+        with suppress(OSError):
+            lines += file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    return f"{cluster.log(name)} ends with: " + " | ".join(lines or ["nothing"])
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody serves a local socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
+
+
+def serves(address: str, port: int) -> bool:
+    """Whether somebody serves a port."""
+    with socket.socket() as client:
+        client.settimeout(1)
+        return client.connect_ex((address, port)) == 0
+
+
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server", "iproute2")
+"""Debian's names of what the cluster needs."""
+_SLURM = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol", "srun", "sbatch")
+_TOOLS = ("ip", "tc", "nsenter", "setsid", "mount")
+# The last is called by the one before it, and in Debian is part of another package.
+_ACCOUNTING = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
+_DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd"})
+_PORTS = (6817, 6818, 6819)
+_LISTENING = "0A"
+_CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
+_SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])
+
+
+def missing_programs(accounting: bool = True) -> tuple[str, ...]:
+    """Programs the cluster needs that are not installed."""
+    wanted = (*_SLURM, *_TOOLS, *(_ACCOUNTING if accounting else ()))
+    return tuple(name for name in wanted if shutil.which(name, path=_SEARCH) is None)
+
+
+def check(accounting: bool = True) -> None:
+    """LaunchError names what prevents a cluster on this machine, and the remedy."""
+    if os.geteuid() != 0:
+        raise LaunchError(
+            "starting a Slurm needs root (its daemons start jobs as their users): `sudo campaign cluster up`; "
+            "emulated hosts without Slurm work as an ordinary user where the kernel allows user namespaces"
+        )
+    if missing := missing_programs(accounting):
+        raise LaunchError(
+            f"not installed: {', '.join(missing)}; on Debian and Ubuntu: "
+            f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
+        )
+    if theirs := slurm_of_this_machine():
+        raise LaunchError(f"this machine has a Slurm already ({theirs}), which is not touched; use another machine")
+    if reason := availability().reason:
+        raise LaunchError(reason)
+
+
+def slurm_of_this_machine(proc: Path = Path("/proc")) -> str | None:
+    """Evidence of a real Slurm on this machine, or None. An emulated one has process ids and ports of its own."""
+    ours = (proc / "self/ns/pid").stat().st_ino
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it ended meanwhile
+                comm = (entry / "comm").read_text().strip()
+                if comm in _DAEMONS and (entry / "ns/pid").stat().st_ino == ours:
+                    configured = next((path for path in _CONFIGURATIONS if Path(path).exists()), None)
+                    return f"{comm}, process {entry.name}" + (f", {configured}" if configured else "")
+    listening = _listening(proc)
+    if taken := [str(port) for port in _PORTS if port in listening]:
+        return f"a process listens on Slurm's port {', '.join(taken)}"
+    return None
+
+
+def _listening(proc: Path) -> set[int]:
+    """TCP ports that somebody listens on in this network namespace."""
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in (proc / "self/net" / table).read_text().splitlines()[1:]]
+            ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTENING}
+    return ports

@@ -1,0 +1,41 @@
+"""H3 Falcon boxes through H3's own interface, as its public clients use it: a list of resources, and an allocation for each device.
+
+Source: the client of Irene-Ting/KubeComp@8579a32 (gpupool-archive), its logs of two real Falcon 4005 boxes, and times in them.
+H3 publishes no reference of this interface. What no client shows is assumed, and named where it is: what a box lists of a device
+that nobody has, statuses and errors, logins, modes, other kinds of devices, parallel allocations.
+"""
+
+from __future__ import annotations
+
+from campaign.documents.cell import Configuration
+from campaign.documents.operation_times import Operation
+from campaign.fabrics.adapters.h3.control_plane import H3Options, H3Plane
+from campaign.fabrics.control_plane.controlled_fabric import opening
+from campaign.fabrics.hardware import PoolSpec
+from campaign.fabrics.operations import Steps
+from campaign.fabrics.registry import Example, FabricKind
+
+open_fabric = opening(H3Plane, "h3")
+
+_MOVE: tuple[Operation, ...] = ("detach", "read_back", "attach", "read_back")
+
+FABRIC = FabricKind(
+    "H3 Falcon boxes, H3's own interface",
+    H3Options,
+    open_fabric,
+    unverified="a real Falcon. Requests, and what is read in answers, are those of a public client of two Falcon 4005; what a box "
+    "lists of a device that nobody has, its errors, logins and modes are published nowhere",
+    tested="its emulator. The emulator replays the recorded orders, answers and times of two real Falcon 4005",
+    emulator="campaign.emulators.control_planes.h3",
+    times="h3",
+    serial="all",
+    steps=Steps(_MOVE, ("detach", "read_back"), ("inventory",) * 3, confirmed=True),
+    example=Example(
+        {
+            "boxes": {"drawer1": "http://127.0.0.1:1", "drawer2": "http://127.0.0.1:2"},
+            "hosts": {"host1": "0", "host2": "48"},
+        },
+        pool=(PoolSpec("gpu", "a100", 3),),
+        configuration=Configuration("c", 1, 2, 0, 2, "a100", "fabric", "local"),
+    ),
+)

@@ -1,0 +1,449 @@
+"""GPU boxes as one control plane: nothing joins them, so each is read and ordered by itself.
+
+A box has no call that moves a device: it is detached, and then attached. In between it is nobody's and may not be listed, so that
+what it was called is written into the state file before (`State.detached`). What a call answers says nothing: the box is read right
+before each one, as ids of devices change, and after it; a device has moved when the box shows it so.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from campaign.documents.operation_times import Operation
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics.adapters.h3.box import Box, Gpu, Listing, unknown
+from campaign.fabrics.banks import Bank, banks_by_mode
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, ControlPlaneOptions, Remember, View
+from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
+from campaign.fabrics.hardware import Device, HostSpec, PoolSpec, pool_devices
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.options import Connection
+from campaign.fabrics.operations import timing
+from campaign.fabrics.protocol import Capabilities, Survey
+from campaign.fabrics.state_file import Detached, Slot, StateFile
+
+NOTE = (
+    "written from what public clients of two Falcon 4005 boxes sent and logged; no box was tried. A box has no field for a tag, so "
+    "that only the state file says whose a device is"
+)
+JUST_BEFORE_S = 5.0
+"""How old a reading may be by which a device is addressed, where nothing was ordered since."""
+PORT_RULE = "a host has a port in the box of each of its devices"
+
+
+_UUID = re.compile(r"GPU-[0-9A-Fa-f-]+")
+
+
+class H3Options(ControlPlaneOptions):
+    """Falcon boxes as one fabric; each box is a drawer of the pool. `hosts`: number of a host's port (`Port#`), the same in every
+    box unless `ports` says otherwise. `models`: model of a device by its UUID, where a box has several."""
+
+    url: Literal[""] = Field(default="", description="not used: each box has an address, see `boxes`")
+    boxes: dict[str, str] = Field(
+        min_length=1,
+        description="address of each box, by the drawer that it is in the pool (`falcon1/drawer1: http://10.0.0.1`)",
+    )
+    ports: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="port of each host that is cabled to a box (`falcon1/drawer2: {host1: '16'}`), by box; default: as in `hosts`",
+    )
+    movable: tuple[str, ...] = Field(
+        default=(),
+        description="what the campaign may take from the host that it is found on: all devices of a box, those on a host, or one "
+        "device (`[falcon1/drawer1, host2, GPU-...]`). Nothing else that is found attached is ever moved",
+    )
+    modes: dict[str, Literal["standard_one_host", "advanced"]] = Field(
+        default_factory=dict,
+        description="mode that a box is set to, which it does not tell: `advanced`: three hosts at one time, `standard_one_host`: "
+        "one; default: no limit. It is never changed",
+    )
+    poll_s: Annotated[float, Field(ge=0)] = Field(
+        default=0.5, description="seconds between two reads of a box; a state counts when two reads in a row agree"
+    )
+    reads_max: Annotated[int, Field(ge=2)] = Field(
+        default=10, description="reads after which a box whose lists never agree is given up"
+    )
+    request_s: Annotated[float, Field(gt=0)] = Field(
+        default=120.0,
+        description="seconds that one request may take; a box answers it when it has done everything before it",
+    )
+    operation_s: Annotated[float, Field(gt=0)] = Field(
+        default=1800.0, description="seconds that composing or releasing may take, about 40 for each device that moves"
+    )
+
+    @field_validator("boxes")
+    @classmethod
+    def _addresses(cls, boxes: dict[str, str]) -> dict[str, str]:
+        for name, url in boxes.items():
+            try:
+                Connection(url=url)
+            except ValidationError as error:
+                raise ValueError(f"{name}: {url!r} is no address such as http://10.0.0.1") from error
+        return boxes
+
+    def connection(self, box: str) -> Connection:
+        """How one box is reached."""
+        shared = {name: getattr(self, name) for name in Connection.model_fields if name != "url"}
+        return Connection(url=self.boxes[box], **shared)
+
+    def model(self, told: str) -> str:
+        return self.models.get(told, told)
+
+    def port(self, box: str, host: str) -> str | None:
+        """The port of a host in a box; None where it is not cabled to it."""
+        return self.ports.get(box, self.hosts).get(host)
+
+    def fit(self, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec]) -> None:
+        """Raises ConfigError for names that are no box or host of the system, and for two hosts on one port."""
+        names = [host.name for host in hosts]
+        movable = [each for each in self.movable if not _UUID.fullmatch(each)]
+        told: list[tuple[str, Iterable[str], Collection[str], str]] = [
+            ("modes", self.modes, self.boxes, "box"),
+            ("ports", self.ports, self.boxes, "box"),
+            ("hosts", self.hosts, names, "host"),
+            *((f"ports: {box}", given, names, "host") for box, given in self.ports.items()),
+            ("pool: drawer", [spec.drawer for spec in pool if spec.drawer is not None], self.boxes, "box"),
+            ("movable", movable, [*self.boxes, *names], "box or host"),
+        ]
+        for key, given, known, what in told:
+            if unknown := [each for each in given if each not in known]:
+                raise ConfigError(f"{key}: no {what} {unknown[0]!r}; there are: {', '.join(known)}")
+        for box in self.boxes:
+            taken: dict[str, str] = {}
+            for name in names:
+                port = self.port(box, name)
+                if port is not None and taken.setdefault(port, name) != name:
+                    raise ConfigError(
+                        f"hosts: {name} and {taken[port]} both have port {port} of {box}; a port has one host"
+                    )
+
+
+UNNAMED = "gpu"
+"""Model of what the system file does not say: a box tells none."""
+
+
+@dataclass(frozen=True)
+class BoxLayout:
+    """options: those of the system file, which fit its hosts (names) and its pool."""
+
+    options: H3Options
+    hosts: tuple[str, ...]
+    pool: tuple[PoolSpec, ...]
+
+    def port(self, box: str, host: str) -> str | None:
+        return self.options.port(box, host)
+
+    def end(self, box: str, port: str) -> str:
+        """Who is on a port of a box, as messages name them."""
+        return next((host for host in self.hosts if self.port(box, host) == port), f"port {port} of {box}")
+
+    def split(self, fabric_id: str) -> tuple[str, str]:
+        """Box and UUID of a device."""
+        box, _, uuid = fabric_id.rpartition("/")
+        return box, uuid
+
+    def model(self, box: str, kind: str) -> str | None:
+        """The model of a kind in a box, as the system file says; None where it says several, or none."""
+        found = {spec.model for spec in self.pool if spec.kind == kind and spec.drawer in (None, box)}
+        return found.pop() if len(found) == 1 else None
+
+    def view(
+        self, listings: Mapping[str, Listing], detached: Mapping[str, Detached], slots: Mapping[str, Slot]
+    ) -> View:
+        """What the boxes list, and what this program detached and they do not list.
+
+        Raises ProtocolViolation for boxes that are one.
+        """
+        shown: dict[str, str] = {}
+        for box, listing in listings.items():
+            for uuid in dict.fromkeys(gpu.uuid for gpu in listing.gpus):
+                if shown.setdefault(uuid, box) != box:
+                    raise ProtocolViolation(
+                        f"{shown[uuid]} and {box} both list {uuid}: give each box its own address (`boxes`)"
+                    )
+        devices = [
+            self._device(box, gpu, self._attached(box, gpu, listing, detached), len(listing.called(gpu.gid)) > 1)
+            for box, listing in listings.items()
+            for gpu in listing.gpus
+        ]
+        listed = {device.fabric_id for device in devices}
+        for name, told in detached.items():
+            box, uuid = self.split(name)
+            if name not in listed and box in listings:
+                devices.append(self._device(box, Gpu(uuid, told.called, None), None, False))
+        boxes = list(listings)
+        devices.sort(key=lambda one: (boxes.index(self.split(one.fabric_id)[0]), _slot(one), one.fabric_id))
+        movable = frozenset(device.fabric_id for device in devices if self._movable(device))
+        return View(tuple(devices), dict(self._holders(devices, movable, slots)), movable=movable)
+
+    def _attached(self, box: str, gpu: Gpu, listing: Listing, detached: Mapping[str, Detached]) -> str | None:
+        """What a listed device is attached to. What this program detached, and is on no port that there is, is nobody's."""
+        if gpu.port is None or (f"{box}/{gpu.uuid}" in detached and gpu.port not in listing.ports):
+            return None
+        return self.end(box, gpu.port)
+
+    def _device(self, box: str, gpu: Gpu, attached: str | None, doubtful: bool) -> Device:
+        model = gpu.uuid if gpu.uuid in self.options.models else self.model(box, "gpu") or UNNAMED
+        return Device(
+            f"{box}/{gpu.uuid}",
+            "gpu",
+            model,
+            gpu.uuid,
+            f"{box}/slot{gpu.slot}",
+            local=False,
+            attached_to=attached,
+            state="unknown" if doubtful else "free" if attached is None else "in_use",
+        )
+
+    def _movable(self, device: Device) -> bool:
+        """Whether the system file gives it to the campaign where it is; never from a port of which nobody here knows the host."""
+        box, uuid = self.split(device.fabric_id)
+        known = device.attached_to in self.hosts and device.state != "unknown"
+        return known and not {box, uuid, str(device.attached_to)}.isdisjoint(self.options.movable)
+
+    def _holders(
+        self, devices: Sequence[Device], movable: frozenset[str], slots: Mapping[str, Slot]
+    ) -> Iterator[tuple[str, str]]:
+        """Hosts with devices that are neither a lease's nor movable: they are somebody's."""
+        for host in self.hosts:
+            there = [d.fabric_id for d in devices if d.attached_to == host and d.fabric_id not in movable]
+            if foreign := [name for name in there if not _ours(slots.get(name), host)]:
+                yield host, f"somebody with {', '.join(foreign)} on {host} (see `movable`)"
+
+    def banks(self, devices: Sequence[Device]) -> tuple[Bank, ...]:
+        """A bank a box. Nothing is known of places in it, so that any host that has a port takes any of its devices."""
+
+        def hosts(box: str) -> tuple[str, ...]:
+            return tuple(host for host in self.hosts if self.port(box, host) is not None)
+
+        return banks_by_mode((device.location for device in devices), hosts, self.options.modes)
+
+    def planned(self) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
+        """The pool of the system file; devices that name no box are spread evenly."""
+        boxes = list(self.options.boxes)
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for spec in self.pool:
+            for number in range(spec.count):
+                counts[spec.kind, spec.model, spec.drawer or boxes[number * len(boxes) // spec.count]] += 1
+        devices = pool_devices(PoolSpec(kind, model, count, box) for (kind, model, box), count in counts.items())
+        return devices, self.banks(devices)
+
+
+def _slot(device: Device) -> int:
+    return int(device.location.rpartition("slot")[2])
+
+
+def _ours(slot: Slot | None, host: str) -> bool:
+    return slot is not None and ((slot.lease is not None and slot.host == host) or slot.found == host)
+
+
+class H3Plane(ControlPlane):
+    marks_leases = False
+
+    def __init__(
+        self, options: H3Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile
+    ) -> None:
+        options.fit(hosts, pool)
+        self._layout = BoxLayout(options, tuple(host.name for host in hosts), tuple(pool))
+        self._state = state
+        first, *others = options.boxes
+        self.client = Client(options.connection(first))
+        beside = {name: Client(options.connection(name), beside=self.client) for name in others}
+        self._boxes = {
+            name: Box(name, client, state.path.parent, poll_s=options.poll_s, reads_max=options.reads_max)
+            for name, client in {first: self.client, **beside}.items()
+        }
+        self._read: dict[str, tuple[float, Listing]] = {}
+        self._ordered_last: set[str] = set()
+        self._rehearsed: set[str] = set()
+
+    def capabilities(self) -> Capabilities:
+        seen = sum(len(listing.gpus) for _, listing in self._read.values())
+        return Capabilities(max_devices_per_host=max(1, seen), gives_host_id=True, note=NOTE)
+
+    def view(self) -> View:
+        before = self._state.read().detached
+        self._rehearsed = set()
+        with self.client.operation(), ThreadPoolExecutor(len(self._boxes)) as threads:
+            # What a box showed after the last order will do once, to read back what was composed.
+            just, self._ordered_last = self._ordered_last, set()
+            asked = {box: self._just_before if box in just else self._reading for box in self._boxes}
+            listings = dict(zip(asked, threads.map(lambda box: asked[box](box), asked), strict=True))
+        state = self._state.read()  # anew: what was detached meanwhile is not listed
+        return self._layout.view(listings, {**before, **state.detached}, state.devices)
+
+    def _reading(self, box: str) -> Listing:
+        listing = self._boxes[box].read()
+        self._read[box] = (time.monotonic(), listing)
+        return listing
+
+    def _just_before(self, box: str) -> Listing:
+        """The box as it is now, by a reading after the last order of this program."""
+        when, listing = self._read.get(box, (0.0, None))
+        return listing if listing is not None and time.monotonic() - when < JUST_BEFORE_S else self._reading(box)
+
+    def survey(self) -> Survey:
+        boxes = [box.survey() for box in self._boxes.values()]
+        return Survey(unknown([shape for box in boxes for shape in box["records"]]), {"boxes": boxes})
+
+    def banks(self, view: View) -> Sequence[Bank]:
+        return self._layout.banks(view.devices)
+
+    def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
+        return self._layout.planned()
+
+    def objection(self, change: Change, view: View) -> str | None:
+        wanted = {(self._layout.split(name)[0], host) for host, names in change.hosts.items() for name in names}
+        for box, host in sorted(wanted):
+            port, (_, listing) = self._layout.port(box, host), self._read.get(box, (0.0, None))
+            if listing is not None and port not in listing.ports:
+                there = ", ".join(sorted(listing.ports))
+                return f"{box} lists no port {port} for {host} (see `hosts` and `ports`); there are: {there}"
+        return None
+
+    def attach(self, change: Change, remember: Remember) -> None:
+        done, failed, lost = list[str](), dict[str, FabricError](), list[str]()
+        for host, names in change.hosts.items():
+            for name in names:
+                try:
+                    lost += self._attach(name, host)
+                except FabricError as error:
+                    if isinstance(error, Conflict) and not done and not failed:
+                        raise
+                    failed[name] = error
+                else:
+                    done.append(name)
+        if failed:
+            raise _partial(change, "attached", done, failed)
+        if lost:
+            raise OutcomeUnknown(
+                f"{change.tag.lease_id}: {'; '.join(lost)}; the boxes show all devices attached by now"
+            )
+
+    def _attach(self, name: str, host: str) -> list[str]:
+        """Attach one device that nobody has, with a second try where the box said nothing; gives the answers that were lost."""
+        (box, uuid), lost = self._layout.split(name), list[str]()
+        port = self._layout.port(box, host)
+        for _ in range(2):
+            now = self._just_before(box)
+            gpu, port_gid = now.gpu(uuid), now.ports.get(str(port))
+            there = gpu is not None and name not in self._rehearsed
+            if gpu is not None and there and gpu.port == port:
+                self._forget(name)
+                return lost
+            if port_gid is None:
+                raise Incompatible(
+                    f"{box} lists no port {port} for {host}; it has {', '.join(sorted(now.ports))}", PORT_RULE
+                )
+            if gpu is not None and there and gpu.port in now.ports:
+                where = self._layout.end(box, str(gpu.port))
+                raise Conflict(f"{name} is attached to {where}", (where,))
+            gid = self._gid(name, now)
+            said = self._ordered("attach", box, lambda gid=gid, to=port_gid: self._boxes[box].attach(gid, to), lost)  # type: ignore[misc]
+            if self.client.rehearses:
+                return lost
+            after = self._read_back(box).gpu(uuid)
+            if after is not None and after.port == port:
+                self._forget(name)
+                return lost
+            if said:
+                raise ProtocolViolation(f"{box} answered {said}, and does not show it on port {port} of {host}")
+        raise OutcomeUnknown(f"{'; '.join(lost)}; ordered twice, and {box} does not show it on port {port} of {host}")
+
+    def detach(self, change: Change) -> tuple[str, ...]:
+        done, failed, stuck = list[str](), dict[str, FabricError](), list[str]()
+        for host, names in change.hosts.items():
+            for name in names:
+                try:
+                    gone = self._detach(name, host)
+                except FabricError as error:
+                    failed[name] = error
+                else:
+                    (done if gone else stuck).append(name)
+        if failed:
+            raise _partial(change, "detached", done, failed, stuck)
+        return tuple(stuck)
+
+    def _detach(self, name: str, host: str) -> bool:
+        """Take one device from a host; True when the box shows it there no more. Again where the box said nothing."""
+        (box, uuid), lost = self._layout.split(name), list[str]()
+        port = self._layout.port(box, host)
+        for _ in range(2):
+            now = self._just_before(box)
+            gpu = now.gpu(uuid)
+            if gpu is None or (gpu.port != port and not self.client.rehearses):
+                return True
+            gid = self._gid(name, now)
+            if self.client.rehearses:
+                self._boxes[box].detach(gid)
+                self._rehearsed.add(name)
+                return True
+            self._remember(name, gpu, now)
+            said = self._ordered("detach", box, lambda gid=gid: self._boxes[box].detach(gid), lost)  # type: ignore[misc]
+            after = self._read_back(box).gpu(uuid)
+            if after is None or after.port != port:
+                return True
+            if said:
+                return False
+        raise OutcomeUnknown(f"{'; '.join(lost)}; ordered twice, and {box} still shows it on port {port} of {host}")
+
+    def _read_back(self, box: str) -> Listing:
+        with timing("read_back", "gpu", box):
+            return self._reading(box)
+
+    def _ordered(self, what: Operation, box: str, order: Callable[[], str], lost: list[str]) -> str:
+        """What the box answered; "" where it said nothing, which is then added to `lost`."""
+        if not self.client.rehearses:
+            self._read.pop(box, None)
+            self._ordered_last.add(box)
+        try:
+            with timing(what, "gpu", box) as answered:
+                answered.answer = order()
+            return answered.answer
+        except OutcomeUnknown as error:
+            lost.append(str(error))
+            return ""
+
+    def _gid(self, name: str, now: Listing) -> str:
+        """What a device is called at this moment. Raises FabricError where that cannot be known with certainty."""
+        box, uuid = self._layout.split(name)
+        gpu = now.gpu(uuid)
+        if gpu is not None:
+            if len(now.called(gpu.gid)) > 1:
+                raise ProtocolViolation(f"{box} lists {gpu.gid} as the Dev_GID of {', '.join(now.called(gpu.gid))}")
+            return gpu.gid
+        told = self._state.read().detached.get(name)
+        if told is None:
+            raise FabricError(f"{box} does not list {uuid}, and it was not this program that detached it")
+        others = {each.uuid: each.gid for each in now.gpus}
+        if told.called in others.values() or any(others.get(one, gid) != gid for one, gid in told.others.items()):
+            raise FabricError(
+                f"{box} does not list {uuid}, and has given its devices other Dev_GIDs since it was detached as {told.called}: "
+                "attach it to any host with H3's own tools"
+            )
+        return told.called
+
+    def _remember(self, name: str, gpu: Gpu, now: Listing) -> None:
+        others = {each.uuid: each.gid for each in now.gpus if each.uuid != gpu.uuid}
+        with self._state.change() as state:
+            state.detached[name] = Detached(called=gpu.gid, port=str(gpu.port), others=others)
+
+    def _forget(self, name: str) -> None:
+        if name in self._state.read().detached:
+            with self._state.change() as state:
+                del state.detached[name]
+
+
+def _partial(
+    change: Change, what: str, done: Sequence[str], failed: Mapping[str, FabricError], more: Sequence[str] = ()
+) -> PartialFailure:
+    words = "; ".join(f"{name}: {error}" for name, error in failed.items())
+    return PartialFailure(f"{change.tag.lease_id}: could not be {what}: {words}", done, (*failed, *more))

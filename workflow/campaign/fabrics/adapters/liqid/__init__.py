@@ -1,0 +1,26 @@
+"""Liqid Matrix, REST v2: a machine for each host of a lease, in the campaign's group, of the host's compute device and its devices.
+
+Unverified: a real Matrix. The addresses, words and records of Liqid's public SDKs are written down in
+`tests/data/fabrics/liqid/sdk.json`, and judge the requests of this adapter and every answer of its emulator.
+"""
+
+from __future__ import annotations
+
+from campaign.fabrics.adapters.liqid.api import LiqidOptions
+from campaign.fabrics.adapters.liqid.control_plane import LiqidPlane
+from campaign.fabrics.control_plane.controlled_fabric import opening
+from campaign.fabrics.registry import FabricKind
+
+open_fabric = opening(LiqidPlane, "liqid")
+
+FABRIC = FabricKind(
+    "Liqid Matrix, REST v2",
+    LiqidOptions,
+    open_fabric,
+    unverified="a real Liqid director: its error numbers, the words of its device states, whether one sees the machine of a device "
+    "before it is reprogrammed, and what peer-to-peer does there. Memory devices are not composed",
+    tested="its emulator. Recorded shapes of Liqid's public SDKs (Java 3.4, Python) confirm the addresses, words and bodies of "
+    "the adapter, and the answers of the emulator; no registry has the SDKs themselves",
+    emulator="campaign.emulators.control_planes.liqid",
+    offers=frozenset({"p2p"}),
+)

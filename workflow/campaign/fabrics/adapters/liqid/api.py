@@ -1,0 +1,288 @@
+"""One Matrix as it is talked to: a session by digest key, the envelope, edits, and commits that are done by and by.
+
+An edit that fails is cancelled, which reverts it. Only one machine of a Matrix is edited at a time, and a group by one at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from campaign.errors import FabricError
+from campaign.fabrics.adapters.liqid import snapshot
+from campaign.fabrics.adapters.liqid.snapshot import LiqidDevice, Raw
+from campaign.fabrics.control_plane.protocol import ControlPlaneOptions
+from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.http.options import Login, login, needed_login
+from campaign.fabrics.protocol import AttachMode
+
+RESERVED_LABELS = ("slurm",)
+BASE = "/liqid/api/v2"
+_LOGINS = 6
+"""Processes that share a label end each other's sessions: whoever finds his gone begins a new one, this often for one request."""
+_LOGIN_AGAIN_S = 0.05
+_SILENT_POLLS = 5
+_TAKEN = re.compile(r"exist|in use|duplicate", re.IGNORECASE)
+
+
+class LiqidOptions(ControlPlaneOptions):
+    """A Liqid Matrix. `hosts` says which compute device a host is, where it is not named like the host."""
+
+    group: str = Field(
+        default="campaign", min_length=1, description="the group that machines are made in; nobody else should use it"
+    )
+    create_group: bool = Field(default=False, description="make the group where the Matrix has none of that name")
+    label: str = Field(
+        default="composable-campaign",
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        description="label of the session (digest); logging in ends an older session of the same label",
+    )
+    poll_s: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="seconds between two polls of an operation that the Matrix has not finished"
+    )
+    attach_mode: AttachMode = Field(
+        default="hot",
+        description="`hot`: hosts keep running; `reboot`: a host is rebooted when its devices are attached; `powered_off`: it is "
+        "started when they are, and shut down before they are taken away",
+    )
+
+    @field_validator("label")
+    @classmethod
+    def _not_reserved(cls, label: str) -> str:
+        if label.lower() in RESERVED_LABELS:
+            raise ValueError(
+                f"the label {label!r} is reserved for Liqid's own Slurm plugin, whose session would be ended; choose another"
+            )
+        return label
+
+
+class MatrixRefused(FabricError):
+    """The Matrix answered that it does not do this; this request changed nothing."""
+
+    @property
+    def busy(self) -> bool:
+        return snapshot.is_busy(str(self))
+
+    def names(self, number: object) -> bool:
+        """True when the refusal is about the machine or group of this number."""
+        return snapshot.number(number) in snapshot.numbers(str(self).partition(": ")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPlace:
+    """Where this Matrix is: what never changes, and is part of many requests."""
+
+    coordinates: Any
+    fabr_id: int
+
+
+class Api:
+    """See the module. Every method raises FabricError; `change` raises MatrixRefused or OutcomeUnknown."""
+
+    def __init__(self, options: LiqidOptions) -> None:
+        self.client = Client(options)
+        self._options = options
+        self._place: MatrixPlace | None = None
+        self._base = "" if self.client.base.endswith(BASE) else BASE
+
+    def get(self, path: str, **params: Any) -> tuple[Any, ...]:
+        """The data of a list. Raises MatrixRefused where the Matrix says no, ProtocolViolation when it is no list."""
+        answer = self._sent(lambda: self.client.get(f"{self._base}/{path}", params or None))
+        found = snapshot.envelope(answer.body)
+        if found is not None and not found.ok:
+            raise MatrixRefused(f"GET {path}: {found.words}")
+        if answer.status >= 500:
+            raise FabricError(f"GET {path}: {answer.words()}")
+        if not answer.ok or found is None:
+            raise ProtocolViolation(f"GET {path}: {answer.words()}")
+        return found.data
+
+    def place(self) -> MatrixPlace:
+        """Read once."""
+        if self._place is None:
+            coordinates = next(iter(self.get("coordinates")), {"rack": 0, "shelf": 0, "node": 0})
+            self._place = MatrixPlace(coordinates, snapshot.first_number(self.get("fabric/id")) or 1)
+        return self._place
+
+    def change(self, method: str, path: str, body: Any = None) -> tuple[Any, ...]:
+        """Ask for a change and wait until it is done; gives whatever the answer says. In a rehearsal nothing is waited for."""
+        answer = self._sent(lambda: self.client.change(method, f"{self._base}/{path}", body))
+        what = f"{method} {path}"
+        if answer.status >= 500:
+            raise OutcomeUnknown(f"{what}: {answer.words()}")
+        found = snapshot.envelope(answer.body)
+        if found is not None and not found.ok:
+            raise MatrixRefused(f"{what}: {found.words}")
+        if not answer.ok:
+            raise MatrixRefused(f"{what}: {answer.words()}")
+        data = () if found is None else found.data
+        if answer.status == 202 and (href := snapshot.link_of(data)) is not None:
+            # Wherever else the link points, the session's key does not go there.
+            _, base, below = (path := urlsplit(href).path).partition(BASE)
+            self._wait(what, self._base + (below if base else f"/{path.lstrip('/')}"))
+        return data
+
+    def quietly(self, method: str, path: str, body: Any = None) -> None:
+        """Try a change that only tidies up: that it fails is nothing new."""
+        with suppress(FabricError):
+            self.change(method, path, body)
+
+    def describe(self, device: LiqidDevice, text: str) -> None:
+        """Set a device's user description; "": take it away."""
+        path = f"device/udesc/{snapshot.DESCRIBED[device.path]}/{device.device_id}"
+        self.change("PUT", path, {"udesc": text}) if text else self.change("DELETE", path)
+
+    def statuses(self, devices: Iterable[LiqidDevice]) -> dict[str, Raw]:
+        """The status objects of devices, whole, by name: what changes are asked with. Raises FabricError for one that has none."""
+        wanted = list(devices)
+        found: dict[str, Raw] = {}
+        for path in dict.fromkeys(device.path for device in wanted):
+            listed = self.get(f"status/{path}", filter="false")
+            found |= {str(snapshot.member(each, "name")): each for each in listed if isinstance(each, Mapping)}
+        if lost := [device.name for device in wanted if device.name not in found]:
+            raise FabricError(f"the Matrix has no status of {', '.join(lost)}")
+        return found
+
+    def pool_body(self, group: Raw) -> dict[str, Any]:
+        """What is sent to begin, finish and cancel the editing of a group's pool."""
+        where = self.place()
+        return {
+            "coordinates": where.coordinates,
+            "fabr_id": where.fabr_id,
+            "grp_id": snapshot.member(group, "grp_id"),
+        }
+
+    @contextmanager
+    def pool_edit(self, group: Raw, *, takes_over: bool) -> Iterator[None]:
+        """Edit a group's pool; what is asked within happens when the block ends well.
+
+        takes_over: an edit that is there already is one that this lease left behind when it died, and is cancelled first.
+        Raises MatrixRefused when somebody else edits it.
+        """
+        body = self.pool_body(group)
+        self._begin("pool/edit", "pool/cancel", body, lambda error: takes_over)
+        try:
+            yield
+            self.change("POST", "pool/done", body)
+        except BaseException:
+            self.quietly("POST", "pool/cancel", body)
+            raise
+
+    @contextmanager
+    def machine_edit(self, machine: Raw) -> Iterator[None]:
+        """Edit a machine of ours; what is related within is connected when the block ends well.
+
+        Raises MatrixRefused when another machine is edited, OutcomeUnknown for whatever goes wrong while it is connected.
+        """
+        cancel, ours = "fabric/edit/cancel", snapshot.member(machine, "mach_id")
+        self._begin("fabric/edit", cancel, machine, lambda error: bool(ours) and error.names(ours))
+        try:
+            yield
+        except BaseException:
+            self.quietly("POST", cancel, machine)
+            raise
+        try:
+            self.change("POST", "fabric/reprogram", machine)
+        except MatrixRefused as error:
+            self.quietly("POST", cancel, machine)
+            raise OutcomeUnknown(f"{error}; which devices are connected now is unknown") from error
+
+    def _begin(self, begin: str, cancel: str, body: Any, takes_over: Callable[[MatrixRefused], bool]) -> None:
+        """takes_over: whether the edit that is in the way may be cancelled."""
+        try:
+            try:
+                self.change("POST", begin, body)
+            except MatrixRefused as error:
+                if not error.busy or not takes_over(error):
+                    raise
+                self.quietly("POST", cancel, body)
+                self.change("POST", begin, body)
+        except OutcomeUnknown:
+            self.quietly("POST", cancel, body)
+            raise
+
+    def _sent(self, send: Callable[[], Answer]) -> Answer:
+        if not self.client.authorization:
+            self._login()
+        answer = send()
+        for turn in range(_LOGINS):
+            if not _unknown_session(answer) or self.client.rehearses:
+                return answer
+            needed_login(self._options)
+            self._pause(turn)
+            self._login()
+            answer = send()
+        if _unknown_session(answer):
+            raise FabricError(f"{self.client.base}: refused after a successful login ({answer.words()})")
+        return answer
+
+    def _pause(self, turn: int) -> None:
+        """Not all at once: who else logs in with this label does so a moment earlier or later."""
+        if turn:
+            self.client.sleep(random.uniform(0, _LOGIN_AGAIN_S * 2**turn))
+
+    def _login(self) -> None:
+        """A new digest key; an older one of the same label ends with it."""
+        found = login(self._options)
+        if found is None or self.client.rehearses:
+            return
+        for turn in range(_LOGINS):
+            self._pause(turn)
+            words, key = self._digest(found)
+            if key:
+                self.client.authorization = {"X-API-Key": key}
+                return
+            if not _TAKEN.search(words):
+                break
+        raise FabricError(f"{self.client.base}: login as {found.user!r} ({self._options.label}): {words}")
+
+    def _digest(self, found: Login) -> tuple[str, str]:
+        """What the Matrix said, and the key; "" where it gave none."""
+        self.client.authorization = {}
+        self.client.hide(found.password)
+        basic = base64.b64encode(f"{found.user}:{found.password}".encode()).decode()
+        headers, path = {"Authorization": f"Basic {basic}"}, f"{self._base}/digest/{self._options.label}"
+        with suppress(OutcomeUnknown):  # there may be none to delete: making the new one tells
+            self.client.change("DELETE", path, headers=headers, secret=True)
+        try:
+            answer = self.client.change("POST", path, headers=headers, secret=True)
+        except OutcomeUnknown as error:
+            raise FabricError(f"{self.client.base}: login: {error}") from error
+        made = snapshot.envelope(answer.body)
+        key = next((snapshot.member(each, "digest_key") for each in made.data), None) if made else None
+        words = answer.words() if made is None or made.ok else made.words
+        return words, key if made is not None and made.ok and isinstance(key, str) else ""
+
+    def _wait(self, what: str, path: str) -> None:
+        silent = 0
+        while silent < _SILENT_POLLS:
+            try:
+                self.client.sleep(self._options.poll_s)
+                answer = self.client.get(path)
+            except FabricError as error:
+                raise OutcomeUnknown(f"{what}: begun, and then: {error}") from error
+            if answer.status == 404:
+                return  # what is done is forgotten
+            found = snapshot.envelope(answer.body)
+            state = snapshot.state_of(found.data).upper() if found is not None else ""
+            if state == "SUCCESS":
+                return
+            if state == "FAILURE":
+                said = next((str(snapshot.member(each, "message") or "") for each in found.data), "") if found else ""
+                raise MatrixRefused(f"{what}: failed: {said or 'no reason given'}")
+            silent = 0 if state == "PENDING" else silent + 1
+        raise OutcomeUnknown(f"{what}: begun, and {_SILENT_POLLS} answers did not say what came of it")
+
+
+def _unknown_session(answer: Answer) -> bool:
+    found = snapshot.envelope(answer.body)
+    return answer.status in (401, 403) or (found is not None and not found.ok and found.code == 401)

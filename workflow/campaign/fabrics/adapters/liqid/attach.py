@@ -1,0 +1,382 @@
+"""Composing on a Matrix (marks, machines, devices into the group, devices into the machines, and commits), and releasing.
+
+The order is that of Liqid's own SDK. Every step looks whether it was done before, so a dead process's work is gone on with.
+A machine that is deleted leaves its devices in the group: devices are released from both, or they leak there. Marks go last, and
+only from what the Matrix shows as free again, so that whatever stops this half way is found by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from campaign.errors import FabricError
+from campaign.fabrics.adapters.liqid.api import Api, LiqidOptions, MatrixRefused
+from campaign.fabrics.adapters.liqid.snapshot import (
+    LiqidDevice,
+    Raw,
+    Snapshot,
+    first_number,
+    machine_name,
+    marked,
+    member,
+    number,
+    numbers,
+    seen,
+    unmarked,
+)
+from campaign.fabrics.control_plane.protocol import Change, Remember
+from campaign.fabrics.errors import (
+    Busy,
+    Conflict,
+    Incompatible,
+    NoMatch,
+    OutcomeUnknown,
+    PartialFailure,
+    ProtocolViolation,
+)
+
+EDITED = "pool/edit"
+"""Handle of a lease that edits its group's pool, or did: an edit that is found there later may be its own."""
+
+
+@dataclass
+class HostPart:
+    """What one host gets: its compute device first, then its devices. machine: where it exists already, or was made just now."""
+
+    host: str
+    name: str
+    devices: tuple[LiqidDevice, ...]
+    machine: Raw | None = None
+    made: bool = False
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices if not device.computes)
+
+    @property
+    def missing(self) -> tuple[LiqidDevice, ...]:
+        """Devices that are not in the machine yet."""
+        there = number(member(self.machine, "mach_id"))
+        return tuple(device for device in self.devices if there is None or device.machine != there)
+
+
+def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[HostPart]:
+    """What is to be done, pure. Raises NoMatch, or Conflict naming who has what."""
+    lease_id, parts = change.tag.lease_id, []
+    taken: dict[str, str] = {}
+    for host, names in change.hosts.items():
+        wanted = (snapshot.compute_of(host), *names)
+        if lost := [name for name in wanted if name not in snapshot.devices]:
+            raise NoMatch(f"{lease_id}: the Matrix has no {', '.join(lost)} (for {host}); see `hosts` of its options")
+        name = machine_name(lease_id, host)
+        part = HostPart(host, name, tuple(snapshot.devices[name] for name in wanted), snapshot.machine(name))
+        parts.append(part)
+        for device in part.devices:
+            if holder := _other(device, part, snapshot, lease_id, group):
+                taken[device.name] = holder
+    if taken:
+        what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
+        raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(taken.values()))
+    return parts
+
+
+def _other(device: LiqidDevice, part: HostPart, snapshot: Snapshot, lease_id: str, group: Raw | None) -> str | None:
+    """Who has a device that this lease wants; None when it may take it, or has it."""
+    tag = device.tag
+    if tag is not None and tag.lease_id != lease_id:
+        return tag.lease_id
+    if device.machine is not None:
+        return None if snapshot.name_of(device.machine) == part.name else f"machine {snapshot.name_of(device.machine)}"
+    if device.group is None or (tag is not None and device.group == number(member(group, "grp_id"))):
+        return None
+    return f"group {device.group_name or device.group}"
+
+
+class Attachment:
+    """One change under way. done: fabric ids that are connected."""
+
+    def __init__(self, api: Api, options: LiqidOptions, snapshot: Snapshot, change: Change, remember: Remember) -> None:
+        """Raises Incompatible where the group is missing and must not be made."""
+        self.api, self.options, self.snapshot, self.change, self.remember = api, options, snapshot, change, remember
+        self.done: list[str] = []
+        self.parts: list[HostPart] = []
+        self._group = snapshot.group(options.group)
+        if self._group is None and not options.create_group:
+            names = ", ".join(str(member(group, "group_name")) for group in snapshot.groups) or "none"
+            rule = f"the Matrix has no group {options.group!r}; there are: {names}"
+            raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
+
+    def run(self) -> None:
+        """See `ControlPlane.attach`; what was begun before Busy is raised is the caller's to take back."""
+        lease_id = self.change.tag.lease_id
+        self.parts = plan(self.change, self.snapshot, self._group)
+        try:
+            for device in (device for part in self.parts for device in part.devices if device.tag is None):
+                self.api.describe(device, marked(device.text, self.change.tag))
+            if self.change.p2p or any(part.missing for part in self.parts):
+                self._compose()
+        except MatrixRefused as error:
+            if error.busy and not self.done:
+                hint = "if nobody does that any more, cancel it in Liqid's own console"
+                raise Busy(f"{lease_id}: {error}; {hint}", self._editors(error)) from error
+            failed = [name for part in self.parts for name in part.ids if name not in self.done]
+            raise PartialFailure(f"{lease_id}: {error}", self.done, failed) from error
+
+    def _editors(self, error: MatrixRefused) -> list[str]:
+        """Whose edit is in the way, by the name of the machine or group that the Matrix names."""
+        told = numbers(str(error).partition(": ")[2])
+        machines = [f"machine {self.snapshot.name_of(n)}" for n in told if n in self.snapshot.machines]
+        about_machine = machines and "machine" in str(error).lower()
+        return machines if about_machine else [f"somebody who edits group {self.options.group}"]
+
+    def _compose(self) -> None:
+        for part in self.parts:
+            if part.machine is None:
+                self._make_machine(part)
+        group = self._made_group()
+        statuses = self._pooled(group)
+        for part in self.parts:
+            self._connect(part, group, statuses)
+
+    def _made_group(self) -> Raw:
+        """The group; it is made where it is missing."""
+        if self._group is None:
+            where, name = self.api.place(), self.options.group
+            new = first_number(self.api.get("group/nextid"))
+            body = {"fabr_id": where.fabr_id, "grp_id": new, "group_name": name, "pod_id": -1}
+            self.api.change("POST", "group", body)
+            rehearses = self.api.client.rehearses
+            self._group = body if rehearses else Snapshot({}, self.api.get("group")).group(name)
+        if self._group is None:
+            raise ProtocolViolation(f"the Matrix made group {self.options.group}, but does not list it")
+        return self._group
+
+    def _make_machine(self, part: HostPart) -> None:
+        mach_id = first_number(self.api.get("machine/nextid"))
+        if mach_id is None:
+            raise ProtocolViolation("GET machine/nextid: no number in the answer")
+        if self.api.client.rehearses:  # no machine is made, so the number that comes next stays the same
+            mach_id += sum(part.machine is not None for part in self.parts)
+        body: dict[str, Any] = {
+            "index": None,
+            "mach_id": mach_id,
+            "grp_id": member(self._made_group(), "grp_id"),
+            "fabr_id": self.api.place().fabr_id,
+            "fabr_gid": None,
+            "port_gid": None,
+            "swit_gid": None,
+            "comp_name": part.name,
+            "mach_name": part.name,
+            "p2p": "off",
+            "mtime": None,
+            "connection_history": [],
+        }
+        made = self.api.change("POST", "machine", body)
+        part.machine = next((each for each in made if member(each, "mach_name") == part.name), body)
+        part.made = True
+        self.remember(part.host, str(member(part.machine, "mach_id")))
+
+    def _pooled(self, group: Raw) -> dict[str, Raw]:
+        """Bring what is in the system's free pool into the group; gives the status of everything that moves."""
+        moving = [device for part in self.parts for device in part.missing]
+        outside = [device for device in moving if device.group is None]
+        if not outside:
+            return self.api.statuses(moving)
+        before = self.change.handles.get(EDITED, "")
+        self.remember(EDITED, str(member(group, "grp_id")))
+        try:
+            with self.api.pool_edit(group, takes_over=bool(before)):
+                statuses = self.api.statuses(moving)
+                for device in outside:
+                    body = {"deviceStatus": statuses[device.name], "group": group}
+                    self.api.change("POST", f"predevice/{device.path}", body)
+        except MatrixRefused:
+            self.remember(EDITED, before)  # it never began, or was cancelled: an edit that is there is somebody else's
+            raise
+        return statuses
+
+    def _connect(self, part: HostPart, group: Raw, statuses: dict[str, Raw]) -> None:
+        if moving := part.missing:
+            part.machine = machine = self._whole(part)
+            with self.api.machine_edit(machine):
+                for device in moving:
+                    relator = {"deviceStatus": statuses[device.name], "group": group}
+                    body = {"groupDeviceRelator": relator, "machine": machine}
+                    self.api.change("POST", f"relate/{device.path}", body)
+            if (what := {"reboot": "reboot", "powered_off": "start"}.get(self.options.attach_mode)) is not None:
+                ids = f"{member(group, 'grp_id')}/{member(machine, 'mach_id')}"
+                self.api.change("PUT", f"power/{what}/{ids}")
+        if self.change.p2p:
+            self._join(part, group)
+        self.done.extend(part.ids)
+
+    def _join(self, part: HostPart, group: Raw) -> None:
+        """Let the machine's devices reach each other; a Matrix refuses to set what is set."""
+        machine = self._whole(part)
+        if str(member(machine, "p2p")).lower() != "on":
+            self.api.change("POST", "machine/p2p", {**machine, "p2p": "on"})
+
+    def _whole(self, part: HostPart) -> Raw:
+        """The machine as the Matrix has it, with everything that this program does not know."""
+        assert part.machine is not None  # made, or found
+        if self.api.client.rehearses:
+            return part.machine
+        mach_id = member(part.machine, "mach_id")
+        for listed in self.api.get("machine", mach_id=mach_id):
+            if (name := member(listed, "mach_name")) == part.name:
+                return cast(Raw, listed)
+            if part.made and number(member(listed, "mach_id")) == number(mach_id):
+                # It is empty yet, and by its name nobody would find that it is ours.
+                self.api.quietly("DELETE", f"machine/{mach_id}")
+                rule = f"the Matrix calls machine {part.name}, which it made, {name!r}; leases are found by these names"
+                raise Incompatible(f"{self.change.tag.lease_id}: {rule}", rule)
+        raise ProtocolViolation(f"the Matrix made machine {part.name}, but does not list it")
+
+
+def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[HostPart]) -> Snapshot:
+    """What the Matrix would show after the change: what a rehearsal goes on with."""
+    devices, machines, groups = dict(snapshot.devices), dict(snapshot.machines), snapshot.groups
+    if snapshot.group(group) is None:
+        groups = (*groups, {"group_name": group, "grp_id": max((_id(each) for each in groups), default=0) + 1})
+    raw = next(each for each in groups if member(each, "group_name") == group)
+    for part in parts:
+        assert part.machine is not None  # each has one by now
+        mach_id = _id(part.machine, "mach_id")
+        machines[mach_id] = part.machine
+        for device in part.devices:
+            text = marked(device.text, change.tag)
+            devices[device.name] = replace(
+                device, text=text, group=_id(raw), group_name=group, machine=mach_id, machine_name=part.name
+            )
+    return replace(snapshot, devices=devices, machines=machines, groups=groups, odd=frozenset())
+
+
+def _id(raw: Raw, name: str = "grp_id") -> int:
+    return number(member(raw, name)) or 0
+
+
+class Detachment:
+    """One release under way. stuck: devices that the Matrix would not let go."""
+
+    def __init__(self, api: Api, options: LiqidOptions, snapshot: Snapshot, change: Change) -> None:
+        self.api, self.options, self.snapshot, self.change = api, options, snapshot, change
+        self.stuck: set[str] = set()
+        self._group = snapshot.group(options.group)
+        self._edited = bool(change.handles.get(EDITED))
+
+    def run(self) -> tuple[str, ...]:
+        """See `ControlPlane.detach`."""
+        group, machines = self._group, self._machines()
+        ours = {device.name: device for device in self._ours(machines)}
+        if not ours and not machines and not self._edited:
+            return ()
+        for mach_id, machine in machines.items():
+            self._empty(mach_id, machine, ours)
+        gone = [device for name, device in ours.items() if name not in self.stuck]
+        pooled = [d for d in gone if self._pooled(d) and (d.machine is None or d.machine in machines)]
+        if group is not None and pooled:
+            self._out(pooled, group)
+        elif group is not None and self._edited:
+            # It was edited, and nothing came of it: whoever did may have died within.
+            self.api.quietly("POST", "pool/cancel", self.api.pool_body(group))
+        self._unmark(ours.values(), machines)
+        return tuple(sorted(self.stuck))
+
+    def _machines(self) -> dict[int, Raw]:
+        """The machines of this lease: by their names, which nobody else gives."""
+        hosts = dict.fromkeys((*self.change.hosts, *self.snapshot.hosts.values()))
+        names = {machine_name(self.change.tag.lease_id, host) for host in hosts}
+        return {n: raw for n, raw in self.snapshot.machines.items() if str(member(raw, "mach_name")) in names}
+
+    def _ours(self, machines: Iterable[int]) -> list[LiqidDevice]:
+        """What carries this lease's mark, and what was claimed, or computes, in its machines without any mark."""
+        lease_id, inside = self.change.tag.lease_id, set(machines)
+        named = {name for names in self.change.hosts.values() for name in names}
+        return [
+            device
+            for device in self.snapshot.devices.values()
+            if (device.tag is not None and device.tag.lease_id == lease_id)
+            or (device.tag is None and device.machine in inside and (device.name in named or device.computes))
+        ]
+
+    def _empty(self, mach_id: int, machine: Raw, ours: dict[str, LiqidDevice]) -> None:
+        inside = self.snapshot.inside(mach_id)
+        foreign = [device for device in inside if device.name not in ours]
+        mine = [device for device in inside if device.name in ours]
+        try:
+            if self.options.attach_mode == "powered_off" and mine:
+                self.api.change("PUT", f"power/shutdown/{member(machine, 'grp_id')}/{member(machine, 'mach_id')}")
+            if not foreign:
+                self._delete(machine)
+            elif mine and self._group is not None:
+                self._unrelate(mine, machine, self._group)
+        except MatrixRefused as error:
+            if error.busy:
+                raise Busy(f"{self.change.tag.lease_id}: {error}", ("somebody who edits the Matrix",)) from error
+            self.stuck.update(device.name for device in mine)
+
+    def _delete(self, machine: Raw) -> None:
+        path = f"machine/{member(machine, 'mach_id')}"
+        try:
+            self.api.change("DELETE", path)
+        except MatrixRefused as error:
+            if not (error.busy and error.names(member(machine, "mach_id"))):
+                raise
+            # It is ours, and so is its edit: a dead process left it.
+            self.api.quietly("POST", "fabric/edit/cancel", machine)
+            self.api.change("DELETE", path)
+
+    def _unrelate(self, mine: list[LiqidDevice], machine: Raw, group: Raw) -> None:
+        """Take ours out one by one: deleting the machine would move what somebody else put there."""
+        statuses = self.api.statuses(mine)
+        with self.api.machine_edit(machine):
+            for device in mine:
+                relator = {"deviceStatus": statuses[device.name], "group": group}
+                self.api.change("DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine})
+
+    def _pooled(self, device: LiqidDevice) -> bool:
+        """True for a device that is in our group."""
+        return device.group is not None and device.group == number(member(self._group, "grp_id"))
+
+    def _out(self, devices: list[LiqidDevice], group: Raw) -> None:
+        try:
+            with self.api.pool_edit(group, takes_over=self._edited):
+                statuses = self.api.statuses(devices)
+                for device in devices:
+                    body = {"deviceStatus": statuses[device.name], "group": group}
+                    try:
+                        self.api.change("DELETE", f"predevice/{device.path}", body)
+                    except MatrixRefused:
+                        self.stuck.add(device.name)
+        except MatrixRefused as error:
+            if error.busy:
+                raise Busy(f"{self.change.tag.lease_id}: {error}", (f"group {self.options.group}",)) from error
+            self.stuck.update(device.name for device in devices)
+
+    def _unmark(self, ours: Iterable[LiqidDevice], machines: dict[int, Raw]) -> None:
+        """Take our marks away from what is free, or somebody else's by now; the rest is stuck, and keeps them."""
+        now = self._now()
+        for device in ours:
+            is_now = now.get(device.name, device)
+            # What somebody took into another group is no longer ours to remove.
+            if is_now.machine in machines or (is_now.machine is None and self._pooled(is_now)):
+                self.stuck.add(device.name)
+            if device.name in self.stuck or device.tag is None:
+                continue
+            try:
+                self.api.describe(device, unmarked(device.text)[0])
+            except MatrixRefused:
+                self.stuck.add(device.name)
+
+    def _now(self) -> dict[str, LiqidDevice]:
+        if self.api.client.rehearses:
+            return {name: replace(device, group=None, machine=None) for name, device in self.snapshot.devices.items()}
+        try:
+            listed = self.api.get("predevice")
+        except FabricError as error:
+            raise OutcomeUnknown(
+                f"{self.change.tag.lease_id}: released, but this could not be confirmed: {error}"
+            ) from error
+        return {device.name: device for each in listed if (device := seen(each, None)) is not None}

@@ -1,0 +1,567 @@
+"""OFMF/Sunfish: a Redfish store, before agents that have the fabrics: a device is attached by a Connection, which the agent makes.
+
+Source: the Sunfish reference server and library, which were run (development branch and release 0.3), and the Redfish fabric
+model (DSP0268). What the store says and what the agent did can differ: a DELETE may end without an answer, or with 500, the agent
+having done it while Sunfish lists the connection for good. So the agent is asked too (`ask_agent`), and its word counts: a lease is
+released when the agent no longer has its connections, and what Sunfish goes on listing is reported. Where the agent is not asked, a
+device is believed only where the connection and its endpoint agree; else it is `unknown`, is no part of a composition, and is kept.
+The Name of a connection is the mark of a lease; connections without it are left alone.
+
+Unverified: an agent with hardware. The type of a connection to a GPU (`connection_type`) is not settled: Redfish knows Memory and
+Storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from campaign.errors import FabricError
+from campaign.fabrics.adapters.redfish.answers import Missing, uri, uris
+from campaign.fabrics.adapters.redfish.service import Authentication, Service
+from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.control_plane import lease_tag
+from campaign.fabrics.control_plane.controlled_fabric import opening
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, ControlPlaneOptions, Remember, View
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, Health, HostSpec, PoolSpec
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.response import Json, at, listing, mapping, mappings, text
+from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.fabrics.registry import FabricKind
+from campaign.fabrics.state_file import StateFile
+
+
+class SunfishOptions(ControlPlaneOptions):
+    """Sunfish: `hosts` gives the Id of each host's initiator endpoint."""
+
+    fabric: str | None = Field(
+        default=None, description="Id of the fabric that is used; default: the only one there is"
+    )
+    auth: Authentication = Field(
+        default="session",
+        description="how one logs in: `session`, `basic`, or `none` where the service asks for nothing",
+    )
+    ask_agent: bool = Field(
+        default=True,
+        description="read the agent's own list of connections too, to find out where Sunfish and the agent disagree",
+    )
+    agent_url: str | None = Field(
+        default=None,
+        description="address of that list (`https://agent.example:5001/redfish/v1/Fabrics/CXL/Connections`); default: the address "
+        "that Sunfish has of the agent (`HostName`); where it has none, the agent is not asked",
+        pattern=r"^https?://[^\s/?#@]+/[^\s?#]+$",
+    )
+    connection_type: str = Field(
+        default="Memory", description="ConnectionType of connections to anything but drives", min_length=1
+    )
+
+
+_HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
+_KINDS = {"Drive": "nvme", "Volume": "nvme", "NetworkController": "nic", "NetworkDeviceFunction": "nic"}
+_TELLING = ("Processor", *_KINDS)
+"""Entities that say what a device is; others say how it is wired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One end. connections: what it says it is part of, None where it says nothing, or says it of the time it was copied at;
+    entity: address of what it stands for."""
+
+    path: str
+    id: str
+    initiates: bool
+    type: str
+    entity: str | None
+    uuid: str | None
+    health: Health
+    enabled: bool
+    connections: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SunfishConnection:
+    """One connection; `name` is the tag of a lease, or anything else."""
+
+    path: str
+    id: str
+    name: str
+    initiators: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    @property
+    def tag(self) -> Tag | None:
+        return lease_tag.decode(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SunfishView:
+    """Everything at one moment. agent: what the agent itself lists, None where it is not asked.
+
+    doubted: Ids of connections whose deletion was sent and not answered, so that their being listed is no evidence any more.
+    """
+
+    endpoints: tuple[Endpoint, ...] = ()
+    connections: tuple[SunfishConnection, ...] = ()
+    zones: tuple[tuple[str, ...], ...] = ()
+    agent: tuple[SunfishConnection, ...] | None = None
+    entities: Mapping[str, Json] = field(default_factory=dict)
+    doubted: frozenset[str] = frozenset()
+
+    @property
+    def ghosts(self) -> tuple[SunfishConnection, ...]:
+        """Connections of leases that Sunfish lists and that the agent, which was asked, does not have (any more).
+
+        Sunfish keeps them where it does not understand that the agent has deleted one. They hold nothing. One whose lease the agent
+        still knows by name may have another Id there, and is no ghost.
+        """
+        if self.agent is None:
+            return ()
+        there = {word for one in self.agent for word in (one.id, one.name)}
+        return tuple(one for one in self.connections if one.tag is not None and not {one.id, one.name} & there)
+
+    @property
+    def targets(self) -> tuple[Endpoint, ...]:
+        return tuple(sorted((one for one in self.endpoints if not one.initiates), key=lambda one: one.id))
+
+    def named(self, path: str) -> str | None:
+        return next((one.id for one in self.endpoints if one.path == path), None)
+
+
+def endpoint(body: Json) -> Endpoint:
+    """DSP0268 Endpoint: who is connected is its first entity that says what it is, else its first one; one that is both is taken
+    for what it is connected as, a target.
+
+    Sunfish copies an agent's endpoints once, and does not bring the copies up to date.
+    """
+    entities = mappings(body, "ConnectedEntities")
+    first = next((one for one in entities if one.get("EntityType") in _TELLING), mapping(next(iter(entities), None)))
+    links, status = mapping(body, "Links"), mapping(body, "Status")
+    copied = managing_agent(body) is not None
+    uuids = (
+        text(one, "DurableName") for one in mappings(first, "Identifiers") if one.get("DurableNameFormat") == "UUID"
+    )
+    return Endpoint(
+        uri(body) or "",
+        str(body.get("Id") or ""),
+        first.get("EntityRole") == "Initiator",
+        str(first.get("EntityType") or ""),
+        uri(first.get("EntityLink")),
+        next(filter(None, uuids), None),
+        _HEALTH.get(str(status.get("Health", "OK")), "warning"),
+        status.get("State", "Enabled") == "Enabled",
+        uris(links["Connections"]) if "Connections" in links and not copied else None,
+    )
+
+
+def managing_agent(body: Json) -> str | None:
+    """Address of the AggregationSource that an object came from; None for Sunfish's own."""
+    return uri(mapping(body, "Oem", "Sunfish_RM").get("ManagingAgent"))
+
+
+def connection(body: Json) -> SunfishConnection:
+    ends = mapping(body, "Links")
+    return SunfishConnection(
+        uri(body) or "",
+        str(body.get("Id") or ""),
+        str(body.get("Name") or ""),
+        uris(ends.get("InitiatorEndpoints")),
+        uris(ends.get("TargetEndpoints")),
+    )
+
+
+def kind(one: Endpoint, entity: Json) -> str:
+    """The system file's word for what an endpoint stands for."""
+    if one.type == "Processor":
+        return str(entity.get("ProcessorType") or "gpu").lower()
+    return _KINDS.get(one.type, one.type.lower() or "unknown")
+
+
+def connection_id(lease_id: str, endpoint_id: str) -> str:
+    """The Id that a lease gives to its connection to an endpoint; the same at every try, so that none is made twice."""
+    return "cc-" + hashlib.sha256(f"{lease_id}\n{endpoint_id}".encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointUse:
+    """Who uses an endpoint. initiator: Id of the other end; lease_id: by the connection's name; words: who disagrees, if any."""
+
+    initiator: str | None = None
+    lease_id: str | None = None
+    words: str = ""
+
+
+def use(target: Endpoint, shown: SunfishView) -> EndpointUse:
+    """What all ends together say of one device."""
+    ghosts = {one.path for one in shown.ghosts}
+    listed = [one for one in shown.connections if target.path in one.targets and one.path not in ghosts]
+    words: list[str] = []
+    for one in listed:
+        if target.connections is not None and one.path not in target.connections:
+            words.append(f"Sunfish lists connection {one.id}, endpoint {target.id} does not")
+        if shown.agent is not None and one.id not in {other.id for other in shown.agent}:
+            words.append(f"Sunfish lists connection {one.id}, the agent does not")
+        if shown.agent is None and one.id in shown.doubted:
+            words.append(f"Sunfish lists connection {one.id}, whose deletion it did not answer")
+    paths = {one.path for one in listed} | ghosts
+    lost = [path for path in target.connections or () if path not in paths]
+    words += [f"endpoint {target.id} lists {path}, which Sunfish does not connect to it" for path in lost]
+    alone = [one for one in shown.agent or () if _is_of(one, target) and one.id not in {one.id for one in listed}]
+    words += [f"the agent has connection {one.id} to {target.id}, Sunfish does not" for one in alone]
+    ends = {end for one in listed for end in one.initiators}
+    if len(ends) > 1:
+        words.append(f"{target.id} is connected to {len(ends)} endpoints")
+    initiator = min(ends, default=None) or next((end for one in alone for end in one.initiators), None)
+    if initiator is None and lost:
+        initiator = next(
+            (one.path for one in shown.endpoints if one.initiates and set(one.connections or ()) & set(lost)), ""
+        )
+    marks = [tag.lease_id for one in (*listed, *alone) if (tag := one.tag) is not None]
+    mine = marks[0] if len(set(marks)) == 1 and len(marks) == len(listed) + len(alone) else None
+    host = None if initiator is None else shown.named(initiator) or initiator or "somewhere"
+    return EndpointUse(host, mine, "; ".join(words))
+
+
+def _is_of(one: SunfishConnection, target: Endpoint) -> bool:
+    """True for a connection, as the agent lists it, to this endpoint; the agent may have other addresses than Sunfish."""
+    tag = one.tag
+    return target.path in one.targets or (tag is not None and one.id == connection_id(tag.lease_id, target.id))
+
+
+def reach(shown: SunfishView) -> dict[str, tuple[str, ...]]:
+    """Ids of the initiators that each target (by Id) can be connected to: those it shares a zone with; all, without zones."""
+    initiators = [one for one in shown.endpoints if one.initiates]
+    zones = [frozenset(zone) for zone in shown.zones] or [frozenset(one.path for one in shown.endpoints)]
+    found: dict[str, tuple[str, ...]] = {}
+    for target in shown.targets:
+        shared = [zone for zone in zones if target.path in zone]
+        found[target.id] = tuple(one.id for one in initiators if any(one.path in zone for zone in shared))
+    return found
+
+
+def the_fabric(fabrics: Sequence[Json], wanted: str | None) -> Json:
+    """The fabric that is used. Raises FabricError naming those there are."""
+    found = [one for one in fabrics if wanted in (None, one.get("Id"))]
+    if len(found) != 1:
+        there = ", ".join(str(one.get("Id")) for one in fabrics) or "none"
+        raise FabricError(f"fabric: {wanted or 'the only one'} is wanted; Sunfish has: {there}; name one in `fabric`")
+    return found[0]
+
+
+class Agent(Service):
+    """The agent behind Sunfish: what it has is what the fabric does.
+
+    It is told no login: whatever Sunfish says of its address, nobody's password goes there.
+    """
+
+    def __init__(self, options: SunfishOptions, host: str, path: str) -> None:
+        """host: as Sunfish has it, with or without a scheme; path: its list of connections, below the host."""
+        where = host if "://" in host else f"{urlsplit(options.url).scheme}://{host}"
+        super().__init__(Client(options.model_copy(update={"url": where})), "none")
+        self._path = path
+
+    def root(self) -> dict[str, Any]:
+        """Nothing: an agent need not have a root."""
+        return {}
+
+    def connections(self) -> tuple[SunfishConnection, ...]:
+        """Everything that it lists; nothing where it has no list, as some have none while there is nothing to list.
+
+        Raises FabricError for an agent that is not there, or that does not have the fabric at all.
+        """
+        try:
+            try:
+                return tuple(map(connection, self.members(self._path)))
+            except Missing:
+                if self.find(self._path.rpartition("/")[0]) is not None:
+                    return ()
+        except FabricError as error:
+            raise FabricError(f"{error}: this is Sunfish's agent; {REMEDY}") from error
+        raise FabricError(f"{self.client.base}{self._path}: the agent has no such fabric; {REMEDY}")
+
+
+REMEDY = "give its list of connections in `agent_url`, or set `ask_agent: false`"
+
+
+FABRICS = "/redfish/v1/Fabrics"
+
+
+class SunfishStore(Service):
+    """Sunfish itself: the reference server names no sessions and asks nobody to log in, so that a login is for nobody there."""
+
+    def _log_in(self, root: Json) -> None:
+        if self._auth == "session" and root and not self._open and at(root, "Links", "Sessions") is None:
+            self._open = True
+        else:
+            super()._log_in(root)
+
+
+class SunfishPlane(ControlPlane):
+    def __init__(
+        self, options: SunfishOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile
+    ) -> None:
+        self.client = Client(options)
+        self._service = SunfishStore(self.client, options.auth)
+        self._options = options
+        self._hosts = {options.hosts.get(host.name, host.name): host.name for host in hosts}
+        self._fabric: Json = {}
+        self._entities: dict[str, Json] = {}
+        self._shown = SunfishView()
+        self._reach: dict[str, tuple[str, ...]] = {}
+        self._places: dict[str, str] = {}
+        self._uses: dict[str, EndpointUse] = {}
+        self._doubted: set[str] = set()
+        self._agent: Agent | None = None
+        self._collections: dict[str, str] = {}
+
+    def capabilities(self) -> Capabilities:
+        ghosts = ", ".join(one.path for one in self._shown.ghosts)
+        told = (
+            f". Sunfish still lists what its agent has deleted; its administrator may remove: {ghosts}"
+            if ghosts
+            else ""
+        )
+        return Capabilities(
+            max_devices_per_host=max(1, len(self._shown.targets)),
+            note="follows the Sunfish reference server; not run against an agent with hardware. UUIDs and serials are told only "
+            f"where the agent does{told}",
+        )
+
+    def view(self) -> View:
+        if not self._fabric:
+            self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
+            self._agent = self._asked_agent()
+        endpoints = tuple(map(endpoint, self._members("Endpoints") or ()))
+        if not endpoints:
+            where = ", ".join(self._addresses("Endpoints"))
+            raise FabricError(
+                f"fabric {self._fabric.get('Id')}: there are no endpoints ({where}); has its agent registered?"
+            )
+        zones = tuple(
+            uris(listing(one, "Links", "Endpoints"))
+            for one in self._members("Zones") or ()
+            if one.get("ZoneType") in ("ZoneOfEndpoints", None)
+        )
+        self._shown = SunfishView(
+            endpoints,
+            tuple(map(connection, self._members("Connections") or ())),
+            zones,
+            None if self._agent is None else self._agent.connections(),
+            {one.path: self._entity(one) for one in endpoints if not one.initiates},
+            frozenset(self._doubted),
+        )
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name, initiators in reach(self._shown).items():
+            groups.setdefault(initiators, []).append(name)
+        # One drawer for devices that share their zones.
+        self._reach = {f"{self._fabric.get('Id')}-{index}": ends for index, ends in enumerate(groups, start=1)}
+        self._places = {
+            name: f"{drawer}/slot{slot}"
+            for drawer, ends in self._reach.items()
+            for slot, name in enumerate(groups[ends], start=1)
+        }
+        self._uses = {target.id: use(target, self._shown) for target in self._shown.targets}
+        devices = tuple(self._device(target, self._uses[target.id]) for target in self._shown.targets)
+        ghosts = {one.path for one in self._shown.ghosts}
+        listed = (one for one in self._shown.connections if one.path not in ghosts)
+        marks = (one.tag for one in (*listed, *(self._shown.agent or ())))
+        return View(devices, {}, lease_tag.by_lease(marks, devices))
+
+    def _asked_agent(self) -> Agent | None:
+        """The agent that has the fabric, where it is to be asked, and Sunfish or the system file says where it is."""
+        if not self._options.ask_agent:
+            return None
+        if self._options.agent_url is not None:
+            split = urlsplit(self._options.agent_url)
+            return Agent(self._options, f"{split.scheme}://{split.netloc}", split.path)
+        source, path = managing_agent(self._fabric), uri(self._fabric)
+        host = None if source is None else text(self._service.find(source), "HostName")
+        return None if host is None or path is None else Agent(self._options, host, f"{path}/Connections")
+
+    def _addresses(self, name: str) -> list[str]:
+        """Where a collection of the fabric may be: where it was, where the link leads to, below the fabric.
+
+        The links of the reference server's development branch lead nowhere.
+        """
+        below = f"{uri(self._fabric) or ''}/{name}"
+        places = (self._collections.get(name), uri(self._fabric.get(name)), below)
+        return list(dict.fromkeys(place for place in places if place))
+
+    def _members(self, name: str) -> list[dict[str, Any]] | None:
+        """The members of a collection of the fabric; None where there is none: Sunfish makes it with its first member."""
+        for path in self._addresses(name):
+            try:
+                found = self._service.members(path)
+            except Missing:
+                continue
+            self._collections[name] = path
+            return found
+        return None
+
+    def _connections_path(self) -> str:
+        """Where connections are made: in the collection that there is, else in the one below the fabric."""
+        return self._collections.get("Connections") or self._addresses("Connections")[-1]
+
+    def _entity(self, one: Endpoint) -> Json:
+        """What an endpoint stands for; read once, as a device does not become another."""
+        if one.entity is None:
+            return {}
+        if one.entity not in self._entities:
+            self._entities[one.entity] = self._service.find(one.entity) or {}
+        return self._entities[one.entity]
+
+    def _device(self, target: Endpoint, used: EndpointUse) -> Device:
+        entity = self._shown.entities.get(target.path, {})
+        serial = entity.get("UUID") or entity.get("SerialNumber")
+        host = None if used.initiator is None else self._hosts.get(used.initiator, used.initiator)
+        # Without a mark it is somebody's; what is in disagreement may have lost ours, and the claims say whose it is.
+        others = f"somebody, on {host}" if host is not None and not used.words else None
+        return Device(
+            target.id,
+            kind(target, entity),
+            str(entity.get("Model") or "unknown"),
+            target.uuid or (str(serial) if serial else None),
+            self._places[target.id],
+            local=False,
+            attached_to=host,
+            holder=used.lease_id or others,
+            state=_state(target, used),
+            health=target.health,
+        )
+
+    def banks(self, view: View) -> Sequence[Bank]:
+        """One bank for devices that share their zones; there is no limit to how many hosts share it."""
+        return open_banks(
+            self._places.values(),
+            lambda drawer: tuple(self._hosts[one] for one in self._reach[drawer] if one in self._hosts),
+        )
+
+    def objection(self, change: Change, view: View) -> str | None:
+        for host, names in change.hosts.items():
+            if names and self._initiator(host) is None:
+                wanted = self._options.hosts.get(host, host)
+                return f"endpoints: the fabric has no initiator endpoint {wanted} for host {host}; name it in `hosts`"
+        return None
+
+    def _initiator(self, host: str) -> Endpoint | None:
+        return next((one for one in self._shown.endpoints if one.initiates and self._hosts.get(one.id) == host), None)
+
+    def attach(self, change: Change, remember: Remember) -> None:
+        done: list[str] = []
+        units = [(host, name) for host, names in change.hosts.items() for name in names]
+        for host, name in units:
+            try:
+                self._connect(host, name, change)
+            except OutcomeUnknown:
+                raise
+            except FabricError as error:
+                if not done:
+                    raise
+                failed = [other for _, other in units if other not in done]
+                raise PartialFailure(f"{error}; attached: {', '.join(done)}", done, failed) from error
+            done.append(name)
+
+    def _connect(self, host: str, name: str, change: Change) -> None:
+        """Have one device connected. Sunfish does not look whether the endpoints exist, so that this does."""
+        target = next((one for one in self._shown.targets if one.id == name), None)
+        initiator = self._initiator(host)
+        if target is None or initiator is None:
+            what = f"endpoint {name}" if target is None else f"an initiator endpoint of {host}"
+            raise Incompatible(f"{change.tag.lease_id}: the fabric has no {what}", "endpoints: both ends must exist")
+        if self._connected(name, change.tag.lease_id, self._shown.connections):
+            return
+        ends = {"InitiatorEndpoints": [{"@odata.id": initiator.path}], "TargetEndpoints": [{"@odata.id": target.path}]}
+        drive = kind(target, self._shown.entities.get(target.path, {})) == STORAGE_KIND
+        path, own = self._connections_path(), connection_id(change.tag.lease_id, name)
+        body = {
+            "@odata.type": "#Connection.v1_1_0.Connection",
+            "@odata.id": f"{path}/{own}",
+            "Id": own,
+            "Name": lease_tag.encode(change.tag),
+            "ConnectionType": "Storage" if drive else self._options.connection_type,
+            "Links": ends,
+        }
+        try:
+            self._service.change("POST", path, body, assumed=body)
+        except Busy:
+            # 409: there is one of this Id. Ours, when an earlier answer was lost.
+            there = list(map(connection, self._members("Connections") or ()))
+            if not self._connected(name, change.tag.lease_id, there):
+                raise Conflict(f"{name}: Sunfish has another connection {body['Id']}", ("Sunfish",)) from None
+
+    def _connected(self, name: str, lease_id: str, there: Sequence[SunfishConnection]) -> list[SunfishConnection]:
+        """Connections of a lease to an endpoint (by Id); those with another name, or none, are somebody else's."""
+        path = next((one.path for one in self._shown.targets if one.id == name), None)
+        return [one for one in there if path in one.targets and one.tag is not None and one.tag.lease_id == lease_id]
+
+    def detach(self, change: Change) -> tuple[str, ...]:
+        lease_id = change.tag.lease_id
+        names = [name for names in change.hosts.values() for name in names]
+        words = {name: text for name in names if (text := self._disconnect(name, lease_id))}
+        if self.client.rehearses:
+            return ()
+        if not words and not any(self._uses[name].words for name in names if name in self._uses):
+            return ()
+        # What was not answered, or was in disagreement before, is told by what all ends show now.
+        now = {device.fabric_id: device for device in self.view().devices}
+        stuck = [
+            name for name in names if name in now and now[name].attached_to and now[name].holder in (None, lease_id)
+        ]
+        if not stuck:
+            return ()
+        told = "; ".join(
+            filter(None, (part for name in stuck for part in (self._uses[name].words, words.get(name, ""))))
+        )
+        done = [name for name in names if name not in stuck]
+        raise PartialFailure(f"{lease_id}: not given back: {', '.join(stuck)}: {told}", done, stuck)
+
+    def _disconnect(self, name: str, lease_id: str) -> str:
+        """Delete what connects a device to a lease; gives what went wrong, in words."""
+        if self.client.rehearses:
+            self._service.change("DELETE", f"{self._connections_path()}/{connection_id(lease_id, name)}")
+            return ""
+        for one in self._connected(name, lease_id, self._shown.connections):
+            try:
+                self._service.change("DELETE", one.path)
+            except Missing:
+                continue
+            except OutcomeUnknown as error:
+                self._doubted.add(one.id)
+                return str(error)
+            except FabricError as error:
+                return str(error)
+            self._doubted.discard(one.id)
+        return ""
+
+    def close(self) -> None:
+        self._service.close()
+        if self._agent is not None:
+            self._agent.client.close()
+
+
+def _state(target: Endpoint, used: EndpointUse) -> DeviceState:
+    if used.words:
+        return "unknown"
+    if used.initiator is not None:
+        return "in_use"
+    if target.health == "critical":
+        return "failed"
+    return "free" if target.enabled else "unavailable"
+
+
+open_fabric = opening(SunfishPlane, "sunfish")
+
+FABRIC = FabricKind(
+    "OFMF/Sunfish: connections through an agent",
+    SunfishOptions,
+    open_fabric,
+    unverified="an agent with hardware; whether one confirms a connection before it works",
+    tested="its emulator, which does what runs of the public reference server did (development branch and 0.3, a minimal agent); "
+    "no registry has that server, so tests do not run it",
+    emulator="campaign.emulators.control_planes.sunfish",
+)

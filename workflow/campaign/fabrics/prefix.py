@@ -1,0 +1,332 @@
+"""Remote devices and parts of devices, which nothing attaches: a run uses them through words before its command, and variables.
+
+A lease holds whole hosts and whole devices. What stands in the pool is remote: its drawer is the server that it is in. Where that
+is a host of the system, the host lends its devices: they are no remote devices of its own, and whoever holds one of them holds
+the host, as runs that share a host disturb each other. A part of a device keeps the device from other leases for the same reason.
+Slurm is not told: keep other jobs off hosts that lend, by a partition or a reservation of their own.
+
+Unverified: any product's client, MIG and MPS; those two are by public documentation (MIG UUIDs in CUDA_VISIBLE_DEVICES,
+CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). MIG parts memory and computing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from campaign.documents.cell import Configuration
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
+from campaign.fabrics.hardware import POOL, Device, DeviceSpec, Host, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.launch_prefix import Launch, exact, names_in
+from campaign.fabrics.protocol import Capabilities, Request, Selection
+from campaign.fabrics.registry import Example, FabricKind
+from campaign.fabrics.simple_fabric import SimpleFabric
+from campaign.fabrics.state_file import State
+
+
+def _part(value: str | float) -> str | float:
+    exact(value)
+    return value
+
+
+class LaunchRule(BaseModel):
+    """What a process needs to use devices of one model. Prefix and environment are templates."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: str = Field(description="model of the devices, as under `hosts` and in `pool`")
+    where: Literal["local", "pool"] | None = Field(
+        default=None, description="for the hosts' own devices only, or for those of the pool; default: for both"
+    )
+    prefix: tuple[Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")], ...] = Field(
+        default=(),
+        description="words before the command of every rank (or of the program, where it is started once), such as "
+        '`[client, run, -n, "{devices}", -p, "{fraction}", --]`. In braces: `{devices}` that the process uses, `{fraction}`, '
+        "`{percent}`, `{memory_mib}`, `{ids}`, `{servers}`, `{host}`",
+    )
+    environment: dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")],
+    ] = Field(
+        default={},
+        description='variables of every rank, with the same names in braces, such as `CUDA_VISIBLE_DEVICES: "{ids}"`; they win '
+        "over the workload's",
+    )
+    fraction: Annotated[str | float, AfterValidator(_part)] = Field(
+        default="1", description="part of a device that one of these is, taken as written: `1/7`, `5/20`, `0.25`"
+    )
+    shares: int | None = Field(
+        default=None,
+        ge=1,
+        description="how many of them each device that `count` counts gives; default: as many as fit. More than that take turns on "
+        "it; fewer spread the parts of a run over devices",
+    )
+    memory_mib: int | None = Field(default=None, ge=1, description="memory of each in MiB, for `{memory_mib}`")
+    of: str | None = Field(
+        default=None,
+        description="model that these devices are, too, by another way or in part: its devices at the same place, in order; only "
+        "one of the two is used at one time",
+    )
+    ids: dict[str, tuple[str, ...]] = Field(
+        default={},
+        description="by host, or drawer of the pool (`pool` without one): what a process knows each device by, such as "
+        "`MIG-<uuid>`: one for each part, or one for each device. Default: its number there, from 0; give UUIDs where Slurm "
+        "numbers the devices of a job anew. Operations, not identity",
+    )
+
+    @property
+    def part(self) -> Fraction:
+        return exact(self.fraction)
+
+    @property
+    def parts(self) -> int:
+        """How many one device gives."""
+        return self.shares or int(1 / self.part)
+
+    def covers(self, *, local: bool) -> bool:
+        return self.where in (None, "local" if local else "pool")
+
+    @field_validator("prefix", "environment")
+    @classmethod
+    def _templates(cls, value: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
+        for text in value.values() if isinstance(value, dict) else value:
+            list(names_in(text))
+        return value
+
+    @model_validator(mode="after")
+    def _does_something(self) -> LaunchRule:
+        texts = (*self.prefix, *self.environment.values())
+        if not texts:
+            raise ValueError(
+                f"{self.device}: give a prefix or an environment: without one, a run cannot reach the device"
+            )
+        if self.memory_mib is None and any("memory_mib" in names_in(text) for text in texts):
+            raise ValueError(f"{self.device}: '{{memory_mib}}' is asked for; give memory_mib")
+        return self
+
+
+class LaunchPrefixOptions(BaseModel):
+    """What runs need to use devices that nothing attaches. Devices of hosts that no entry names are used as they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    launch: tuple[LaunchRule, ...] = Field(min_length=1, description="one entry for each model of such devices")
+
+    def rule(self, model: str, *, local: bool) -> LaunchRule | None:
+        return next((rule for rule in self.launch if rule.device == model and rule.covers(local=local)), None)
+
+    @model_validator(mode="after")
+    def _once(self) -> LaunchPrefixOptions:
+        for local, where in ((True, "hosts' own devices"), (False, "devices of the pool")):
+            counts = Counter(rule.device for rule in self.launch if rule.covers(local=local))
+            if twice := [model for model, count in counts.items() if count > 1]:
+                raise ValueError(f"{twice[0]}: two entries for {where} of this model; remove one, or say `where`")
+        return self
+
+
+def devices_at(
+    place: str, counts: Mapping[tuple[str, str], int], options: LaunchPrefixOptions, *, local: bool
+) -> list[Device]:
+    """All devices of a host or a drawer: first those that are, then those that are others by another way, or parts of them."""
+    found: list[Device] = []
+    numbers: Counter[str] = Counter()
+    physical: dict[str, list[int]] = {}
+    for own in (True, False):
+        for (kind, model), count in counts.items():
+            rule = options.rule(model, local=local)
+            if rule is None and not local:
+                raise ConfigError(
+                    f"pool: {place}: nothing attaches '{model}'; give it an entry in `launch`, or remove it"
+                )
+            if (rule is None or rule.of is None) != own:
+                continue
+            if own:
+                physical[model] = list(range(numbers[kind], numbers[kind] + count))
+                numbers[kind] += count
+            elif rule is not None and count > len(physical.get(rule.of or "", ())):
+                have = len(physical.get(rule.of or "", ()))
+                raise ConfigError(
+                    f"launch: {model}: {place} has {count} of them, and {have} '{rule.of}' that they are of"
+                )
+            used = physical[(rule and rule.of) or model][:count]
+            found += _expanded(place, kind, model, used, rule, local=local)
+    return found
+
+
+def _expanded(
+    place: str, kind: str, model: str, numbers: Sequence[int], rule: LaunchRule | None, *, local: bool
+) -> list[Device]:
+    """Devices of one model, or their parts. numbers: of the physical ones, which are counted through by kind."""
+
+    def device(name: str, number: int, launch: Launch | None) -> Device:
+        location = place if local else f"{place}/slot{number + 1}"
+        to = place if local else None
+        return Device(name, kind, model, None, location, local, attached_to=to, launch=launch)
+
+    if rule is None:
+        return [device(f"{place}/{kind}{number}", number, None) for number in numbers]
+    ids = rule.ids.get(place, tuple(map(str, numbers)))
+    if len(ids) not in (len(numbers), len(numbers) * rule.parts):
+        each = "" if rule.parts == 1 else f", or {len(numbers) * rule.parts} for their parts"
+        raise ConfigError(f"launch: {model}: ids: {place}: {len(ids)} are given for {len(numbers)} devices{each}")
+    # A host's own device and the same one lent to others are different things to hold.
+    where = place if local or place == POOL else f"{POOL}/{place}"
+    found = []
+    for index, number in enumerate(numbers):
+        for part in range(rule.parts):
+            name = f"{where}/{kind}{number}/{model}" + (f".{part}" if rule.parts > 1 else "")
+            each_id = ids[index if len(ids) == len(numbers) else index * rule.parts + part]
+            what = f"{place}/{kind}{number}"
+            launch = Launch(rule.prefix, rule.environment, str(rule.part), rule.memory_mib, what, each_id, place)
+            found.append(device(name, number, launch))
+    return found
+
+
+RULE = "prefix: a host that a lease uses does not lend its devices"
+_MOST_CHOICES = 500
+
+
+class PrefixFabric(SimpleFabric):
+    """Nothing is asked from afar: what cannot be used shows when a run is started."""
+
+    kind = "prefix"
+    atomic = True
+    verified = False
+    note = (
+        "nothing is attached: runs are started with a prefix and an environment. MIG and MPS are by documentation; a run "
+        "that cannot use its devices is what shows it"
+    )
+
+    def capabilities(self) -> Capabilities:
+        reached = Counter(
+            (host, device.model)
+            for device in (*self.own, *self.pool.values())
+            for host in self.hosts
+            if device.computes and (device.attached_to == host if device.local else _server(device) != host)
+        )
+        return replace(super().capabilities(), max_devices_per_host=max(reached.values(), default=0))
+
+    def select(self, request: Request, inventory: Inventory) -> Selection:
+        known = [host.name for host in inventory.hosts]
+        lends = any(bank.drawer in self.hosts for bank in self.banks)
+        hosts = [name for name in known if not request.allowed_hosts or name in request.allowed_hosts]
+        asked = request.configuration
+        if asked.layout:
+            rule = "hosts of a fabric of kind prefix are composed alike"
+            raise Incompatible(f"{request.lease_id}: {asked.words()}: {rule}; use devices_per_host", rule)
+        if not lends or not asked.fabric_devices_per_host or set(request.allowed_hosts) - set(known):
+            return super().select(request, inventory)
+        reasons: list[FabricError] = []
+        for chosen in islice(combinations(hosts, asked.hosts), _MOST_CHOICES):
+            left = replace(
+                inventory, devices=tuple(d for d in inventory.devices if d.local or _server(d) not in chosen)
+            )
+            try:
+                found = super().select(replace(request, allowed_hosts=chosen), left)
+            except FabricError as error:
+                reasons.append(error)
+            else:
+                return replace(found, request=request)
+        for reason in sorted(reasons, key=lambda reason: isinstance(reason, Unhealthy)):
+            if isinstance(reason, Conflict | Unhealthy):
+                raise reason
+        super().select(request, inventory.freed())  # raises where it is not for the rule
+        raise Incompatible(
+            f"{request.lease_id}: configuration {asked.name!r} asks for {asked.fabric_devices_per_host} remote {asked.device!r} "
+            f"for each of {asked.hosts} hosts, and the other hosts have fewer ({RULE})",
+            RULE,
+        )
+
+    def refuse(self, state: State, selection: Selection) -> None:
+        """Conflict where a host lends its devices to somebody else, or another part of a device is held, since it was selected."""
+        lease_id, inventory = selection.request.lease_id, self.inventory_of(state)
+        holders = {one.name: one.holder for one in sorted(inventory.hosts, key=lambda host: host.name)}
+        holders |= {device.fabric_id: device.holder for device in inventory.devices}
+        chosen = {*(host.host for host in selection.hosts), *selection.ids}
+        taken = {name: by for name, by in holders.items() if name in chosen and by not in (None, lease_id)}
+        if taken:
+            what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
+            raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(str(each) for each in taken.values()))
+
+    def inventory_of(self, state: State) -> Inventory:
+        devices = {device.fabric_id: device for device in (*self.own, *self.pool.values())}
+        using = {host.name: lease for lease, held in state.leases.items() for host in held.hosts}
+        lending: dict[str, str] = {}
+        physical: dict[str, str] = {}
+        for name, slot in state.devices.items():
+            device = devices.get(name)
+            if device is not None and slot.lease is not None:
+                physical[device.physical] = slot.lease
+                if not device.local:
+                    lending[_server(device)] = slot.lease
+        hosts = tuple(
+            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, using.get(spec.name) or lending.get(spec.name))
+            for spec in self.hosts.values()
+        )
+        servers = {**lending, **using}
+        return Inventory(hosts, tuple(self._present(d, state, physical, servers) for d in devices.values()))
+
+    def _present(self, device: Device, state: State, physical: Mapping[str, str], servers: Mapping[str, str]) -> Device:
+        slot = state.devices.get(device.fabric_id)
+        if slot is not None and slot.lease is not None:
+            return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
+        by = physical.get(device.physical)
+        if by is None and not device.local and _server(device) in self.hosts:
+            by = servers.get(_server(device))
+        return device if by is None else replace(device, holder=by, state="reserved")
+
+
+def _server(device: Device) -> str:
+    """Where a remote device is."""
+    return device.location.rpartition("/slot")[0]
+
+
+def open_fabric(
+    options: LaunchPrefixOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+) -> PrefixFabric:
+    """Raises ConfigError when entries, hosts and pool do not fit each other."""
+    own = {host.name: Counter[tuple[str, str]]() for host in hosts}
+    for host in hosts:
+        for spec in host.devices:
+            own[host.name][spec.kind, spec.model] += spec.count
+    drawers: dict[str, Counter[tuple[str, str]]] = {}
+    for entry in pool:
+        drawers.setdefault(entry.drawer or POOL, Counter())[entry.kind, entry.model] += entry.count
+    for rule in options.launch:
+        places = {**(own if rule.covers(local=True) else {}), **(drawers if rule.covers(local=False) else {})}
+        there = [name for name, counts in places.items() if any(model == rule.device for _, model in counts)]
+        if not there:
+            where = {"local": "no host", "pool": "not the pool"}.get(rule.where or "", "neither a host nor the pool")
+            raise ConfigError(f"launch: {where} has '{rule.device}'; correct the name, or list the devices")
+        if unknown := sorted(set(rule.ids) - set(there)):
+            raise ConfigError(
+                f"launch: {rule.device}: ids: {unknown[0]} has no such device; hosts and drawers that have: {', '.join(there)}"
+            )
+    local = tuple(device for name, counts in own.items() for device in devices_at(name, counts, options, local=True))
+    remote = tuple(
+        device for name, counts in drawers.items() for device in devices_at(name, counts, options, local=False)
+    )
+    return PrefixFabric(hosts, remote, state_dir, own=local)
+
+
+FABRIC = FabricKind(
+    "remote and partial devices that need no attach: a launch prefix and environment",
+    LaunchPrefixOptions,
+    open_fabric,
+    unverified="any product that lends devices; MIG and MPS are by NVIDIA's documentation",
+    tested="the contract suite and stand-in programs",
+    example=Example(
+        {"launch": [{"device": "a100", "fraction": "1/2", "prefix": ["remote", "{devices}", "--"]}]},
+        hosts=tuple(HostSpec(name, 8, 32.0, (DeviceSpec("nvme", "ssd", 1),)) for name in ("host1", "host2")),
+        pool=(PoolSpec("gpu", "a100", 1, "server1"),),
+        configuration=Configuration("c", 1, 2, 0, 2, "a100", "fabric", "nvme"),
+    ),
+)

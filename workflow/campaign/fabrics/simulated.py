@@ -1,0 +1,430 @@
+"""A simulated fabric: chassis in the manner of the Falcon 4016, with latencies and faults on request.
+
+It contends honestly: its state outlives the process, two processes never get one device, one transaction runs at a time,
+and a process killed half way leaves devices half composed, as the real thing does. Latencies are slept, not claimed:
+fixed ones, and recorded ones of another fabric (`times`). They are zero by default.
+
+A chassis has two drawers of eight slots and four host ports. A port is cabled to one host and reaches one or both drawers. Modes:
+- `standard_one_host`: all eight slots of the drawer belong to one host (16 devices with both drawers on one host);
+- `standard_two_hosts`: two connections, four slots each; one host may take both;
+- `advanced`: slots move between hosts on the fly, at most three hosts hold devices of a drawer at one time.
+Source: the public description of the Falcon 4016 in the literature on composable systems.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from campaign.documents.operation_times import Operation, published_times
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode, violation
+from campaign.fabrics.errors import Busy, Conflict, OutcomeUnknown, PartialFailure
+from campaign.fabrics.hardware import Composition, Device, HostSpec, Link, PoolSpec, own_devices
+from campaign.fabrics.operations import Steps, timing
+from campaign.fabrics.protocol import Selection
+from campaign.fabrics.registry import FabricKind
+from campaign.fabrics.simple_fabric import SimpleFabric, timed
+from campaign.fabrics.state_file import Slot, State, held
+from campaign.files import content_hash
+
+Port = Literal["H1", "H2", "H3", "H4"]
+
+PORTS: tuple[Port, ...] = ("H1", "H2", "H3", "H4")
+# Of a host adapter and a slot: PCIe 4.0, 16 lanes.
+LANES = 16
+GENERATION = 4
+
+
+class DrawerOptions(BaseModel):
+    """One drawer of eight slots."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(description="name of the drawer, unique in its chassis", pattern=r"^[A-Za-z0-9_.-]+$")
+    mode: Mode = Field(default="advanced", description="how the drawer shares its slots among hosts")
+    ports: tuple[Port, ...] | None = Field(
+        default=None,
+        description="host ports that reach the drawer, in the order of their connections; "
+        "default: all cabled ports in advanced mode, else H1-H2 for the first drawer and H3-H4 for the second",
+    )
+
+
+class ChassisOptions(BaseModel):
+    """One chassis with up to two drawers and four host ports."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(description="name of the chassis, unique in its system", pattern=r"^[A-Za-z0-9_.-]+$")
+    drawers: tuple[DrawerOptions, ...] = Field(
+        default=(DrawerOptions(name="drawer1"), DrawerOptions(name="drawer2")),
+        description="the drawers; default: drawer1 and drawer2, both in advanced mode",
+        min_length=1,
+        max_length=2,
+    )
+    ports: dict[Port, str] | None = Field(
+        default=None, description="which host is cabled to which port; default: the system's next hosts in order"
+    )
+
+
+def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple[Bank, ...]:
+    """Resolve cabling and modes. Raises ConfigError naming chassis, drawer and rule."""
+    found: list[Bank] = []
+    for one, ports in cabling(chassis, hosts):
+        for index, drawer in enumerate(one.drawers):
+            found.extend(_drawer_banks(one.name, index, drawer, ports))
+    names = [bank.name for bank in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"chassis: {', '.join(sorted(twice))} appears twice; names must be unique")
+    return tuple(found)
+
+
+def cabling(
+    chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]
+) -> Iterator[tuple[ChassisOptions, dict[Port, str]]]:
+    """Port -> host of every chassis. The default passes over hosts that earlier chassis use."""
+    known, taken = [host.name for host in hosts], set[str]()
+    for one in chassis:
+        cabled: Mapping[Port, str] = dict(zip(PORTS, (name for name in known if name not in taken), strict=False))
+        cabled = cabled if one.ports is None else one.ports
+        for port, host in cabled.items():
+            if host not in known:
+                words = f"port {port} names host {host!r}; the system has {', '.join(known)}"
+                raise ConfigError(f"chassis {one.name}: {words}")
+        taken.update(cabled.values())
+        yield one, {port: cabled[port] for port in PORTS if port in cabled}
+
+
+def ports_of(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> dict[str, tuple[str, ...]]:
+    """Ports per host, such as falcon1/H2, after those that the system file names."""
+    found = {host.name: host.ports for host in hosts}
+    for one, ports in cabling(chassis, hosts):
+        for port, host in ports.items():
+            found[host] = (*found[host], f"{one.name}/{port}")
+    return found
+
+
+def _drawer_banks(chassis: str, index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> list[Bank]:
+    name = f"{chassis}/{drawer.name}"
+    ports = _reaching(index, drawer, cabled)
+    if uncabled := [port for port in ports if port not in cabled]:
+        raise ConfigError(f"{name}: port {uncabled[0]} is not cabled; cabled are {', '.join(cabled) or 'none'}")
+    hosts = tuple(dict.fromkeys(cabled[port] for port in ports))
+    every = frozenset(range(1, SLOTS + 1))
+    if drawer.mode == "advanced":
+        return [Bank(name, name, "advanced", every, hosts, HOSTS_IN_ADVANCED)]
+    if drawer.mode == "standard_one_host":
+        if len(hosts) > 1:
+            raise ConfigError(f"{name}: {', '.join(hosts)} are cabled to it ({RULES['standard_one_host']})")
+        return [Bank(name, name, "standard_one_host", every, hosts, 1)]
+    if len(ports) > 2:
+        raise ConfigError(f"{name}: {len(ports)} connections are cabled to it ({RULES['standard_two_hosts']})")
+    return [
+        Bank(
+            f"{name}/connection{connection + 1}",
+            name,
+            "standard_two_hosts",
+            frozenset(range(connection * SLOTS_PER_CONNECTION + 1, (connection + 1) * SLOTS_PER_CONNECTION + 1)),
+            (cabled[ports[connection]],) if connection < len(ports) else (),
+            2,
+        )
+        for connection in range(2)
+    ]
+
+
+def _reaching(index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> tuple[Port, ...]:
+    if drawer.ports is not None:
+        return tuple(dict.fromkeys(drawer.ports))
+    if drawer.mode == "advanced":
+        return tuple(cabled)
+    count = 1 if drawer.mode == "standard_one_host" else 2
+    own = [port for port in PORTS[2 * index : 2 * index + 2] if port in cabled]
+    # A drawer whose own ports are empty shares what is cabled: the next host if there is one, else the same.
+    shared = list(cabled)[min(index, len(cabled) - 1) :] if count == 1 and cabled else list(cabled)
+    return tuple((own or shared)[:count])
+
+
+def host_id(kind: str, fabric_id: str) -> str:
+    """What a host would call the device: a GPU's UUID, a card's MAC, a drive's serial; always the same for one slot."""
+    name = uuid.uuid5(uuid.NAMESPACE_OID, fabric_id)
+    if kind == "nic":
+        return ":".join(f"{byte:02x}" for byte in b"\x02" + name.bytes[:5])
+    return name.hex[:16].upper() if kind == "nvme" else f"{kind.upper()}-{name}"
+
+
+def fill(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -> list[Device]:
+    """The pool in slots, in order; a device's id is its location. Raises ConfigError when there are more devices than slots."""
+    drawers = [f"{one.name}/{drawer.name}" for one in chassis for drawer in one.drawers]
+    free = {drawer: list(range(1, SLOTS + 1)) for drawer in drawers}
+    found: list[Device] = []
+    link = Link(LANES, GENERATION, LANES, GENERATION)
+    # Devices that name their drawer go first, so that one that does not care never takes their slot.
+    for spec in sorted(pool, key=lambda spec: spec.drawer is None):
+        named = [name for name in drawers if spec.drawer in (None, name, name.rpartition("/")[2])]
+        if not named:
+            raise ConfigError(f"pool: drawer {spec.drawer!r} is not known; there are {', '.join(drawers)}")
+        for _ in range(spec.count):
+            drawer = next((name for name in named if free[name]), None)
+            if drawer is None:
+                where = spec.drawer or "the chassis"
+                raise ConfigError(f"pool: no slot left in {where} for {spec.count} x {spec.model!r} ({spec.kind})")
+            at, kind = f"{drawer}/slot{free[drawer].pop(0)}", spec.kind
+            found.append(Device(at, kind, spec.model, host_id(kind, at), at, local=False, link=link))
+    return sorted(found, key=lambda device: drawers.index(device.location.rpartition("/")[0]))
+
+
+FaultKind = Literal[
+    "busy",  # compose or release is refused because the fabric is busy; nothing changes
+    "lost_request",  # compose never arrives, and the caller cannot know
+    "unknown_outcome",  # compose is done, the reply is lost
+    "unknown_release",  # release is done, the reply is lost
+    "partial_attach",  # one device is not attached, and the fabric says so
+    "short_attach",  # one device is not attached, and the fabric reports success
+    "substituted_device",  # another free device of the drawer is attached in place of the one asked for
+    "degraded_link",  # a device trains with half its lanes
+    "device_never_visible",  # attached, but the host never enumerates it
+    "needs_rescan",  # attached, but the host enumerates it only after a rescan
+    "device_fails",  # a device breaks `after_s` seconds after it was attached, and stays broken
+    "leak",  # one device cannot be released
+]
+
+
+class Fault(BaseModel):
+    """One kind of fault, to happen `times` times to what matches."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: FaultKind = Field(description="what goes wrong")
+    times: int = Field(default=1, ge=1, description="how often it happens before it stops")
+    lease: str = Field(default="*", description="lease ids that it happens to, as a shell pattern")
+    device: str = Field(default="*", description="fabric ids that it happens to, as a shell pattern")
+    after_s: float = Field(default=0.0, ge=0, description="device_fails only: seconds from attachment to failure")
+
+
+class Occupied(BaseModel):
+    """A slot that somebody outside this program holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: str = Field(description="fabric id of the device, such as falcon1/drawer1/slot3")
+    by: str = Field(description="who holds it, as messages shall name them")
+
+
+class SimulatedOptions(BaseModel):
+    """Options of the simulated fabric; all have defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    chassis: tuple[ChassisOptions, ...] = Field(
+        default=(ChassisOptions(name="falcon1"),),
+        min_length=1,
+        description="the chassis; default: one, falcon1, with two drawers in advanced mode",
+    )
+    operation_s: float = Field(default=0.0, ge=0, description="seconds that every compose or release takes at least")
+    attach_s: float = Field(default=0.0, ge=0, description="further seconds per device attached")
+    detach_s: float = Field(default=0.0, ge=0, description="further seconds per device detached")
+    times: str = Field(
+        default="",
+        description="recorded times that reading the chassis, attaching and detaching a device take as well, drawn at random: "
+        "`h3` for those of GPUs in two Falcon 4005 boxes; they stand for drives, too",
+    )
+    times_factor: float = Field(
+        default=1.0, gt=0, description="factor of the recorded times; 0.01: a hundredth of what was recorded"
+    )
+    enumerate_s: float = Field(default=0.0, ge=0, description="seconds until a host sees a device that was attached")
+    occupied: tuple[Occupied, ...] = Field(default=(), description="slots that others hold, and never give back")
+    faults: tuple[Fault, ...] = Field(default=(), description="what goes wrong, and how often")
+
+
+class SimulatedFabric(SimpleFabric):
+    """See `protocol.Fabric`."""
+
+    kind = "simulated"
+    gives_host_id = True
+    note = "a simulation: rules of the chassis are its own, device speeds are those of the hosts underneath"
+
+    def __init__(
+        self, options: SimulatedOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+    ) -> None:
+        ports = ports_of(options.chassis, hosts)
+        own = (device for host in hosts for device in own_devices(host))
+        super().__init__(
+            [replace(host, ports=ports[host.name]) for host in hosts],
+            fill(options.chassis, pool),
+            state_dir,
+            own=(replace(device, host_id=host_id(device.kind, device.fabric_id)) for device in own),
+            banks=banks(options.chassis, hosts),
+        )
+        self._options = options
+        self._occupied = {entry.device: entry.by for entry in options.occupied}
+        if unknown := set(self._occupied) - set(self.pool):
+            raise ConfigError(f"occupied: no device {min(unknown)!r} in the pool")
+        self._times = published_times(options.times).scaled(options.times_factor) if options.times else None
+        self._random = Random()
+        self._faults = {f"{n}-{content_hash(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
+
+    def _take(self, operation: Operation, kind: str, least_s: float) -> None:
+        """Sleep for as long as an operation on a device of a kind takes; a drive is moved as a GPU was."""
+        drawn_s = self._times.sample(self._random, operation, kind and "gpu") if self._times else 0.0
+        time.sleep(least_s + drawn_s)
+
+    def _strikes(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:
+        """The fault that happens now, counted as happened in the state file; None when nothing goes wrong."""
+        matching = {
+            key: fault
+            for key, fault in self._faults.items()
+            if fault.kind == kind
+            and fnmatchcase(lease_id, fault.lease)
+            and fnmatchcase(device or fault.device, fault.device)
+        }
+        if not matching:
+            return None
+        with self.state.change() as state:
+            for key, fault in matching.items():
+                left = state.faults.get(key, fault.times)
+                if left > 0:
+                    state.faults[key] = left - 1
+                    return fault
+        return None
+
+    def present(self, device: Device, state: State) -> Device:
+        if (by := self._occupied.get(device.fabric_id)) is not None:
+            return replace(device, holder=by, attached_to=by, state="in_use")
+        slot = state.devices.get(device.fabric_id)
+        if slot is None:
+            return device
+        return replace(
+            held(device, slot),
+            state="failed" if slot.broken and slot.lease is None else slot.state,
+            health="critical" if slot.broken else "ok",
+            link=device.link and replace(device.link, width=slot.width or LANES),
+        )
+
+    def refuse(self, state: State, selection: Selection) -> None:
+        if foreign := [name for name in selection.ids if name in self._occupied]:
+            holders = dict.fromkeys(self._occupied[name] for name in foreign)
+            raise Conflict(f"{selection.request.lease_id}: {', '.join(foreign)} held by {', '.join(holders)}", holders)
+
+    def compose(self, selection: Selection) -> None:
+        lease_id = selection.request.lease_id
+        with self.exclusive(lease_id):
+            self._refuse_if_busy(lease_id)
+            if self._strikes("lost_request", lease_id):
+                raise OutcomeUnknown(f"{lease_id}: no reply to compose")
+            self.claim(selection)
+            if self.unattached(selection):
+                with timing("inventory"):
+                    self._take("inventory", "", self._options.operation_s)
+            else:
+                time.sleep(self._options.operation_s)
+            self.attach_claimed(selection)
+            if self._strikes("unknown_outcome", lease_id):
+                raise OutcomeUnknown(f"{lease_id}: the reply to compose was lost")
+
+    def attach_claimed(self, selection: Selection) -> None:
+        lease_id, done, failed = selection.request.lease_id, list[str](), list[str]()
+        for device, host in self.unattached(selection):
+            with timed(self.pool[device], "attach"):
+                self._take("attach", self.pool[device].kind, self._options.attach_s)
+                if self._strikes("partial_attach", lease_id, device):
+                    failed.append(device)
+                elif not self._strikes("short_attach", lease_id, device):
+                    self.attach(self.pool[device], host, lease_id)
+                    done.append(device)
+        if failed:
+            raise PartialFailure(f"{lease_id}: {', '.join(failed)} could not be attached", done, failed)
+
+    def host_sees(self, composition: Composition) -> frozenset[str]:
+        slots, now = self.state.read().devices, time.time()
+
+        def arrived(slot: Slot, host: str) -> bool:
+            there = slot.visible_s is not None and slot.visible_s <= now and not slot.needs_rescan
+            return there and not slot.broken and slot.host == host
+
+        return frozenset(
+            device.fabric_id
+            for host in composition.hosts
+            for device in (*host.devices, *host.storage)
+            if device.local or arrived(slots.get(device.fabric_id, Slot()), host.name)
+        )
+
+    def looked_for(self, composition: Composition) -> frozenset[str]:
+        return frozenset(device.fabric_id for device in composition.devices if not device.local)
+
+    def rescan(self, composition: Composition) -> None:
+        with self.state.change() as state:
+            for device in composition.devices:
+                if device.fabric_id in state.devices:
+                    state.devices[device.fabric_id].needs_rescan = False
+
+    def release(self, lease_id: str) -> tuple[str, ...]:
+        if lease_id not in self.state.read().leases:
+            return ()
+        with self.exclusive(lease_id):
+            self._refuse_if_busy(lease_id)
+            time.sleep(self._options.operation_s)
+            stuck = self.detach_held(lease_id)
+            if self._strikes("unknown_release", lease_id):
+                raise OutcomeUnknown(f"{lease_id}: the reply to release was lost")
+        return stuck
+
+    def detach(self, device: Device, host: str, lease_id: str) -> None:
+        self._take("detach", device.kind, self._options.detach_s)
+        if self._strikes("leak", lease_id, device.fabric_id):
+            raise FabricError(f"{device.fabric_id}: cannot be detached")
+
+    def _refuse_if_busy(self, lease_id: str) -> None:
+        if self._strikes("busy", lease_id):
+            raise Busy(f"{lease_id}: the fabric is busy", ("the fabric itself",))
+
+    def attach(self, device: Device, host: str, lease_id: str) -> None:
+        """Attach one device, or the one that the fabric mistakes for it."""
+        actual = self._mistaken(device, host, lease_id)
+        struck: dict[FaultKind, Fault | None] = {
+            kind: self._strikes(kind, lease_id, actual)
+            for kind in ("device_never_visible", "needs_rescan", "degraded_link", "device_fails")
+        }
+        now = time.time()
+        with self.state.change() as state:
+            if actual != device.fabric_id:
+                state.free(device.fabric_id)
+                holding = state.leases[lease_id]
+                holding.hosts = tuple(
+                    held.model_copy(
+                        update={"devices": tuple(actual if d == device.fabric_id else d for d in held.devices)}
+                    )
+                    for held in holding.hosts
+                )
+            slot = state.slot(actual)
+            slot.lease, slot.host, slot.state = lease_id, host, "in_use"
+            slot.visible_s = None if struck["device_never_visible"] else now + self._options.enumerate_s
+            slot.needs_rescan = struck["needs_rescan"] is not None
+            slot.width = LANES // 2 if struck["degraded_link"] else None
+            slot.fails_s = now + struck["device_fails"].after_s if struck["device_fails"] else slot.fails_s
+
+    def _mistaken(self, device: Device, host: str, lease_id: str) -> str:
+        """A free device of another model that could be attached in place of `device`, when that fault strikes."""
+        state = self.state.read()
+        for other in self.pool.values():
+            now = self.present(other, state)
+            fits = other.kind == device.kind and other.model != device.model
+            if now.state == "free" and fits and violation(self.banks, {other.location: host}) is None:
+                struck = self._strikes("substituted_device", lease_id, device.fabric_id)
+                return (other if struck else device).fabric_id
+        return device.fabric_id
+
+
+FABRIC = FabricKind(
+    "a Falcon-4016-like chassis and its pool, simulated with latencies and faults",
+    SimulatedOptions,
+    SimulatedFabric,
+    steps=Steps(once=("inventory",)),
+)

@@ -1,0 +1,242 @@
+"""How often to compose and run a campaign's cells, and how long, to find a difference of a given size for the least cost.
+
+The variance of a cell's mean has three parts, each divided by how often its level is repeated (Kalibera & Jones, "Rigorous
+Benchmarking in Reasonable Time", ISMM 2013): compositions k, runs r in each of them, steps s in each run. A level is worth
+repeating as far as it is cheap and noisy beside the level above it. The difference of two configurations is tested on compositions
+in complete blocks, so with (k - 1)(c - 1) degrees of freedom for c configurations, and at 5 % over all c - 1 differences from one
+of them (Holm's first step). Detectable: found in 80 of 100 campaigns, by the noncentral t distribution.
+
+The spread is that of the campaign's own runs, else that of other campaigns on the same system, else assumed; what a choice costs
+follows from the plan's forecast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from campaign.documents.cell import Cell
+from campaign.documents.run_numbers import whole
+from campaign.errors import ConfigError, RecordError
+from campaign.paths import Results
+from campaign.plan.cost.estimates import Prices, Work
+from campaign.plan.cost.history import read_costs
+from campaign.plan.dag import forecaster_of
+from campaign.plan.plan import Plan
+from campaign.plan.request import PlanRequest
+from campaign.statistics.intervals import CONFIDENCE, SIGNIFICANT
+from campaign.statistics.ratios import POWER
+from campaign.statistics.variance_components import components, valid_runs
+from campaign.tables.io import read
+
+MOST_COMPOSITIONS, MOST_RUNS = 20, 6
+ASSUMED_PCT = {"composition": 1.0, "run": 1.0, "step": 5.0}
+"""Standard deviations that are assumed of a system on which nobody has measured."""
+_USUAL = (1, 2, 3, 5)
+_STEP_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviations in percent of throughput: from composition to composition, from run to run, from step to step."""
+
+    composition_pct: float
+    run_pct: float
+    step_pct: float
+    source: str
+
+    def variance(self, compositions: int, runs: int, steps: int) -> float:
+        """Variance of the logarithm of a cell's mean."""
+        parts = self.composition_pct**2 + (self.run_pct**2 + self.step_pct**2 / max(steps, 1)) / runs
+        return parts / compositions / 1e4
+
+
+@dataclass(frozen=True)
+class SampleSize:
+    """Compositions, runs in each, steps in each run, and their cost. half_width_pct: of the 95 % interval of a difference of two
+    configurations; detectable_pct: the least difference that 80 of 100 campaigns find."""
+
+    compositions: int
+    runs: int
+    steps: int
+    half_width_pct: float
+    detectable_pct: float
+    device_hours: float
+
+
+@dataclass(frozen=True)
+class SampleSizes:
+    """now: the campaign as it is; usual: the same with other numbers of compositions; cheapest: what reaches the wanted difference,
+    None where nothing up to 20 compositions does; alternatives: the cheapest choice of every number of compositions that does.
+    hours_known: False where device-hours only tell which choice is cheaper, because times are unknown.
+    """
+
+    spread: Spread
+    configurations: int
+    now: SampleSize
+    usual: tuple[SampleSize, ...]
+    cheapest: SampleSize | None
+    alternatives: tuple[SampleSize, ...]
+    hours_known: bool = True
+
+
+def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str = "") -> SampleSizes:
+    """What finds a difference of detect_pct between configurations of the plan. assumed: a spread, as `parse_spread` reads it."""
+    tables = list(_tables(plan, asked.results))
+    spread = parse_spread(assumed) if assumed else measured_spread(tables) or _assumed(ASSUMED_PCT)
+    settings = [whole(cell.settings) for _, cell in plan.cells]
+    compositions = max(each.compositions for each in settings)
+    runs = max(1, round(np.median([each.repetitions / each.compositions for each in settings])))
+    steps = round(np.median([each.measured_steps for each in settings]))
+    hours = _Hours(plan, asked, _window_share(tables), steps)
+    configurations = len({lease.configuration.name for lease in plan.leases})
+    # What a window is made of is not known of every program; then steps stay what they are.
+    length = steps if hours.window_share else 0
+    spread_of_runs = spread if length else replace(spread, step_pct=0.0)
+
+    def of(count: int) -> SampleSize:
+        return sample_size(spread_of_runs, configurations, count, runs, length, hours(count, runs, length))
+
+    found = tuple(cheapest_by_compositions(spread_of_runs, detect_pct, configurations, length, hours))
+    cheapest = min(found, key=lambda each: (each.device_hours, each.compositions), default=None)
+    usual = tuple(map(of, _USUAL))
+    return SampleSizes(spread, configurations, of(compositions), usual, cheapest, found, hours.known)
+
+
+def sample_size(
+    spread: Spread, configurations: int, compositions: int, runs: int, steps: int, device_hours: float
+) -> SampleSize:
+    """What one choice tells. Infinite for one composition: without a second one, nothing says how much compositions differ."""
+    compared = max(configurations, 2)
+    freedom = (compositions - 1) * (compared - 1)
+    if freedom < 1:
+        return SampleSize(compositions, runs, steps, np.inf, np.inf, device_hours)
+    error = np.sqrt(2.0 * spread.variance(compositions, runs, steps))
+    tested = scipy.special.stdtrit(freedom, 1.0 - SIGNIFICANT / (compared - 1) / 2.0)
+    half, detectable = (
+        float(100.0 * np.expm1(errors * error))
+        for errors in (
+            scipy.special.stdtrit(freedom, 0.5 + CONFIDENCE / 2.0),
+            scipy.special.nctdtrinc(freedom, 1.0 - POWER, tested),
+        )
+    )
+    return SampleSize(compositions, runs, steps, half, detectable, device_hours)
+
+
+def cheapest_by_compositions(
+    spread: Spread,
+    detect_pct: float,
+    configurations: int,
+    steps: int,
+    device_hours: Callable[[int, int, int], float],
+) -> Iterator[SampleSize]:
+    """For every number of compositions that can find the difference: the cheapest runs and steps that do.
+
+    steps: measured steps today, which are varied by powers of two; 0 where the program has no steps. device_hours: of compositions,
+    runs in each, steps in each.
+    """
+    lengths = sorted({max(4, round(factor * steps)) for factor in _STEP_FACTORS}) if steps else [0]
+    for compositions in range(2, MOST_COMPOSITIONS + 1):
+        choices = [(compositions, runs, length) for runs in range(1, MOST_RUNS + 1) for length in lengths]
+        every = [sample_size(spread, configurations, *choice, device_hours(*choice)) for choice in choices]
+        if found := [each for each in every if each.detectable_pct <= detect_pct]:
+            yield min(found, key=lambda each: (each.device_hours, each.runs, each.steps))
+
+
+def parse_spread(text: str) -> Spread:
+    """'composition 1 %, run 0.5 %, step 5 %' -> a spread; parts that are not named are as assumed of any system."""
+    found = dict(ASSUMED_PCT)
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\w+)\s+(\d+(?:\.\d+)?)\s*%?\s*", part)
+        if match is None or match[1] not in found:
+            raise ConfigError(
+                f"--spread {text}: '{part.strip()}' is no standard deviation of composition, run or step; "
+                "write it like 'composition 1 %, run 0.5 %, step 5 %'"
+            )
+        found[match[1]] = float(match[2])
+    return _assumed(found)
+
+
+def _assumed(pct: dict[str, float]) -> Spread:
+    return Spread(pct["composition"], pct["run"], pct["step"], "assumed")
+
+
+def _tables(plan: Plan, results_root: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Name and runs of the campaign itself, then of all others on its system."""
+    others = sorted(path.name for path in results_root.glob("*") if path.is_dir() and path.name != plan.campaign.name)
+    for name in (plan.campaign.name, *others):
+        directory = Results(results_root, name).tables
+        if (directory / "runs.parquet").exists():
+            try:
+                tables = read(directory)
+            except RecordError:
+                continue  # of another version, or being written
+            if tables.context["campaign"]["system"] == plan.campaign.system_names:
+                yield name, tables.runs
+
+
+def measured_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None:
+    """The spread of the first campaign that says all of it; None where no cell was run twice in one composition."""
+    for name, runs in tables:
+        rows = valid_runs(runs)
+        found = components(rows["rate"], rows["cell_id"], rows["lease_id"], rows["host_names"]) if len(rows) else None
+        if found is None or not found.run.known:
+            continue
+        steps = rows["step_error_pct"].dropna() if "step_error_pct" in rows else pd.Series(dtype="float64")
+        error_pct = float(np.sqrt((steps**2).mean())) if len(steps) else 0.0
+        step_pct = error_pct * float(np.sqrt(rows.loc[steps.index, "measured_steps"].median())) if len(steps) else 0.0
+        between = max(found.lease.variance, found.together.variance, found.host.variance)
+        several = found.lease.known or found.together.known
+        composition_pct = 100.0 * float(np.sqrt(between)) if several else ASSUMED_PCT["composition"]
+        run_pct = float(np.sqrt(max(0.0, found.run.sd_pct**2 - error_pct**2)))
+        alone = "" if several else "; from composition to composition assumed, since each was composed once"
+        return Spread(composition_pct, run_pct, step_pct, f"{len(rows)} runs of campaign {name}{alone}")
+    return None
+
+
+def _window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
+    """Which part of a run's time its warm-up and measured steps take; 0 where no campaign says it."""
+    for _, runs in tables:
+        if "window_s" in runs:
+            measured = runs["measured_steps"].where(runs["measured_steps"] > 0)
+            share = (runs["window_s"] * (1.0 + runs["warmup_steps"] / measured) / runs["wall_s"]).dropna()
+            if len(share):
+                return float(min(1.0, share.median()))
+    return 0.0
+
+
+class _Hours:
+    """Device-hours of a choice: all cells of the plan in as many compositions, runs and steps.
+
+    known: False where a time is unknown; then composing and every run count alike, which is enough to find the cheapest choice.
+    """
+
+    def __init__(self, plan: Plan, asked: PlanRequest, window_share: float, steps: int) -> None:
+        self.window_share, self.steps = window_share, steps
+        cells: dict[str, dict[str, Cell]] = defaultdict(dict)
+        for lease, cell in plan.cells:
+            cells[lease.configuration.name][cell.id] = cell
+        leases = {lease.configuration.name: lease for lease in plan.leases}
+        works = [
+            replace(lease.work, lease=name, runs=[(cell, 1) for cell in cells[name].values()])
+            for name, lease in leases.items()
+        ]
+        costs = read_costs(Results(asked.results, plan.campaign.name), asked.learn_from, plan.campaign.path)
+        forecaster = forecaster_of(plan.campaign, costs, asked.assumed)
+        self.known = not forecaster.forecast(works).unknown
+        prices = forecaster.prices(works, Work.devices)
+        if not self.known:
+            devices = [work.devices("runs") for work in works]
+            prices = Prices(tuple(devices), tuple((n,) * len(w.runs) for n, w in zip(devices, works, strict=True)))
+        self._compose_s, self._run_s = sum(prices.once_s), sum(map(sum, prices.run_s))
+
+    def __call__(self, compositions: int, runs: int, steps: int) -> float:
+        longer = 1.0 + self.window_share * (steps / self.steps - 1.0) if steps else 1.0
+        return compositions * (self._compose_s + runs * self._run_s * longer) / 3600

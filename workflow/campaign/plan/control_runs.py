@@ -1,0 +1,101 @@
+"""The reference: one cell that is measured in every lease, on the first device of its first host. Pure.
+
+Its id differs from lease to lease of one composition, since runs are numbered by cell and composition; what `hardware` says is
+equal wherever the same work is done on an equal device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from campaign.config.campaign_file import Protocol
+from campaign.config.resolve import Campaign
+from campaign.documents.cell import Cell, Settings
+from campaign.documents.run_numbers import in_composition, number_in_composition, runs_of
+from campaign.files import content_hash
+from campaign.plan.cost.estimates import Prices, Work
+from campaign.plan.matrix import Specifications
+
+
+class ControlRuns:
+    """Gives the reference cells of a campaign's leases."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._protocol = campaign.protocol
+        self._identity = Specifications(campaign)
+
+    def of(self, cells: Sequence[Cell], composition: int | None = None) -> Cell | None:
+        """The one that is measured in a composition beside these cells, which share their leases; None: over all compositions.
+
+        None where the campaign has no reference.
+        """
+        if (asked := self._protocol.reference) is None:
+            return None
+        first, compositions = cells[0], max(cell.settings.compositions for cell in cells)
+        settings = Settings(
+            warmup_steps=self._protocol.warmup_steps,
+            measured_steps=self._protocol.measured_steps,
+            repetitions=asked.repetitions * compositions,
+            compositions=compositions,
+            seed=self._protocol.seed,
+            time_limit_s=self._protocol.time_limit_s,
+        )
+        cell = Cell(
+            id="",
+            configuration=first.configuration.first_device(),
+            workload=asked.workload,
+            batch=asked.batch,
+            precision=asked.precision,
+            options=dict(asked.options),
+            settings=settings,
+            reference=content_hash([first.configuration.shape(), _part(self._protocol, first)]),
+        )
+        name = self._identity(cell, settings)
+        here = settings if composition is None or compositions == 1 else in_composition(settings, composition)
+        return replace(cell, id=name, settings=here)
+
+
+def _part(protocol: Protocol, cell: Cell) -> str:
+    """Which part of its configuration's cells share their leases with a cell."""
+    return {"configuration": "", "workload": cell.workload, "cell": cell.id}[protocol.lease_per]
+
+
+def references_of(campaign: Campaign, cells: Iterable[Cell]) -> dict[str, Cell]:
+    """The reference cells of all leases of some cells, by id."""
+    if campaign.protocol.reference is None:
+        return {}
+    share: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        share.setdefault((cell.configuration.name, _part(campaign.protocol, cell)), []).append(cell)
+    references = ControlRuns(campaign)
+    found = (references.of(together) for together in share.values())
+    return {cell.id: cell for cell in found if cell is not None}
+
+
+def hardware(specification: Mapping[str, Any]) -> str:
+    """Hash of a reference run's specification without the lease: equal for the same work on an equal device."""
+    return content_hash({name: value for name, value in specification.items() if name != "reference"})
+
+
+def without_references(works: Sequence[Work], prices: Prices) -> tuple[list[Work], Prices]:
+    """Works and their prices with the reference as a part of what a lease costs once."""
+    kept, once, each = [], [], []
+    for work, once_s, run_s in zip(works, prices.once_s, prices.run_s, strict=True):
+        beside = [bool(cell.reference) for cell, _ in work.runs]
+        kept.append(replace(work, runs=tuple(run for run, other in zip(work.runs, beside, strict=True) if not other)))
+        more = sum(s * n for s, other, (_, n) in zip(run_s, beside, work.runs, strict=True) if other)
+        once.append(once_s + more)
+        each.append(tuple(s for s, other in zip(run_s, beside, strict=True) if not other))
+    return kept, Prices(tuple(once), tuple(each))
+
+
+def spread_evenly(others: Sequence[tuple[Cell, int]], runs: Collection[tuple[Cell, int]]) -> list[tuple[Cell, int]]:
+    """Runs of a lease in order with those of its reference between them: the first before all others, the last after them."""
+    result = list(others)
+    for cell, run in sorted(runs, key=lambda each: -each[1]):
+        last = number_in_composition(runs_of(cell.settings)[-1])
+        share = (number_in_composition(run) - 1) / max(1, last - 1)
+        result.insert(round(share * len(others)), (cell, run))
+    return result

@@ -1,0 +1,75 @@
+"""The order of leases, and of the runs of a lease. Pure.
+
+In a lease, only the first block has its batches in ascending order, which is enough to find where memory ends. Ascending order in
+every block would let drift look like an effect of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from campaign.config.campaign_file import Protocol as CampaignProtocol
+from campaign.config.resolve import Campaign
+from campaign.documents.cell import Cell, Configuration
+from campaign.plan.control_runs import spread_evenly
+from campaign.plan.oom_frontier import without_batch
+
+
+def ordered(runs: Collection[tuple[Cell, int]], protocol: CampaignProtocol, lease: str) -> list[tuple[Cell, int]]:
+    """The order of runs: block by block (a block is a repetition of all cells), at random inside a block.
+
+    The order of a block follows from seed, lease and repetition alone, so what is missing keeps its relative place. In the first
+    block of the first composition, those of the missing cells that differ in their batch alone change places among themselves, so
+    that the smaller batch comes first: one that runs out of memory spares the larger ones. The places stay random, and so do all
+    further blocks: drift can pose as an effect of the batch in the first block only.
+    """
+    reference = [run for run in runs if run[0].reference]
+    if reference:
+        return spread_evenly(ordered([run for run in runs if not run[0].reference], protocol, lease), reference)
+    if protocol.order == "sequential":
+        cells = ascending(sorted({cell.id: cell for cell, _ in runs}.values(), key=lambda cell: cell.id))
+        places = {cell.id: place for place, cell in enumerate(cells)}
+        return sorted(runs, key=lambda run: (places[run[0].id], run[1]))
+    blocks: dict[int, list[Cell]] = {}
+    for cell, repetition in runs:
+        blocks.setdefault(repetition, []).append(cell)
+    result: list[tuple[Cell, int]] = []
+    for repetition, cells in sorted(blocks.items()):
+        draw = {cell.id: Random(f"{protocol.seed}/{lease}/{repetition}/{cell.id}").random() for cell in cells}
+        drawn = sorted(cells, key=lambda cell: (draw[cell.id], cell.id))
+        result += [(cell, repetition) for cell in (ascending(drawn) if repetition == 1 else drawn)]
+    return result
+
+
+def ascending(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with those that differ in their batch alone in the order of it; these share the places that they had."""
+    alike: dict[Any, list[Cell]] = {}
+    keys = [without_batch(cell) for cell in cells]
+    for key, cell in zip(keys, cells, strict=True):
+        alike.setdefault(key, []).append(cell)
+    turns = {key: iter(sorted(group, key=lambda cell: cell.batch)) for key, group in alike.items()}
+    return [next(turns[key]) for key in keys]
+
+
+class OrderedLease(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def configuration(self) -> Configuration: ...
+    @property
+    def composition(self) -> int: ...
+
+
+Leased = TypeVar("Leased", bound=OrderedLease)
+
+
+def in_order(campaign: Campaign, leases: Iterable[Leased]) -> list[Leased]:
+    """Leases as `protocol.lease_order` says: in blocks, each in random order, or in that of the file."""
+    if campaign.protocol.lease_order == "least-recomposition":
+        position = {each.name: number for number, each in enumerate(campaign.configurations)}
+        return sorted(leases, key=lambda each: (position[each.configuration.name], each.composition))
+    seed = campaign.protocol.seed
+    # Drawn from the name, so that what is missing keeps its place when configurations or compositions are added.
+    return sorted(leases, key=lambda each: (each.composition, Random(f"{seed}/leases/{each.name}").random()))

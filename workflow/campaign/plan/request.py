@@ -1,0 +1,229 @@
+"""What a person asks of a plan. Each field says once how commands, Snakemake's `--config` and the documentation know it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from campaign.config.resolve import Campaign, load_campaign
+from campaign.config.resolve_slurm_options import given_options
+from campaign.config.system_file import SlurmOptions
+from campaign.errors import ConfigError
+from campaign.files import parse_json
+from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
+from campaign.plan.cost.budget import Budget, parse_budget
+
+DEFAULT_CAMPAIGN = "config/campaign.yaml"
+DEFAULT_RESULTS = "results"
+Group = Literal["selection", "costs", "allocations", ""]
+
+
+@dataclass(frozen=True)
+class PlanOption:
+    """How a field of `PlanRequest` is given."""
+
+    meaning: str
+    """Help of commands and text of the documentation."""
+    read: Callable[[Any], Any]
+    """The value from a text, or from what YAML makes of one; ConfigError for any other."""
+    group: Group = ""
+    """Commands that have the option: those that select cells, forecast costs, or request allocations; '': none."""
+    flag: str = ""
+    """Name of the option of commands, without dashes, where it is not that of the field."""
+    key: str = ""
+    """Key of Snakemake's `--config`, where it is not the name of the field."""
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    repeated: bool = False
+    key_meaning: str = ""
+    """Text of the documentation for the key, where it means something else than the option of commands."""
+
+
+def _path(value: object) -> Path:
+    return Path(str(value))
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value not in (None, "") else None
+
+
+def _launcher(value: object) -> str:
+    if value not in ("local", "slurm"):
+        raise ConfigError(f"--config launcher: '{value}' is not one of local, slurm")
+    return str(value)
+
+
+def _slurm(value: object) -> SlurmOptions:
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError as error:
+            raise ConfigError(f"--slurm: '{value}' is not JSON ({error})") from error
+    return given_options(value)
+
+
+def _is_no(value: object) -> bool:
+    """Whether a switch is off; `yes` leaves it to the campaign."""
+    if str(value).lower() in ("yes", "true"):
+        return False
+    if str(value).lower() in ("no", "false"):
+        return True
+    raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
+
+
+def _budget(value: object) -> Budget | None:
+    return parse_budget(str(value)) if value else None
+
+
+def _assumption(value: object) -> Assumption:
+    """'bert-large: 2 h a run' is a mapping to Snakemake."""
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{name}: {time}" for name, time in value.items())
+    return parse_assumption(str(value)) if value else NOTHING_ASSUMED
+
+
+def _paths(value: object) -> tuple[Path, ...]:
+    """One path, or several: a list, or separated by commas."""
+    found = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(Path(str(each).strip()) for each in found if str(each).strip())
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The campaign, which of its cells are meant, and how they are to be measured.
+
+    To add an option, add a field: the commands, the keys of `--config` and the documentation follow.
+    """
+
+    campaign: Annotated[Path, PlanOption("Path of the campaign file. Default: `config/campaign.yaml`.", _path)]
+    results: Annotated[
+        Path,
+        PlanOption(
+            "Directory of all results. Default: `results`. Campaigns on the same system share state in it.", _path
+        ),
+    ]
+    where: Annotated[
+        str | None,
+        PlanOption(
+            "Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
+            _text, "selection", metavar="EXPRESSION",
+        ),
+    ] = None  # fmt: skip
+    archive: Annotated[Path | None, PlanOption("Path of an archive. Only its report is written.", _path)] = None
+    launcher: Annotated[
+        str | None,
+        PlanOption(
+            "What starts runs. Default: that of the profile, then that of the system.",
+            _launcher, "allocations", choices=("local", "slurm"),
+        ),
+    ] = None  # fmt: skip
+    slurm: Annotated[
+        SlurmOptions,
+        PlanOption(
+            'Options of the allocations, such as \'{"partition": "gpu"}\'.', _slurm, "allocations", metavar="JSON"
+        ),
+    ] = field(default_factory=SlurmOptions)
+    run_implied: Annotated[
+        bool,
+        PlanOption(
+            "Also run batches that are skipped because a smaller batch ran out of memory.",
+            _is_no, "selection", "run-implied", "skip_implied",
+            key_meaning="`no` also runs batches that are skipped because a smaller batch ran out of memory.",
+        ),
+    ] = False  # fmt: skip
+    until: Annotated[
+        str | None,
+        PlanOption(
+            "Choose leases in rounds until it is answered: 'the best configuration is known within 5 %'.",
+            _text, "costs", key="question", metavar="QUESTION",
+        ),
+    ] = None  # fmt: skip
+    budget: Annotated[
+        Budget | None,
+        PlanOption(
+            "Measure as many whole compositions as this pays for: '500 device-hours', or '8 h' of elapsed time.",
+            _budget, "costs", metavar="AMOUNT",
+        ),
+    ] = None  # fmt: skip
+    assumed: Annotated[
+        Assumption,
+        PlanOption(
+            "Time where nothing is known: '10 min a run', 'bert-large: 2 h a run', '30 s to compose'; several with commas.",
+            _assumption, "costs", "assume", "assume", metavar="TIME",
+        ),
+    ] = NOTHING_ASSUMED  # fmt: skip
+    learn_from: Annotated[
+        tuple[Path, ...],
+        PlanOption(
+            "Further archive or results directory to learn durations from. May be repeated.",
+            _paths, "costs", "learn-from", repeated=True,
+            key_meaning="Further archives or results directories to learn durations from, separated by commas.",
+        ),
+    ] = ()  # fmt: skip
+
+    def arguments(self) -> list[str]:
+        """The request as arguments of `campaign plan`."""
+        found = [str(self.campaign), f"--results={self.results}"]
+        for name, value in self._given():
+            flag = f"--{OPTIONS[name].flag or name}"
+            if OPTIONS[name].group:
+                values = value if OPTIONS[name].repeated else [_written(value)]
+                found += [flag] if value is True else [f"{flag}={each}" for each in values]
+        return found
+
+    def snakemake_config(self) -> list[str]:
+        """The request as KEY=VALUE of Snakemake's `--config`."""
+        texts = {
+            name: "no" if value is True
+            else ",".join(map(str, value)) if isinstance(value, tuple)
+            else _unquoted(value) if isinstance(value, str)
+            else _written(value)
+            for name, value in self._given()
+        }  # fmt: skip
+        given = [f"{OPTIONS[name].key or name}={text}" for name, text in texts.items()]
+        return [f"campaign={self.campaign}", f"results={self.results}", *given]
+
+    def _given(self) -> list[tuple[str, Any]]:
+        """Name and value of what was asked for beside the campaign and the results."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+        nothing = (NOTHING_ASSUMED, SlurmOptions())
+        return [(name, value) for name, value in values.items() if value and value not in nothing]
+
+    def load(self) -> Campaign:
+        """The campaign as asked for."""
+        implied = self.run_implied
+        return load_campaign(self.campaign, self.launcher, self.slurm, run_implied=implied, results=self.results)
+
+
+OPTIONS: Mapping[str, PlanOption] = {
+    name: kind.__metadata__[0] for name, kind in get_type_hints(PlanRequest, include_extras=True).items()
+}
+"""Name of a field -> how it is given."""
+
+
+def request_of(config: Mapping[str, Any]) -> PlanRequest:
+    """Type Snakemake's configuration at the door; ConfigError for a key that does not exist."""
+    names = {option.key or name: name for name, option in OPTIONS.items()}
+    for key in config:
+        if key not in names:
+            known = "; ".join(f"{name}: {words.removesuffix('.')}" for name, words in key_meanings())
+            raise ConfigError(f"--config {key}: no such key; there are: {known}")
+    read = {names[key]: OPTIONS[names[key]].read(value) for key, value in config.items() if value is not None}
+    return PlanRequest(**{"campaign": Path(DEFAULT_CAMPAIGN), "results": Path(DEFAULT_RESULTS), **read})
+
+
+def key_meanings() -> list[tuple[str, str]]:
+    """Every key of `--config` with its meaning."""
+    return [(option.key or name, option.key_meaning or option.meaning) for name, option in OPTIONS.items()]
+
+
+def _written(value: object) -> str:
+    return value.model_dump_json(exclude_defaults=True) if isinstance(value, SlurmOptions) else str(value)
+
+
+def _unquoted(expression: str) -> str:
+    """An expression as Snakemake leaves it alone: it takes quotes away from the ends of a value."""
+    text = expression.strip()
+    return f"({text})" if text[-1:] in ("'", '"') or text[:1] in ("'", '"') else text

@@ -1,0 +1,153 @@
+"""Locks of who measures: alone on a machine, also against campaigns of other users; and a file system whose locks work."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from campaign import files
+from campaign.config.system_file import SystemFile
+from campaign.errors import ConfigError, RecordError, user_name
+
+# Not below TMPDIR: users with one of their own share the machine, too.
+MACHINE_LOCK = Path("/tmp/composable-campaign.lock")
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@contextmanager
+def alone_on_the_machine(
+    systems: Iterable[SystemFile], tell: Callable[[str], None], *, shared: bool = False
+) -> Iterator[None]:
+    """Hold the lock files of systems, waiting for whoever measures on this machine; tell: is called before waiting.
+
+    shared: with others that share it, too. ConfigError: a lock file that cannot be opened.
+    """
+    with ExitStack() as held:
+        for path in sorted({Path(system.machine_lock or MACHINE_LOCK) for system in systems}):
+            try:
+                held.callback(os.close, _locked(path, tell, fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+            except OSError as error:
+                raise ConfigError(
+                    f"{path}: cannot be locked ({error.strerror or error}), and who measures on this machine locks it; "
+                    "have it removed, or name a file that all its users can read in the system file: machine_lock"
+                ) from error
+        yield
+
+
+def _locked(path: Path, tell: Callable[[str], None], operation: int) -> int:
+    """Descriptor of a lock file, once it is locked. Nothing is written to the file, which may be another user's."""
+    while True:
+        descriptor = _opened(path)
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(
+                f"waiting for {_holder(descriptor)}, which measures on this machine and holds {path} "
+                "(end it if it is no campaign, or name another file in the system file: machine_lock)"
+            )
+            fcntl.flock(descriptor, operation)
+        with suppress(FileNotFoundError):  # removed meanwhile, it is nobody's lock any more
+            if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                return descriptor
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    while True:
+        # With O_CREAT alone, kernels refuse another user's file in a directory that all may write to.
+        with suppress(FileNotFoundError):
+            return os.open(path, _FLAGS)
+        with suppress(FileExistsError):
+            descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o444)
+            os.fchmod(descriptor, 0o444)  # whatever the umask
+            return descriptor
+
+
+def _holder(descriptor: int) -> str:
+    """The process that holds the lock of an open file, as the kernel lists it."""
+    inode = str(os.fstat(descriptor).st_ino)
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
+            with suppress(OSError):
+                process = Path("/proc", words[4])
+                name, user = (process / "comm").read_text().strip(), user_name(process.stat().st_uid)
+                return f"process {words[4]} ({name}) of user {user}"
+    return "a process that cannot be seen from here"
+
+
+# Options of mounts that keep locks on the host that takes them.
+_LOCAL = {
+    "cifs": {"nobrl"},
+    "gfs2": {"localflocks", "lockproto=lock_nolock"},
+    "lustre": {"localflock", "noflock"},
+    "nfs": {"nolock", "local_lock=all", "local_lock=flock"},
+    "ocfs2": {"localflocks"},
+}
+_AGAIN_S = 0.05
+_WHERE = "use --results on a file system with locks that all of its processes see (docs: 'Share a results directory')"
+
+
+@contextmanager
+def working_locks(directory: Path, *, of_hosts: bool) -> Iterator[None]:
+    """Hold a lock of this process's own in a directory, and see that the processes of this host see each other's.
+
+    of_hosts: whether other hosts must see them, too. RecordError names the file system where they do not.
+    """
+    path = directory / f"{os.uname().nodename}.{os.getpid()}.{_started(os.getpid())}.lock"
+    descriptor = files.acquire_lock(path)
+    try:
+        if descriptor is None or not _is_kept(path):
+            raise _broken(directory, "lets two processes hold one lock")
+        for other in directory.glob(f"{os.uname().nodename}.*.lock"):
+            _look(other)
+        kind, options = files.file_system(directory)
+        if of_hosts and (local := sorted(_LOCAL.get(kind.rstrip("4"), set()) & options)):
+            raise _broken(directory, f"is mounted with {local[0]}, so that hosts do not see each other's locks")
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _is_kept(path: Path) -> bool:
+    """Whether another process is refused the lock that this one holds."""
+    if (child := os.fork()) == 0:
+        try:
+            os._exit(int(files.acquire_lock(path) is None))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def _look(other: Path) -> None:
+    """Remove the lock of a dead process; RecordError: a live one has it, and this process does not see that."""
+    _, pid, started = other.stem.rsplit(".", 2)
+    lives = _started(int(pid)) == started
+    for _ in range(2):  # it may be just taking or leaving it
+        if files.is_locked(other) or not other.exists():
+            return
+        if lives and other.read_text():
+            time.sleep(_AGAIN_S)
+    if lives and other.read_text() and other.exists():
+        raise _broken(other.parent, f"does not show the lock that process {pid} holds, as through another mount of it")
+    if not lives:
+        other.unlink(missing_ok=True)
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in clock ticks since boot; empty where there is none that lives."""
+    try:
+        state, *words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else words[18]
+
+
+def _broken(directory: Path, what: str) -> RecordError:
+    return RecordError(f"{directory}: its file system ({files.file_system(directory)[0]}) {what}; {_WHERE}")

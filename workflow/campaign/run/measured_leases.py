@@ -1,0 +1,71 @@
+"""What the leases of a plan came to, once the last one is over: what is left of them is ended, and what is missing is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.config.resolve import Campaign
+from campaign.documents.lease_plan import read_lease_plan
+from campaign.documents.plan import plan_json
+from campaign.documents.record import Store
+from campaign.errors import CampaignError
+from campaign.files import content_hash
+from campaign.lease.campaign_leases import Site
+from campaign.lease.fabric_calls import RELEASE_WAIT_S, Turn
+from campaign.paths import Results
+from campaign.plan.lease_plans import whole_campaign_of
+from campaign.run.driver import Driver
+from campaign.submit import open_submitter
+from campaign.wording import plural
+
+
+@dataclass(frozen=True)
+class MeasuredPlan:
+    """runs, leases: of the plan; missing: a line for each lease with runs that have no record; records: hash of those there are."""
+
+    runs: int
+    leases: int
+    missing: tuple[str, ...]
+    records: str
+
+    def text(self) -> str:
+        """For people; another one whenever there are other records, so that Snakemake makes the tables anew."""
+        head = f"{plural(self.runs, 'run')} on {plural(self.leases, 'lease')}: " + (
+            f"{plural(len(self.missing), 'lease')} with runs that have no record"
+            if self.missing
+            else "all have a record"
+        )
+        return "\n".join([head, *self.missing, f"records: {self.records}"])
+
+
+def measured_runs(results: Results, plan: Path, missing: Sequence[str]) -> MeasuredPlan:
+    """What became of the runs of a plan. missing: a line for each lease with runs that have no record."""
+    planned = plan_json(plan)
+    store = Store(results.directory)
+    there = [(*key, store.path(*key).stat().st_mtime_ns) for key in sorted(store.index(implied=False))]
+    leases = planned["leases"]
+    return MeasuredPlan(sum(lease["runs"] for lease in leases), len(leases), tuple(missing), content_hash(there))
+
+
+def end_left_behind(results: Results, plan: Path) -> Iterator[str]:
+    """Bring devices back to where they were found, and end jobs that nobody waits for; gives a line for what could not be done."""
+    leases = plan_json(plan)["leases"]
+    whole = whole_campaign_of(read_lease_plan(plan.parent / leases[0]["document"]))
+    systems = {each.name: each.system for each in whole.configurations}
+    # A system of which nothing is planned here may be out of reach.
+    for name in dict.fromkeys(systems[lease["configuration"]] for lease in leases):
+        yield from _of_system(whole.on(name), results)
+
+
+def _of_system(part: Campaign, results: Results) -> Iterator[str]:
+    try:
+        with Site(part.system, results.root).fabric() as fabric:
+            Turn(RELEASE_WAIT_S, 1.0, None).get(fabric.bring_home)
+    except (CampaignError, OSError) as error:
+        yield f"devices may be away from where they were found ('campaign fabric reconcile' looks): {error}"
+    try:
+        open_submitter(part, results, Driver).end_left_behind()
+    except (CampaignError, OSError) as error:
+        yield f"it was not looked whether jobs are left: {error}"

@@ -1,0 +1,51 @@
+"""Deleting the results of a campaign: `campaign remove`."""
+
+from __future__ import annotations
+
+import shutil
+
+from campaign.documents.record import Store, campaigns_as_used
+from campaign.errors import ConfigError, unwritable
+from campaign.files import is_locked
+from campaign.lease.campaign_leases import lease_of
+from campaign.lease.journal import Journal, journaled
+from campaign.paths import Results
+from campaign.wording import plural
+
+
+def content_of(results: Results) -> str:
+    """'24 records in 280 files, 3.1 MiB'. ConfigError: the directory holds no results of a campaign."""
+    files = [path for path in results.directory.rglob("*") if path.is_file()]
+    if not results.plan_document.exists() and not any(campaigns_as_used(results.directory)):
+        raise ConfigError(
+            f"{results.directory}: holds neither records nor a plan, so nothing of it is deleted; give the results directory of a "
+            "campaign, or its campaign file"
+        )
+    records = sum(1 for _ in Store(results.directory).index())
+    size = sum(path.lstat().st_size for path in files)
+    return f"{plural(records, 'record')} in {plural(len(files), 'file')}, {size / 2**20:.3g} MiB"
+
+
+def remove_results(results: Results) -> None:
+    """Delete the directory; ConfigError where the campaign is being measured, or a lease of it is held."""
+    if busy := [
+        lock
+        for name in ("measure", "driver")
+        for lock in results.directory.glob(f"work/*/{name}.lock")
+        if is_locked(lock)
+    ]:
+        raise ConfigError(
+            f"{results.directory}: {busy[0].parent.name} is being measured now; end that command, or wait until 'campaign status' "
+            "shows no lease that runs"
+        )
+    for journals in sorted((results.root / ".systems").glob("*/leases")):
+        for name in journaled(journals):
+            if lease_of(results, name) is not None and Journal(journals, name).state not in (None, "RELEASED"):
+                raise ConfigError(
+                    f"{results.directory}: lease {name} still holds devices of {journals.parent.name}; release it with "
+                    "'campaign release', or 'campaign release --orphans' where its owner has died"
+                )
+    try:
+        shutil.rmtree(results.directory)
+    except OSError as error:
+        raise unwritable(error, results.directory) from error
