@@ -71,7 +71,8 @@ def test_a_run_takes_one_process_one_forced_file_and_the_same_opens_however_many
     assert more["processes"] == 40 - 4
     assert more["forced"] == 40 - 4
     # The log, written and read; the record's temporary file; a line of progress; /dev/null; the lease's journal; telemetry;
-    # children, before and after; three pipes of the start: 13 on an idle machine. On a busy one a run lasts longer, and is looked at again.
+    # children, before and after; three pipes of the start: 13 on an idle machine.
+    # On a busy one a run lasts longer, and is looked at more often.
     assert more["opened"] <= 18 * (40 - 4)
 
 
