@@ -223,6 +223,9 @@ def test_the_vendors_client_understands_every_answer_and_composes(behaviour: dic
         assert inside == {"host1", "gpu1", "nvme1", "nic1", "fpga1"}
         (details,) = sdk.ask("GET", f"machine/details/{mach_id}")
         assert (details["gpu-count"], details["storage-drive-count"]) == (1, 1)
+        assert sdk.ask("GET", "group/mapper?group-name=theirs") == [number]
+        (group,) = sdk.ask("GET", f"group/details/{number}")
+        assert (group["total-machines"], group["storage-drive-count"], group["cpu-count"]) == (1, 1, 1)
         # One call: its machines go, and its devices go to the pool of the system.
         sdk.ask("DELETE", f"group/{number}")
         assert sdk.ask("GET", "machine") == []
@@ -231,6 +234,16 @@ def test_the_vendors_client_understands_every_answer_and_composes(behaviour: dic
         assert matrix.emulator.matrix.quiet
     finally:
         matrix.close()
+
+
+def test_what_the_vendors_client_asks_about_the_whole_matrix_is_there(matrix: Matrix) -> None:
+    sdk = Sdk(matrix)
+    (counts,) = sdk.ask("GET", "devices/count")
+    assert (counts["comp_cnt"], counts["gpu_cnt"], counts["targ_cnt"], counts["plx_cnt"]) == (2, 4, 1, 0)
+    assert len(sdk.ask("GET", "status")) == 7
+    assert [each["digest_label"] for each in sdk.ask("GET", "digest")] == ["mine"]
+    assert sdk.ask("GET", "version")[0]["version"]
+    assert sdk.ask("GET", "coordinates/available")[0]["coordinates"] == POOL["coordinates"]
 
 
 def test_a_group_is_not_deleted_while_it_is_edited(matrix: Matrix) -> None:

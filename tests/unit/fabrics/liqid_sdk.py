@@ -53,6 +53,8 @@ def read(value: Any, shape: Any, where: str = "") -> Any:
         if not isinstance(value, Mapping):
             raise Rejected(f"{where}: {shape} expected")
         return {name: read(value.get(name), of, f"{where}.{name}") for name, of in members_of(shape).items()}
+    if shape == "hex-number":
+        return _number(value)
     if not isinstance(value, _TYPES[shape]) or (isinstance(value, bool) and shape != "bool"):
         raise Rejected(f"{where}: {value!r} is no {shape}")
     if shape == "hex" and value != "n/a":
@@ -60,6 +62,18 @@ def read(value: Any, shape: Any, where: str = "") -> Any:
             int(value, 16)
         except ValueError:
             raise Rejected(f"{where}: {value!r} is no hexadecimal number") from None
+    return value
+
+
+def _number(value: Any) -> int:
+    """0 for text that is no hexadecimal number, as the SDK makes of it."""
+    if isinstance(value, str):
+        try:
+            return int(value, 16)
+        except ValueError:
+            return 0
+    if not isinstance(value, int):
+        raise Rejected(f"{value!r} is neither text nor a number")
     return value
 
 

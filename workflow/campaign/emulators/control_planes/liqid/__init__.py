@@ -20,8 +20,10 @@ from campaign.emulators.control_planes.liqid.matrix import (
     LiqidRefusal,
     MatrixDevice,
     cameled,
+    counters_json,
     details_json,
     echoed,
+    group_details_json,
     group_json,
     info_json,
     machine_json,
@@ -164,6 +166,10 @@ class LiqidEmulator:
                 return [group_json(group) for group in matrix.groups.values()]
             case ["group", "nextid"]:
                 return [max(matrix.groups, default=0) + 1]
+            case ["group", "mapper"]:
+                return [each.number for each in matrix.groups.values() if each.name == query.get("group-name")]
+            case ["group", "details", number]:
+                return [group_details_json(matrix.group(_number(number)), matrix)]
             case ["machine"]:
                 return _filtered([machine_json(each) for each in matrix.machines.values()], query)
             case ["machine", "nextid"]:
@@ -177,6 +183,16 @@ class LiqidEmulator:
                 return [status_json(each) for each in self._of(path, PATHS) if not free or each.group is None]
             case ["device", "info", path] if path in INFO_PATHS.values():
                 return [info_json(each) for each in self._of(path, INFO_PATHS)]
+            case ["status"]:
+                return [status_json(each) for each in matrix.devices.values()]
+            case ["devices", "count"]:
+                return [counters_json(matrix)]
+            case ["digest"]:
+                return [{"digest_label": label} for label in self._keys]
+            case ["version"]:
+                return [{"component": "emulator", "version": "3.4"}]
+            case ["coordinates", "available"]:
+                return [{"coordinates": dict(COORDINATES), "address": "127.0.0.1", "port": 8080}]
             case ["coordinates"]:
                 return [dict(COORDINATES)]
             case ["fabric", "id"]:

@@ -275,6 +275,8 @@ _CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpg
 _CAPACITY_MB = 4_000_000
 _NOTE = "site_note"
 """A member that is in no SDK: whoever echoes an object may have dropped it, and may have kept it."""
+_NOT_ECHOED = (_NOTE, "flags", "hconn")
+"""The Java SDK is given the last two as hexadecimal text, and sends back numbers."""
 _COUNTS = {"gpu-count": "gpu", "storage-drive-count": "targ", "network-adapter-count": "link", "fpga-count": "fpga"}
 
 
@@ -378,6 +380,19 @@ def details_json(machine: MatrixMachine, matrix: LiqidMatrix) -> dict[str, Any]:
     return whole | {"created": machine.mtime, "modified": machine.mtime}
 
 
+def group_details_json(group: MatrixGroup, matrix: LiqidMatrix) -> dict[str, Any]:
+    inside = [device.dev_type for device in matrix.devices.values() if device.group == group.number]
+    counts = {"cpu-count": "comp", "storage-drive-count": "targ", "network-adapter-count": "link"}
+    machines = sum(machine.group == group.number for machine in matrix.machines.values())
+    found: dict[str, Any] = {name: inside.count(dev_type) for name, dev_type in counts.items()}
+    return {"grp_id": group.number, "group_name": group.name, **found, "total-machines": machines}
+
+
+def counters_json(matrix: LiqidMatrix) -> dict[str, int]:
+    types = [device.dev_type for device in matrix.devices.values()]
+    return {f"{dev_type}_cnt": types.count(dev_type) for dev_type in (*PATHS, "plx")}
+
+
 def _state(device: MatrixDevice) -> str:
     return "failed" if device.part is not None and "broken" in device.part.quirks else "active"
 
@@ -403,7 +418,7 @@ def echoed(body: Any, given: Mapping[str, Any], what: str) -> None:
     """Raise LiqidRefusal unless `body` has every member that the Matrix gave and the SDKs know, as it gave it; more is ignored."""
     if not isinstance(body, Mapping):
         raise LiqidRefusal(f"{what} expected")
-    expected = {name: value for name, value in snaked(given).items() if name != _NOTE}
+    expected = {name: value for name, value in snaked(given).items() if name not in _NOT_ECHOED}
     if wrong := [name for name, value in expected.items() if body.get(name, ...) != value]:
         raise LiqidRefusal(f"{what} is not whole: {', '.join(wrong)}")
 
