@@ -19,6 +19,7 @@ from campaign.emulators import catalog
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import Server
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
+from campaign.fabrics.control_plane.protocol import WithoutLogin
 from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request, Selection
@@ -104,7 +105,8 @@ def options_of(name: str) -> dict[str, Any]:
     """What a system file says under `fabric`, but for the address: the example's options, quick ones, and credentials."""
     kind = fabric_kind(name)
     quick = {key: value for key, value in QUICK.items() if key in kind.options.model_fields}
-    return {**kind.example.options, **({**quick, "credentials": CREDENTIALS} if kind.emulator else {})}
+    asks = kind.emulator and not issubclass(kind.options, WithoutLogin)
+    return {**kind.example.options, **quick, **({"credentials": CREDENTIALS} if asks else {})}
 
 
 def system_of(name: str) -> System:

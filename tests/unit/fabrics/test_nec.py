@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jsonschema
 import pytest
 
 from campaign.emulators.catalog import open_emulator
 from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.nec import address
 from campaign.emulators.control_planes.server import Server, WireFault
-from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.adapters.nec import NecOptions, layout, procedures
 from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation, Unhealthy
 from campaign.fabrics.hardware import PoolSpec
@@ -26,14 +26,6 @@ SCHEMA = jsonschema.Draft202012Validator(json.loads((DATA / "layout_apply_schema
 NODES = {"host1": "b477ea1c-db3d-48b3-9725-b0ce6e25ef01", "host2": "b9a1e642-da2e-403a-88f5-fa0eca0d9c52"}
 
 
-GATEWAY: dict[str, Any] = {
-    "prefix": "/cdim/api/v1/configuration-manager",
-    "layout_apply_prefix": "/cdim/api/v1/layout-apply",
-    "login": {},
-    "credentials": CREDENTIALS,
-}
-
-
 @contextmanager
 def opened(
     tmp_path: Path,
@@ -41,29 +33,18 @@ def opened(
     options: dict[str, Any] | None = None,
     gpus: int = 3,
     hosts: Sequence[str] = ("host1", "host2"),
-    services: Literal["one", "gateway", "ports"] = "one",
     **emulated: Any,
 ) -> Iterator[Bench]:
-    """Its server is what carries out applies: behind a gateway everything, at ports of their own layout-apply."""
-    with ExitStack() as stack:
-        hardware = rack(hosts, [("gpu", "a100", gpus)])
-        inside = "gateway" if services == "gateway" else "one"
-        emulator = open_emulator("nec", hardware, nodes=NODES, services=inside, **emulated)
-        applies = emulator.service("layout-apply") if services == "ports" else emulator  # type: ignore[attr-defined]
-        server = stack.enter_context(Server(applies, tls=False))
-        told: dict[str, Any] = {"hosts": NODES, "poll_s": 0.01, "settle_s": 0}
-        told |= GATEWAY if services == "gateway" else {"credentials": {}}
-        if services == "ports":
-            lists = emulator.service("configuration-manager")  # type: ignore[attr-defined]
-            told |= {"url": stack.enter_context(Server(lists, tls=False)).url, "layout_apply_url": server.url}
-        told |= options or {}
+    hardware = rack(hosts, [("gpu", "a100", gpus)])
+    with Server(open_emulator("nec", hardware, nodes=NODES, **emulated), tls=False) as server:
+        told = {"hosts": NODES, "poll_s": 0.01, "settle_s": 0, "credentials": {}, **address(server), **(options or {})}
         pool = [PoolSpec("gpu", "a100", gpus)]
-        yield stack.enter_context(Bench("nec", server, hardware, told, tmp_path, pool, "uuid", ("host1", "host2")))
+        with Bench("nec", server, hardware, told, tmp_path, pool, "uuid", ("host1", "host2")) as b:
+            yield b
 
 
-@pytest.mark.parametrize("services", ["one", "ports", "gateway"])
-def test_a_lease_is_one_apply_for_all_its_hosts(services: Any, tmp_path: Path) -> None:
-    with opened(tmp_path, gpus=4, services=services, looks=2) as b:
+def test_a_lease_is_one_apply_for_all_its_hosts(tmp_path: Path) -> None:
+    with opened(tmp_path, gpus=4, looks=2) as b:
         selection = b.compose(devices=2, hosts=2)
         (asked,) = (one for one in b.server.changing() if one.path.endswith("/layout-apply"))
         steps = asked.body["procedures"]
@@ -78,65 +59,15 @@ def test_a_lease_is_one_apply_for_all_its_hosts(services: Any, tmp_path: Path) -
         assert all(SCHEMA.is_valid(one.body) for one in applies)
 
 
-def test_services_behind_a_gateway_are_asked_with_a_token_and_those_at_ports_without(tmp_path: Path) -> None:
-    with opened(tmp_path / "gateway", services="gateway") as b:
-        b.fabric.inventory()
-        token, *rest = b.server.log
-        assert (token.method, token.path) == ("POST", "/realms/CDIM/protocol/openid-connect/token")
-        assert [asked.path for asked in rest] == [
-            f"/cdim/api/v1/configuration-manager/{name}" for name in ("resources", "nodes")
-        ]
-        assert all((asked.header("Authorization") or "").startswith("Bearer ") for asked in rest)
-    with opened(tmp_path / "ports", services="ports") as b:
+def test_each_service_is_asked_at_its_address_and_nobody_logs_in(tmp_path: Path) -> None:
+    with opened(tmp_path) as b:
         b.compose()
-        assert {asked.path.split("/")[4] for asked in b.server.log} == {"layout-apply"}
-        assert all(asked.header("Authorization") is None for asked in b.server.log)
-
-
-def test_a_token_that_has_ended_is_replaced(tmp_path: Path) -> None:
-    with opened(tmp_path, services="gateway", token_s=31) as b:
-        selection = b.selection()
-        b.server.emulator._tokens.clear()  # type: ignore[attr-defined]  # as a restarted login service has it
-        b.fabric.compose(selection)
-        assert len(b.attached()) == 2
-        assert len([asked for asked in b.server.log if asked.path.endswith("/token")]) == 2
-
-
-@pytest.mark.parametrize(
-    ("login", "words"),
-    [
-        ({"client_id": "account"}, "unauthorized_client.*direct access grants"),
-        ({"client_id": "admin-cli"}, r"401.*see `login`"),  # has a token, and the gateway knows another client
-        ({"realm": "master"}, "realm master issues no token"),
-    ],
-)
-def test_who_is_not_let_in_is_told_by_whom(login: dict[str, str], words: str, tmp_path: Path) -> None:
-    with (
-        opened(tmp_path, services="gateway", options={"login": login}) as b,
-        pytest.raises(FabricError, match=words) as caught,
-    ):
-        b.fabric.inventory()
-    assert "learn-2-compose" not in str(caught.value)
-
-
-def test_credentials_that_nobody_asks_for_are_refused(tmp_path: Path) -> None:
-    told = {"url": "https://cdim:8280", "credentials": GATEWAY["credentials"]}
-    with pytest.raises(ValueError, match="nobody asks for them: name the login service in `login`"):
-        NecOptions.model_validate(told)
-    del told["credentials"]
-    with (
-        opened(tmp_path, services="gateway", options={"credentials": {}}) as b,
-        pytest.raises(ConfigError, match="a user and a password are needed"),
-    ):
-        b.fabric.inventory()
-
-
-def test_an_address_of_another_topology_says_so(tmp_path: Path) -> None:
-    with (
-        opened(tmp_path, services="gateway", options={"prefix": "/cdim/api/v1"}) as b,
-        pytest.raises(FabricError, match=r"404.*see `prefix`"),
-    ):
-        b.fabric.inventory()
+        asked = {(one.part, one.path.split("/")[4]) for one in b.server.log}
+        lists = {("configuration-manager", name) for name in ("resources", "nodes")}
+        assert asked == {("layout-apply", "layout-apply"), *lists}
+        assert all(one.header("Authorization") is None for one in b.server.log)
+    with pytest.raises(ValueError, match="nobody asks for them"):
+        NecOptions.model_validate({"url": "https://cdim:8280", "credentials": CREDENTIALS})
 
 
 def test_lists_that_lag_behind_an_apply_are_waited_for(tmp_path: Path) -> None:
@@ -306,7 +237,7 @@ def test_a_broken_device_is_not_chosen(tmp_path: Path) -> None:
 def test_a_host_without_an_interface_is_named_with_what_to_set(tmp_path: Path) -> None:
     with (
         opened(tmp_path, options={"hosts": {"host1": "nowhere", "host2": "nowhere2"}}) as b,
-        pytest.raises(Incompatible, match=r"host1 \(node nowhere\).*`interfaces`"),
+        pytest.raises(Incompatible, match=r"host1 \(node nowhere\).*`hosts`"),
     ):
         b.selection()
 

@@ -19,6 +19,7 @@ from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import FaultKind, Server, WireFault
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
+from campaign.fabrics.control_plane.protocol import WithoutLogin
 
 USER, PASSWORD = "campaign", "learn-2-compose"
 _DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
@@ -67,7 +68,8 @@ def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: thre
             server.faults.add(fault)
         factor = float(asked.get("factor", 1.0))
         system, campaign = write_files(wanted, server, hardware, factor, times.source if times else "")
-        login = f", user {USER}, password {PASSWORD}, certificate {server.ca_file}" if server.ca_file else ""
+        login = f", user {USER}, password {PASSWORD}" if server.ca_file and _asks(kind) else ""
+        login += f", certificate {server.ca_file}" if server.ca_file else ""
         say(f"{kind} at {', '.join(server.urls.values())}{login}\n")
         say(f"  campaign fabric check {system}")
         say(f"  campaign compose 1x1-fabric {campaign} --dry-run")
@@ -119,6 +121,7 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
     pool: dict[tuple[str, str], int] = {}
     for device in hardware.devices.values():
         pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
+    beside = server.ca_file if _asks(kind) else None
     return {
         "name": name,
         "description": f"An emulated control plane of kind {kind}; it has no hardware.",
@@ -127,17 +130,18 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
             "kind": kind,
             **fabric_kind(kind).example.options,
             **reached(kind, server),
-            **(
-                {"credentials": {"file": str(server.ca_file.resolve().parent / "credentials")}}
-                if server.ca_file
-                else {}
-            ),
+            **({"credentials": {"file": str(beside.resolve().parent / "credentials")}} if beside else {}),
         },
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
         "devices": {"cpu-rank": {"runs_on": "cpu"}},
         "notes": [getattr(emulator_module(kind), "NOTE", _NOTE)],
     }
+
+
+def _asks(kind: str) -> bool:
+    """True where control planes of the kind have a login."""
+    return not issubclass(fabric_kind(kind).options, WithoutLogin)
 
 
 def _recorded(options: dict[str, Any]) -> OperationTimes | None:

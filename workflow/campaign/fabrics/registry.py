@@ -46,6 +46,15 @@ REMOVED_OPTIONS = {
     ("h3", "api"): "remove the key; boxes are of GPUs (Falcon 4005)",
     ("h3", "offline"): "remove the key; boxes are of GPUs (Falcon 4005)",
     ("nec", "api"): "remove the key; devices are connected to processors, as `cpu` said",
+    ("nec", "login"): "give the services' own ports in `url` and `layout_apply_url`, where nobody logs in",
+    ("nec", "prefix"): "give the services' own ports in `url` and `layout_apply_url`",
+    ("nec", "layout_apply_prefix"): "give the services' own ports in `url` and `layout_apply_url`",
+    ("nec", "interfaces"): "remove the key; the first processor that CDIM lists for a host is used",
+    ("sunfish", "auth"): "remove the key; Sunfish asks nobody to log in",
+    (
+        "sunfish",
+        "ask_agent",
+    ): "remove the key; the agent is always asked, at `agent_url` where it has another address for you",
 }
 """Options of before by kind and key, and what to do instead."""
 

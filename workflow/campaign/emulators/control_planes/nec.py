@@ -1,27 +1,20 @@
 """NEC CDIM, emulated: resources, nodes, and one `layout-apply` at a time, whose time is counted in reads.
 
-Source: the API reference and code of project CDIM 0.1 and 0.2 (services, gateway, schema, statuses, error codes, cancel).
+Source: the API reference and code of project CDIM 0.1 and 0.2 (services, schema, statuses, error codes, cancel).
 """
 
 from __future__ import annotations
 
-import json
-import time
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-from urllib.parse import parse_qs
+from typing import Any
 
 from campaign.emulators.control_planes.hardware import Rack, RackDevice, RackError
-from campaign.emulators.control_planes.server import Asked, Reply
+from campaign.emulators.control_planes.server import Asked, Reply, Server, Wire
 
 PREFIX = "/cdim/api/v1"
-SERVICES = {"layout-apply": ("layout-apply",), "configuration-manager": ("resources", "nodes")}
+SERVICES = {"configuration-manager": ("resources", "nodes"), "layout-apply": ("layout-apply",)}
 """Services, and the first words of the addresses that each has."""
-TOKEN = "/realms/CDIM/protocol/openid-connect/token"
-_CLIENTS = ("cdim-client", "admin-cli")
-"""Clients of the realm that may log in with a password; the gateway lets in the first one's tokens only."""
 TYPES = {"gpu": "GPU", "nvme": "storage", "nic": "networkInterface"}
 NEEDED: dict[str, tuple[str, ...]] = {
     "connect": ("targetCPUID", "targetDeviceID"),
@@ -59,18 +52,13 @@ class Cdim:
     """CDIM over a rack. nodes: CDIM's id of a host, where it is not the host's name; looks: so many reads go by
     before an apply is done; lag: so many lists go by before one shows what an apply has done.
 
-    services: `gateway` has a path for each service, and a login service beside it; `one` has all under one path, and asks nobody.
-    Where each service has a port of its own, serve `service(NAME)` at each.
+    Its services have an address each, and ask nobody who he is.
 
     busy: so many applies are refused as if another ran. ends: status in which the next `times` applies end (-1: all) after `after`
     of their steps, other than COMPLETED: FAILED, SUSPENDED or CANCELED; rollback: what became of taking them back.
     """
 
     rack: Rack
-    services: Literal["gateway", "one"] = "gateway"
-    user: str = "campaign"
-    password: str = "learn-2-compose"
-    token_s: float = 300.0
     nodes: Mapping[str, str] | Sequence[tuple[str, str]] = ()
     looks: int = 0
     lag: int = 0
@@ -80,46 +68,13 @@ class Cdim:
     rollback: str | None = None
     times: int = 1
     applies: dict[str, Apply] = field(default_factory=dict)
+    wire: Wire = field(default=Wire(parts=tuple(SERVICES)), init=False)
 
     def __post_init__(self) -> None:
         self._nodes = {host: host for host in self.rack.hosts} | dict(self.nodes)
         self._interfaces = {f"cpu-{node}": host for host, node in self._nodes.items()}
-        self._tokens: dict[str, tuple[str, float]] = {}
         self._listed = self._hardware()
         self._stale = 0
-
-    def service(self, name: str) -> CdimService:
-        """One service by itself, as it is at its own port."""
-        return CdimService(self, name)
-
-    def answer(self, asked: Asked) -> Reply:
-        if asked.path == TOKEN and asked.method == "POST":
-            return self._token(parse_qs(asked.text))
-        if not asked.path.startswith(f"{PREFIX}/"):
-            return _nowhere(asked)
-        if self.services == "one":
-            return self.inside(asked, asked.path.removeprefix(f"{PREFIX}/"))
-        name, _, below = asked.path.removeprefix(f"{PREFIX}/").partition("/")
-        if name not in SERVICES:
-            return Reply(404, {"message": "no Route matched with those values"})
-        client, until_s = self._tokens.get((asked.header("Authorization") or "").removeprefix("Bearer "), ("", 0.0))
-        if client != _CLIENTS[0] or until_s <= time.time():
-            return Reply(401, {"message": "Unauthorized"})
-        return self.inside(asked, below, name)
-
-    def _token(self, form: Mapping[str, list[str]]) -> Reply:
-        client, user, password = (form.get(name, [""])[0] for name in ("client_id", "username", "password"))
-        if form.get("grant_type") != ["password"] or client not in _CLIENTS:
-            words = {"error": "unauthorized_client", "error_description": "Client not allowed for direct access grants"}
-            return Reply(400, words)
-        if (user, password) != (self.user, self.password):
-            return Reply(401, {"error": "invalid_grant", "error_description": "Invalid user credentials"})
-        until_s = time.time() + self.token_s
-        claims = ({"alg": "RS256"}, {"azp": client, "exp": until_s, "jti": len(self._tokens)})
-        parts = (urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in claims)
-        token = ".".join([*parts, "unsigned"])
-        self._tokens[token] = (client, until_s)
-        return Reply(200, {"access_token": token, "expires_in": self.token_s, "token_type": "Bearer"})
 
     def _hardware(self) -> dict[str, str | None]:
         return {name: device.attached_to for name, device in self.rack.devices.items()}
@@ -131,10 +86,10 @@ class Cdim:
         else:
             self._listed = self._hardware()
 
-    def inside(self, asked: Asked, below: str, service: str = "") -> Reply:
-        """The answer of a service, or of all of them, to what comes with the path `below` its own."""
-        if service and below.partition("/")[0] not in SERVICES[service]:
-            return _nowhere(asked)
+    def answer(self, asked: Asked) -> Reply:
+        below = asked.path.removeprefix(f"{PREFIX}/")
+        if below == asked.path or below.partition("/")[0] not in SERVICES[asked.part]:
+            return Reply(404, {"detail": f"Not Found: {asked.path}"})
         if asked.method == "GET":
             for apply in self.applies.values():
                 if apply.status == "IN_PROGRESS":
@@ -302,30 +257,16 @@ class Cdim:
         return Reply(202, {"status": apply.status})
 
 
-@dataclass
-class CdimService:
-    """One service of a CDIM at its own port; it asks nobody who he is. See `Emulator`."""
-
-    cdim: Cdim
-    name: str
-
-    @property
-    def rack(self) -> Rack:
-        return self.cdim.rack
-
-    def answer(self, asked: Asked) -> Reply:
-        if not asked.path.startswith(f"{PREFIX}/"):
-            return _nowhere(asked)
-        return self.cdim.inside(asked, asked.path.removeprefix(f"{PREFIX}/"), self.name)
-
-
-def _nowhere(asked: Asked) -> Reply:
-    return Reply(404, {"detail": f"Not Found: {asked.path}"})
-
-
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 COMPOSES = ("POST", "*/layout-apply")
 open_emulator = Cdim
+
+
+def address(server: Server) -> dict[str, Any]:
+    """Where its services are, as a system file says it."""
+    lists, applies = (server.urls[name] for name in ("configuration-manager", "layout-apply"))
+    ca = {"ca_file": str(server.ca_file.resolve())} if server.ca_file else {}
+    return {"url": lists, "layout_apply_url": applies, **ca}

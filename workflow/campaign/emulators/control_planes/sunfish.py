@@ -1,8 +1,9 @@
 """OFMF/Sunfish, emulated: a Redfish store, and the agent behind it that has the fabric. They can disagree.
 
-Source: the Sunfish reference server (its development branch, and release 0.3), which was run with a minimal agent. It asks nobody
-to log in. Created objects are answered with 200 and no Location, a second one of an Id with 409 and text after the agent was asked
-too. The ends of a connection are not looked at. What goes wrong inside ends the connection without an answer.
+Source: the Sunfish reference server (its development branch), which was run with its own agent. It asks nobody to log in. Links to
+the collections of a fabric lead nowhere, there are no Connections before the first, and endpoints say nothing of them. Created
+objects are answered with 200 and no Location, a second one of an Id with 409 and text after the agent was asked too. The ends of a
+connection are not looked at. What goes wrong inside ends the connection without an answer.
 """
 
 from __future__ import annotations
@@ -39,24 +40,18 @@ def ends(connection: Mapping[str, Any], name: str) -> list[str]:
 class Quirks:
     """How this Sunfish is.
 
-    release: `head` is the development branch, whose links to the collections of a fabric lead nowhere, and which has no Connections
-    before the first; `0.3` is the release. aliases (`head` only): its file of renamed objects is there, with this agent in it
-    (deletions are carried out, answered with 500, and stay listed), or without (creations likewise are not stored).
-    links: what endpoints say that they are part of: nothing and for ever (`copy`), an empty list for ever (`stale`), what the agent
-    or the store has. login: a gateway in front of it asks for a login.
-    down: how an agent that is not there is told of; drops: so many deletions (-1: all) that the agent carries out and nobody
-    answers, `half_made` the same of creations; renamed: addresses of endpoints mean nothing; expands: collections can be expanded.
+    aliases: its file of renamed objects is there, with this agent in it (deletions are carried out, answered with 500, and stay
+    listed), or without (creations likewise are not stored). down: how an agent that is not there is told of; drops: so many
+    deletions (-1: all) that the agent carries out and nobody answers, `half_made` the same of creations; renamed: addresses of
+    endpoints mean nothing; nameless: it does not say where its agent is.
     """
 
-    release: Literal["head", "0.3"] = "head"
     aliases: Literal["", "agent", "other"] = ""
-    links: Literal["copy", "stale", "agent", "store"] = "copy"
-    login: bool = False
     down: Literal["", "html", "drop"] = ""
     drops: int = 0
     half_made: int = 0
     renamed: bool = False
-    expands: bool = False
+    nameless: bool = False
 
 
 @dataclass
@@ -100,11 +95,9 @@ class EmulatedAgent:
 class Sunfish:
     """Sunfish and its agent over a rack: an initiator endpoint a host, a target one a device, a zone a drawer. See `Quirks`."""
 
-    def __init__(self, rack: Rack, *, user: str = "campaign", password: str = "learn-2-compose", **quirks: Any) -> None:
+    def __init__(self, rack: Rack, **quirks: Any) -> None:
         self.rack = rack
         self.quirks = Quirks(**quirks)
-        self._login = (user, password)
-        self._sessions: set[str] = set()
         self._names = {self._endpoint_path(name): name for name in (*rack.hosts, *rack.devices)}
         self._drawers = sorted({drawer for host in rack.hosts.values() for drawer in host.drawers})
         self._address = ""
@@ -124,9 +117,7 @@ class Sunfish:
         if asked.path == ROOT:  # the root has a slash at its end, and no other address
             return Reply(404, "The requested URL was not found on the server.")
         if (asked.method, path) == ("GET", ROOT):
-            return Reply(200, self._root())
-        if self.quirks.login and (reply := self._gateway(asked, path)) is not None:
-            return reply
+            return Reply(200, {"@odata.id": f"{ROOT}/", "Fabrics": ref(f"{ROOT}/Fabrics")})
         match asked.method:
             case "POST":
                 return self._create(path, asked.body)
@@ -136,43 +127,12 @@ class Sunfish:
                 # A collection is not deleted, which nobody catches.
                 return None if self._resource(path) else Reply(404, f"[Error] Resource {path} not found.")
             case "GET":
-                return self._get(path, "$expand" in asked.query)
+                found = self._resource(path)
+                return Reply(404, f"[Error] Resource {path} not found.") if found is None else Reply(200, found)
         return Reply(500, _PAGE, _HTML)
-
-    def _gateway(self, asked: Asked, path: str) -> Reply | None:
-        """The answer of who asks for a login; None where it lets a request pass."""
-        if (asked.method, path) == ("POST", f"{ROOT}/SessionService/Sessions"):
-            return self._session(asked.body)
-        if asked.header("X-Auth-Token") not in self._sessions and asked.basic != self._login:
-            return Reply(401, {"error": {"code": "Base.1.0.NoValidSession", "message": "There is no valid session."}})
-        if asked.method == "DELETE" and path.startswith(f"{ROOT}/SessionService/Sessions/"):
-            self._sessions.discard(path.rpartition("/")[2])
-            return Reply(204)
-        return None
-
-    def _session(self, body: Any) -> Reply:
-        if not isinstance(body, dict) or (body.get("UserName"), body.get("Password")) != self._login:
-            return Reply(401, {"error": "wrong user or password"})
-        token = f"token-{len(self._sessions) + 1}"
-        self._sessions.add(token)
-        path = f"{ROOT}/SessionService/Sessions/{token}"
-        return Reply(201, {"@odata.id": path, "Id": token}, {"X-Auth-Token": token, "Location": path})
-
-    def _root(self) -> dict[str, Any]:
-        features = {"ProtocolFeaturesSupported": {"ExpandQuery": {"NoLinks": True}}} if self.quirks.expands else {}
-        links = {"Links": {"Sessions": ref(f"{ROOT}/SessionService/Sessions")}} if self.quirks.login else {}
-        return {"@odata.id": f"{ROOT}/", "Fabrics": ref(f"{ROOT}/Fabrics"), **links, **features}
 
     def _connections(self) -> dict[str, str]:
         return {f"{CONNECTIONS}/{name}": name for name in self.store}
-
-    def _get(self, path: str, expand: bool) -> Reply:
-        found = self._resource(path)
-        if found is None:
-            return Reply(404, f"[Error] Resource {path} not found.")
-        if expand and self.quirks.expands and "Members" in found:
-            found["Members"] = [self._resource(member["@odata.id"]) for member in found["Members"]]
-        return Reply(200, found)
 
     def _resource(self, path: str) -> dict[str, Any] | None:
         zones, parts, connections = f"{FABRIC}/Zones", f"{ROOT}/Chassis/Pool/", self._connections()
@@ -181,16 +141,16 @@ class Sunfish:
             f"{FABRIC}/Endpoints": self._names,
             zones: [f"{zones}/{drawer}" for drawer in self._drawers],
         }
-        if self._connected or self.quirks.release == "0.3":
+        if self._connected:
             collections[CONNECTIONS] = connections
         if path in collections:
             return {"@odata.id": path, "Members": [ref(member) for member in collections[path]]}
         if path == FABRIC:
-            below = FABRIC if self.quirks.release == "0.3" else ROOT
-            links = {name: ref(f"{below}/{name}") for name in ("Endpoints", "Zones", "Connections")}
+            links = {name: ref(f"{ROOT}/{name}") for name in ("Endpoints", "Zones", "Connections")}
             return {"@odata.id": path, "Id": "CXL", "FabricType": "CXL", **links, **_managed()}
         if path == SOURCE:
-            return {"@odata.id": path, "Id": "agent-1", "HostName": self._address + AGENT_HOST}
+            host = {} if self.quirks.nameless else {"HostName": self._address + AGENT_HOST}
+            return {"@odata.id": path, "Id": "agent-1", **host}
         if path in self._names:
             return self._endpoint(path, self._names[path])
         if path in connections:
@@ -216,21 +176,8 @@ class Sunfish:
             # Agents of the reference server put the device's place in the fabric before what it is.
             entities = [{"EntityType": "CXLDevice", "EntityRole": "Target"}, entity]
         status = {"State": "Enabled", "Health": "Critical" if device and "broken" in device.quirks else "OK"}
-        found: dict[str, Any] = {
-            "@odata.id": path,
-            "Id": name,
-            "Name": name,
-            "ConnectedEntities": entities,
-            "Status": status,
-        }
-        match self.quirks.links:
-            case "copy":
-                return found | _managed()
-            case "stale":
-                return found | {"Links": {"Connections": []}} | _managed()
-        told = self.agent.connections if self.quirks.links == "agent" else self.store
-        mine = [n for n, c in told.items() if path in (*ends(c, "InitiatorEndpoints"), *ends(c, "TargetEndpoints"))]
-        return found | {"Links": {"Connections": [ref(f"{CONNECTIONS}/{number}") for number in mine]}}
+        whole = {"@odata.id": path, "Id": name, "Name": name, "ConnectedEntities": entities, "Status": status}
+        return whole | _managed()
 
     def _create(self, path: str, body: Any) -> Reply | None:
         if not isinstance(body, dict) or "@odata.type" not in body:
@@ -243,11 +190,11 @@ class Sunfish:
         name = own.removeprefix(f"{CONNECTIONS}/")
         whole = {**body, "Id": str(body.get("Id", name)), "@odata.id": own}
         nameless = "Id" in body and "@odata.id" not in body
-        if (nameless and self.quirks.release == "head") or "/" in name:
+        if nameless or "/" in name:
             return Reply(500, _PAGE, _HTML)
         if self.quirks.down:
             return self._no_agent()
-        if not self.agent.create(whole) or nameless:
+        if not self.agent.create(whole):
             return Reply(500, _PAGE, _HTML)
         if self.quirks.half_made:
             self.quirks.half_made -= 1

@@ -1,10 +1,9 @@
 """NEC CDIM (project CDIM): devices are connected to a host's processor by procedures that one `layout-apply` carries out.
 
-Source: the API reference and the code of project CDIM 0.1 and 0.2. Its services have ports of their own and ask nobody
-(`layout_apply_url`), or stand behind a gateway with a path for each and a login service beside it (`prefix`,
-`layout_apply_prefix`, `login`). A lease is one apply: the fabric runs one at a time (409 E40010), and one that is suspended
-blocks all others (409 E40027) until it is resumed or cancelled. Lists lag behind an apply (`settle_s`). The fabric has no field
-for a tag, so that the claims in the state file are the only mark.
+Source: the API reference and the code of project CDIM 0.1 and 0.2. Its services have ports of their own and ask nobody; its
+gateway takes tokens of a login in a browser only, so that no program gets past it. A lease is one apply: the fabric runs one at a
+time (409 E40010), and one that is suspended blocks all others (409 E40027) until it is resumed or cancelled. Lists lag behind an
+apply (`settle_s`). The fabric has no field for a tag, so that the claims in the state file are the only mark.
 
 Unverified: every request, against a real CDIM.
 """
@@ -12,76 +11,32 @@ Unverified: every request, against a real CDIM.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.controlled_fabric import opening
-from campaign.fabrics.control_plane.protocol import Change, ControlPlane, ControlPlaneOptions, Remember, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View, WithoutLogin
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Device, DeviceState, Health, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Answer, Client
-from campaign.fabrics.http.openid import Tokens
-from campaign.fabrics.http.options import Closed
 from campaign.fabrics.http.response import Json, at, mapping, mappings, text
 from campaign.fabrics.protocol import Capabilities
-from campaign.fabrics.registry import Example, FabricKind
+from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.state_file import StateFile
 
-_PATH = r"^(/[^\s?#]*[^\s?#/])?$"
-_URL = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"
 
+class NecOptions(WithoutLogin):
+    """CDIM: `hosts` gives the CDIM id of each host (it calls them nodes). `url` is its configuration-manager (port 8280)."""
 
-class LoginService(Closed):
-    """The login service beside CDIM's gateway, by OpenID Connect with a password (the client must allow direct access grants)."""
-
-    url: str | None = Field(
-        default=None,
-        description="where it is, such as `https://cdim.example:8287`; default: the fabric's `url`",
-        pattern=_URL,
-    )
-    realm: str = Field(default="CDIM", description="its realm", pattern=r"^[A-Za-z0-9_.-]+$")
-    client_id: str = Field(
-        default="cdim-client",
-        description="client that asks for tokens; the gateway accepts those of one client",
-        min_length=1,
-    )
-    client_secret_env: str | None = Field(
-        default=None, description="environment variable that has the client's secret; default: the client has none"
-    )
-
-
-class NecOptions(ControlPlaneOptions):
-    """CDIM: `hosts` gives the CDIM id of each host (it calls them nodes). `url` is its configuration-manager (port 8280), or its
-    gateway (port 8014)."""
-
-    prefix: str = Field(
-        default="/cdim/api/v1",
-        description="path of the configuration-manager's API below `url`; behind the gateway `/cdim/api/v1/configuration-manager`",
-        pattern=_PATH,
-    )
     layout_apply_url: str | None = Field(
         default=None,
-        description="where layout-apply is, when it has a port of its own (`https://cdim.example:8013`); default: `url`",
-        pattern=_URL,
-    )
-    layout_apply_prefix: str | None = Field(
-        default=None,
-        description="path of layout-apply's API; behind the gateway `/cdim/api/v1/layout-apply`; default: `prefix`",
-        pattern=_PATH,
-    )
-    login: LoginService | None = Field(
-        default=None,
-        description="the login service that gives tokens for the gateway; default: none, as the services' own ports ask nobody",
-    )
-    interfaces: dict[str, str] = Field(
-        default_factory=dict,
-        description="CDIM id of the processor that a host's devices are connected to, by host; default: the first that CDIM lists "
-        "for the host",
+        description="where layout-apply is (`https://cdim.example:8013`); default: `url`",
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
         default=10.0, description="seconds between two polls of an apply that has not finished"
@@ -90,18 +45,10 @@ class NecOptions(ControlPlaneOptions):
         default=300.0, description="seconds that CDIM's lists may take to show what an apply has done"
     )
 
-    @model_validator(mode="after")
-    def _somebody_asks(self) -> Self:
-        given = self.credentials
-        if self.login is None and (given.password_env or given.file or given.netrc):
-            raise ValueError(
-                "`credentials` are given, and nobody asks for them: name the login service in `login` (CDIM's gateway has one "
-                "beside it), or remove them (the services' own ports ask nobody)"
-            )
-        return self
-
 
 Operation = Literal["connect", "disconnect"]
+API = "/cdim/api/v1"
+APPLIES = f"{API}/layout-apply"
 KINDS = {"GPU": "gpu", "storage": "nvme", "networkInterface": "nic"}
 DRAWER = "cdim"
 DEVICE = "targetDeviceID"
@@ -134,8 +81,6 @@ def layout(resources: Any, nodes: Any, options: NecOptions, hosts: Sequence[str]
                 end = str(device.get("deviceID"))
                 interfaces.setdefault(host, end)
                 ends[end] = host
-    interfaces |= options.interfaces
-    ends |= {interface: host for host, interface in options.interfaces.items()}
     movable = [  # what can be taken out of its host
         resource
         for resource in _listed(resources, "resources")
@@ -223,18 +168,9 @@ class NecPlane(ControlPlane):
         apart = options.layout_apply_url
         self.client = Client(options if apart is None else options.model_copy(update={"url": apart}))
         self._lists = self.client if apart is None else Client(options, beside=self.client)
-        prefix = options.prefix if options.layout_apply_prefix is None else options.layout_apply_prefix
-        self._applies = f"{prefix}/layout-apply"
-        self._tokens = None if options.login is None else self._login(options, options.login)
         self._options = options
         self._hosts = tuple(host.name for host in hosts)
         self._layout = CdimLayout(())
-
-    def _login(self, options: NecOptions, login: LoginService) -> Tokens:
-        at = options if login.url is None else options.model_copy(update={"url": login.url})
-        self._service = Client(at, beside=self.client)
-        realm, clients = f"/realms/{login.realm}", dict.fromkeys((self.client, self._lists))
-        return Tokens(self._service, realm, login.client_id, login.client_secret_env, *clients)
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
@@ -244,20 +180,16 @@ class NecPlane(ControlPlane):
         )
 
     def view(self) -> View:
-        resources = self._read(self._lists, f"{self._options.prefix}/resources", {"detail": "true"})
-        nodes = self._read(self._lists, f"{self._options.prefix}/nodes", {"detail": "true"})
+        resources = self._read(self._lists, f"{API}/resources", {"detail": "true"})
+        nodes = self._read(self._lists, f"{API}/nodes", {"detail": "true"})
         self._layout = layout(resources, nodes, self._options, self._hosts)
         return View(self._layout.devices)
 
     def _read(self, client: Client, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        answer = self._asked(lambda: client.get(path, params))
+        answer = client.get(path, params)
         if not answer.ok:
-            why = " (see `login`)" if answer.status in (401, 403) else " (see `prefix`)" if answer.status == 404 else ""
-            raise FabricError(f"GET {client.base}{path}: {answer.words()}{why}")
+            raise FabricError(f"GET {client.base}{path}: {answer.words()}")
         return answer.members()
-
-    def _asked(self, send: Callable[[], Answer]) -> Answer:
-        return send() if self._tokens is None else self._tokens.asked(send)
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One pool that every host reaches: CDIM does not tell of any limit."""
@@ -266,10 +198,8 @@ class NecPlane(ControlPlane):
     def objection(self, change: Change, view: View) -> str | None:
         for host, names in change.hosts.items():
             if names and host not in self._layout.interfaces:
-                return (
-                    f"interfaces: CDIM lists no {PROCESSOR} for host {host} (node {self._options.hosts.get(host, host)}); "
-                    "name it in `interfaces`, or its node in `hosts`"
-                )
+                node = self._options.hosts.get(host, host)
+                return f"CDIM lists no {PROCESSOR} for host {host} (node {node}); name its node in `hosts`"
         return None
 
     def attach(self, change: Change, remember: Remember) -> None:
@@ -295,7 +225,7 @@ class NecPlane(ControlPlane):
         if number == ENDED or self.client.rehearses:
             return
         if number == ASKED:
-            running = self._read(self.client, self._applies, {"status": RUNNING[0]}).get("applyResults") or []
+            running = self._read(self.client, APPLIES, {"status": RUNNING[0]}).get("applyResults") or []
             if running:
                 raise Busy(f"{change.tag.lease_id}: CDIM runs an apply that may be this lease's own", ("CDIM",))
             names = [name for names in change.hosts.values() for name in names]
@@ -307,7 +237,9 @@ class NecPlane(ControlPlane):
     def _steps(self, operation: Operation, hosts: Mapping[str, Sequence[str]], change: Change) -> list[dict[str, Any]]:
         wanted = {host: names for host, names in hosts.items() if names}
         if unknown := [host for host in wanted if host not in self._layout.interfaces]:
-            rule = self.objection(change, View(self._layout.devices)) or f"interfaces: none is known of {unknown[0]}"
+            rule = (
+                self.objection(change, View(self._layout.devices)) or f"CDIM lists no {PROCESSOR} for host {unknown[0]}"
+            )
             raise Incompatible(f"{change.tag.lease_id}: {rule}", rule)
         return procedures(operation, wanted, self._layout.interfaces)
 
@@ -348,11 +280,10 @@ class NecPlane(ControlPlane):
 
     def _post(self, steps: list[dict[str, Any]]) -> Answer:
         body, assumed = {"procedures": steps}, {"applyID": "(given by CDIM)"}
-        return self._asked(lambda: self.client.change("POST", self._applies, body, assumed=assumed))
+        return self.client.change("POST", APPLIES, body, assumed=assumed)
 
     def _cancel(self, number: str) -> None:
-        path = f"{self._applies}/{number}?action=cancel"
-        answer = self._asked(lambda: self.client.change("PUT", path))
+        answer = self.client.change("PUT", f"{APPLIES}/{number}?action=cancel")
         if answer.status >= 500:
             raise OutcomeUnknown(f"apply {number} is suspended and could not be cancelled: {answer.words()}")
 
@@ -360,22 +291,20 @@ class NecPlane(ControlPlane):
         """Raise what an answer to a layout-apply refuses; a 2xx is no evidence of anything."""
         if answer.ok:
             return
-        where = f"POST {self.client.base}{self._applies}"
+        where = f"POST {self.client.base}{APPLIES}"
         code, message = mapping(answer.body).get("code", ""), str(at(answer.body, "message") or answer.words())
         if answer.status == 409:
             hint = "; resume or cancel it in CDIM, it blocks all others" if code == "E40027" else ""
             raise Busy(f"{where}: {code} {message}{hint}", ("CDIM",))
         if answer.status >= 500:
             raise OutcomeUnknown(f"{where}: {answer.words()}")
-        if answer.status in (401, 403):
-            raise FabricError(f"{where}: {answer.words()} (see `login`)")
         raise Incompatible(f"{where}: HTTP {answer.status} {code} {message}", f"CDIM refuses it: {message}")
 
     def _finish(self, number: str) -> Json:
         """The status of an apply that has ended. Raises OutcomeUnknown when that is not learnt within the operation's time."""
         while True:
             try:
-                status = self._read(self.client, f"{self._applies}/{number}")
+                status = self._read(self.client, f"{APPLIES}/{number}")
             except FabricError as error:
                 raise OutcomeUnknown(f"apply {number}: its result cannot be read ({error})") from error
             if status.get("status") not in RUNNING and status.get("rollbackStatus") != "IN_PROGRESS":
@@ -400,8 +329,6 @@ class NecPlane(ControlPlane):
 
     def close(self) -> None:
         self._lists.close()
-        if self._tokens is not None:
-            self._service.close()
 
 
 def _carried_out(status: Json, steps: Sequence[Json]) -> list[Json]:
@@ -419,14 +346,7 @@ FABRIC = FabricKind(
     NecOptions,
     open_fabric,
     unverified="a real CDIM",
-    tested="its emulator, in both public topologies (ports; gateway and login). The schema of project CDIM's layout-apply 0.1.1, "
-    "written down as data, confirms the procedures, and what the emulator refuses",
+    tested="its emulator. The schema of project CDIM's layout-apply 0.1.1, written down as data, confirms the procedures, and what "
+    "the emulator refuses",
     emulator="campaign.emulators.control_planes.nec",
-    example=Example(
-        {
-            "prefix": "/cdim/api/v1/configuration-manager",
-            "layout_apply_prefix": "/cdim/api/v1/layout-apply",
-            "login": {},
-        }
-    ),
 )

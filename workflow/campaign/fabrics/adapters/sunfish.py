@@ -2,10 +2,10 @@
 
 Source: the Sunfish reference server and library, which were run (development branch and release 0.3), and the Redfish fabric
 model (DSP0268). What the store says and what the agent did can differ: a DELETE may end without an answer, or with 500, the agent
-having done it while Sunfish lists the connection for good. So the agent is asked too (`ask_agent`), and its word counts: a lease is
-released when the agent no longer has its connections, and what Sunfish goes on listing is reported. Where the agent is not asked, a
-device is believed only where the connection and its endpoint agree; else it is `unknown`, is no part of a composition, and is kept.
-The Name of a connection is the mark of a lease; connections without it are left alone.
+having done it while Sunfish lists the connection for good. So the agent is asked too, and its word counts: a lease is released when
+the agent no longer has its connections. What Sunfish goes on listing is reported, and its Id is never used again. What only one of
+the two has is `unknown`, is no part of a composition, and is kept. The Name of a connection is the mark of a lease; connections
+without it are left alone.
 
 Unverified: an agent with hardware. The type of a connection to a GPU (`connection_type`) is not settled: Redfish knows Memory and
 Storage.
@@ -23,38 +23,31 @@ from pydantic import Field
 
 from campaign.errors import FabricError
 from campaign.fabrics.adapters.redfish.answers import Missing, uri, uris
-from campaign.fabrics.adapters.redfish.service import Authentication, Service
+from campaign.fabrics.adapters.redfish.service import Service
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import opening
-from campaign.fabrics.control_plane.protocol import Change, ControlPlane, ControlPlaneOptions, Remember, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View, WithoutLogin
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, Health, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.response import Json, at, listing, mapping, mappings, text
+from campaign.fabrics.http.response import Json, listing, mapping, mappings, text
 from campaign.fabrics.protocol import Capabilities, Tag
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.state_file import StateFile
 
 
-class SunfishOptions(ControlPlaneOptions):
+class SunfishOptions(WithoutLogin):
     """Sunfish: `hosts` gives the Id of each host's initiator endpoint."""
 
     fabric: str | None = Field(
         default=None, description="Id of the fabric that is used; default: the only one there is"
     )
-    auth: Authentication = Field(
-        default="session",
-        description="how one logs in: `session`, `basic`, or `none` where the service asks for nothing",
-    )
-    ask_agent: bool = Field(
-        default=True,
-        description="read the agent's own list of connections too, to find out where Sunfish and the agent disagree",
-    )
     agent_url: str | None = Field(
         default=None,
-        description="address of that list (`https://agent.example:5001/redfish/v1/Fabrics/CXL/Connections`); default: the address "
-        "that Sunfish has of the agent (`HostName`); where it has none, the agent is not asked",
+        description="address of the agent's own list of connections "
+        "(`https://agent.example:5001/redfish/v1/Fabrics/CXL/Connections`); default: the address that Sunfish has of the agent "
+        "(`HostName`)",
         pattern=r"^https?://[^\s/?#@]+/[^\s?#]+$",
     )
     connection_type: str = Field(
@@ -70,8 +63,7 @@ _TELLING = ("Processor", *_KINDS)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One end. connections: what it says it is part of, None where it says nothing, or says it of the time it was copied at;
-    entity: address of what it stands for."""
+    """One end. entity: address of what it stands for."""
 
     path: str
     id: str
@@ -81,7 +73,6 @@ class Endpoint:
     uuid: str | None
     health: Health
     enabled: bool
-    connections: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,29 +92,33 @@ class SunfishConnection:
 
 @dataclass(frozen=True, slots=True)
 class SunfishView:
-    """Everything at one moment. agent: what the agent itself lists, None where it is not asked.
-
-    doubted: Ids of connections whose deletion was sent and not answered, so that their being listed is no evidence any more.
-    """
+    """Everything at one moment. listed: connections of Sunfish; agent: those that the agent itself lists."""
 
     endpoints: tuple[Endpoint, ...] = ()
-    connections: tuple[SunfishConnection, ...] = ()
+    listed: tuple[SunfishConnection, ...] = ()
     zones: tuple[tuple[str, ...], ...] = ()
-    agent: tuple[SunfishConnection, ...] | None = None
+    agent: tuple[SunfishConnection, ...] = ()
     entities: Mapping[str, Json] = field(default_factory=dict)
-    doubted: frozenset[str] = frozenset()
 
     @property
     def ghosts(self) -> tuple[SunfishConnection, ...]:
-        """Connections of leases that Sunfish lists and that the agent, which was asked, does not have (any more).
+        """Connections of leases that Sunfish lists and that the agent does not have (any more).
 
-        Sunfish keeps them where it does not understand that the agent has deleted one. They hold nothing. One whose lease the agent
-        still knows by name may have another Id there, and is no ghost.
+        Sunfish keeps them where it does not understand that the agent has deleted one. They hold nothing. One that the agent has
+        under another Id is no ghost.
         """
-        if self.agent is None:
-            return ()
-        there = {word for one in self.agent for word in (one.id, one.name)}
-        return tuple(one for one in self.connections if one.tag is not None and not {one.id, one.name} & there)
+        ids = {one.id for one in self.listed}
+        renamed = {one.name for one in self.agent if one.id not in ids}
+        there = {one.id for one in self.agent}
+        return tuple(
+            one for one in self.listed if one.tag is not None and one.id not in there and one.name not in renamed
+        )
+
+    @property
+    def connections(self) -> tuple[SunfishConnection, ...]:
+        """What Sunfish lists, without ghosts."""
+        ghosts = self.ghosts
+        return tuple(one for one in self.listed if one not in ghosts)
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:
@@ -137,12 +132,11 @@ def endpoint(body: Json) -> Endpoint:
     """DSP0268 Endpoint: who is connected is its first entity that says what it is, else its first one; one that is both is taken
     for what it is connected as, a target.
 
-    Sunfish copies an agent's endpoints once, and does not bring the copies up to date.
+    Sunfish copies an agent's endpoints once: what they say of connections is out of date.
     """
     entities = mappings(body, "ConnectedEntities")
     first = next((one for one in entities if one.get("EntityType") in _TELLING), mapping(next(iter(entities), None)))
-    links, status = mapping(body, "Links"), mapping(body, "Status")
-    copied = managing_agent(body) is not None
+    status = mapping(body, "Status")
     uuids = (
         text(one, "DurableName") for one in mappings(first, "Identifiers") if one.get("DurableNameFormat") == "UUID"
     )
@@ -155,7 +149,6 @@ def endpoint(body: Json) -> Endpoint:
         next(filter(None, uuids), None),
         _HEALTH.get(str(status.get("Health", "OK")), "warning"),
         status.get("State", "Enabled") == "Enabled",
-        uris(links["Connections"]) if "Connections" in links and not copied else None,
     )
 
 
@@ -182,9 +175,16 @@ def kind(one: Endpoint, entity: Json) -> str:
     return _KINDS.get(one.type, one.type.lower() or "unknown")
 
 
-def connection_id(lease_id: str, endpoint_id: str) -> str:
-    """The Id that a lease gives to its connection to an endpoint; the same at every try, so that none is made twice."""
-    return "cc-" + hashlib.sha256(f"{lease_id}\n{endpoint_id}".encode()).hexdigest()[:24]
+def connection_id(tag: Tag, endpoint_id: str) -> str:
+    """The Id of a lease's connection to an endpoint: the same at every try of one composition, and never that of another one.
+
+    Sunfish lists some for good that its agent has deleted, and takes their Ids for connected.
+    """
+    return f"{_digest(tag, endpoint_id)}-{int(tag.since_s * 1e6):x}"
+
+
+def _digest(tag: Tag, endpoint_id: str) -> str:
+    return "cc-" + hashlib.sha256(f"{tag.lease_id}\n{endpoint_id}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,40 +197,26 @@ class EndpointUse:
 
 
 def use(target: Endpoint, shown: SunfishView) -> EndpointUse:
-    """What all ends together say of one device."""
-    ghosts = {one.path for one in shown.ghosts}
-    listed = [one for one in shown.connections if target.path in one.targets and one.path not in ghosts]
-    words: list[str] = []
-    for one in listed:
-        if target.connections is not None and one.path not in target.connections:
-            words.append(f"Sunfish lists connection {one.id}, endpoint {target.id} does not")
-        if shown.agent is not None and one.id not in {other.id for other in shown.agent}:
-            words.append(f"Sunfish lists connection {one.id}, the agent does not")
-        if shown.agent is None and one.id in shown.doubted:
-            words.append(f"Sunfish lists connection {one.id}, whose deletion it did not answer")
-    paths = {one.path for one in listed} | ghosts
-    lost = [path for path in target.connections or () if path not in paths]
-    words += [f"endpoint {target.id} lists {path}, which Sunfish does not connect to it" for path in lost]
-    alone = [one for one in shown.agent or () if _is_of(one, target) and one.id not in {one.id for one in listed}]
+    """What Sunfish and its agent together say of one device."""
+    listed = [one for one in shown.connections if target.path in one.targets]
+    ids, theirs = {one.id for one in listed}, {one.id for one in shown.agent}
+    words = [f"Sunfish lists connection {one.id}, the agent does not" for one in listed if one.id not in theirs]
+    alone = [one for one in shown.agent if _is_of(one, target) and one.id not in ids]
     words += [f"the agent has connection {one.id} to {target.id}, Sunfish does not" for one in alone]
     ends = {end for one in listed for end in one.initiators}
     if len(ends) > 1:
         words.append(f"{target.id} is connected to {len(ends)} endpoints")
     initiator = min(ends, default=None) or next((end for one in alone for end in one.initiators), None)
-    if initiator is None and lost:
-        initiator = next(
-            (one.path for one in shown.endpoints if one.initiates and set(one.connections or ()) & set(lost)), ""
-        )
     marks = [tag.lease_id for one in (*listed, *alone) if (tag := one.tag) is not None]
     mine = marks[0] if len(set(marks)) == 1 and len(marks) == len(listed) + len(alone) else None
-    host = None if initiator is None else shown.named(initiator) or initiator or "somewhere"
+    host = None if initiator is None else shown.named(initiator) or initiator
     return EndpointUse(host, mine, "; ".join(words))
 
 
 def _is_of(one: SunfishConnection, target: Endpoint) -> bool:
     """True for a connection, as the agent lists it, to this endpoint; the agent may have other addresses than Sunfish."""
     tag = one.tag
-    return target.path in one.targets or (tag is not None and one.id == connection_id(tag.lease_id, target.id))
+    return target.path in one.targets or (tag is not None and one.id.startswith(_digest(tag, target.id)))
 
 
 def reach(shown: SunfishView) -> dict[str, tuple[str, ...]]:
@@ -285,20 +271,10 @@ class Agent(Service):
         raise FabricError(f"{self.client.base}{self._path}: the agent has no such fabric; {REMEDY}")
 
 
-REMEDY = "give its list of connections in `agent_url`, or set `ask_agent: false`"
+REMEDY = "give its list of connections in `agent_url`"
 
 
 FABRICS = "/redfish/v1/Fabrics"
-
-
-class SunfishStore(Service):
-    """Sunfish itself: the reference server names no sessions and asks nobody to log in, so that a login is for nobody there."""
-
-    def _log_in(self, root: Json) -> None:
-        if self._auth == "session" and root and not self._open and at(root, "Links", "Sessions") is None:
-            self._open = True
-        else:
-            super()._log_in(root)
 
 
 class SunfishPlane(ControlPlane):
@@ -306,7 +282,7 @@ class SunfishPlane(ControlPlane):
         self, options: SunfishOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile
     ) -> None:
         self.client = Client(options)
-        self._service = SunfishStore(self.client, options.auth)
+        self._service = Service(self.client, "none")
         self._options = options
         self._hosts = {options.hosts.get(host.name, host.name): host.name for host in hosts}
         self._fabric: Json = {}
@@ -315,7 +291,6 @@ class SunfishPlane(ControlPlane):
         self._reach: dict[str, tuple[str, ...]] = {}
         self._places: dict[str, str] = {}
         self._uses: dict[str, EndpointUse] = {}
-        self._doubted: set[str] = set()
         self._agent: Agent | None = None
         self._collections: dict[str, str] = {}
 
@@ -335,7 +310,7 @@ class SunfishPlane(ControlPlane):
     def view(self) -> View:
         if not self._fabric:
             self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
-            self._agent = self._asked_agent()
+            self._agent = self._found_agent()
         endpoints = tuple(map(endpoint, self._members("Endpoints") or ()))
         if not endpoints:
             where = ", ".join(self._addresses("Endpoints"))
@@ -351,9 +326,8 @@ class SunfishPlane(ControlPlane):
             endpoints,
             tuple(map(connection, self._members("Connections") or ())),
             zones,
-            None if self._agent is None else self._agent.connections(),
+            self._agent.connections() if self._agent is not None else (),
             {one.path: self._entity(one) for one in endpoints if not one.initiates},
-            frozenset(self._doubted),
         )
         groups: dict[tuple[str, ...], list[str]] = {}
         for name, initiators in reach(self._shown).items():
@@ -367,21 +341,19 @@ class SunfishPlane(ControlPlane):
         }
         self._uses = {target.id: use(target, self._shown) for target in self._shown.targets}
         devices = tuple(self._device(target, self._uses[target.id]) for target in self._shown.targets)
-        ghosts = {one.path for one in self._shown.ghosts}
-        listed = (one for one in self._shown.connections if one.path not in ghosts)
-        marks = (one.tag for one in (*listed, *(self._shown.agent or ())))
+        marks = (one.tag for one in (*self._shown.connections, *self._shown.agent))
         return View(devices, {}, lease_tag.by_lease(marks, devices))
 
-    def _asked_agent(self) -> Agent | None:
-        """The agent that has the fabric, where it is to be asked, and Sunfish or the system file says where it is."""
-        if not self._options.ask_agent:
-            return None
+    def _found_agent(self) -> Agent:
+        """The agent that has the fabric, where Sunfish or the system file says that it is."""
         if self._options.agent_url is not None:
             split = urlsplit(self._options.agent_url)
             return Agent(self._options, f"{split.scheme}://{split.netloc}", split.path)
         source, path = managing_agent(self._fabric), uri(self._fabric)
         host = None if source is None else text(self._service.find(source), "HostName")
-        return None if host is None or path is None else Agent(self._options, host, f"{path}/Connections")
+        if host is None or path is None:
+            raise FabricError(f"{self.client.base}: Sunfish does not say where the agent of the fabric is; {REMEDY}")
+        return Agent(self._options, host, f"{path}/Connections")
 
     def _addresses(self, name: str) -> list[str]:
         """Where a collection of the fabric may be: where it was, where the link leads to, below the fabric.
@@ -473,11 +445,11 @@ class SunfishPlane(ControlPlane):
         if target is None or initiator is None:
             what = f"endpoint {name}" if target is None else f"an initiator endpoint of {host}"
             raise Incompatible(f"{change.tag.lease_id}: the fabric has no {what}", "endpoints: both ends must exist")
-        if self._connected(name, change.tag.lease_id, self._shown.connections):
+        path, own = self._connections_path(), connection_id(change.tag, name)
+        if own in {one.id for one in self._shown.connections}:
             return
         ends = {"InitiatorEndpoints": [{"@odata.id": initiator.path}], "TargetEndpoints": [{"@odata.id": target.path}]}
         drive = kind(target, self._shown.entities.get(target.path, {})) == STORAGE_KIND
-        path, own = self._connections_path(), connection_id(change.tag.lease_id, name)
         body = {
             "@odata.type": "#Connection.v1_1_0.Connection",
             "@odata.id": f"{path}/{own}",
@@ -490,19 +462,14 @@ class SunfishPlane(ControlPlane):
             self._service.change("POST", path, body, assumed=body)
         except Busy:
             # 409: there is one of this Id. Ours, when an earlier answer was lost.
-            there = list(map(connection, self._members("Connections") or ()))
-            if not self._connected(name, change.tag.lease_id, there):
-                raise Conflict(f"{name}: Sunfish has another connection {body['Id']}", ("Sunfish",)) from None
-
-    def _connected(self, name: str, lease_id: str, there: Sequence[SunfishConnection]) -> list[SunfishConnection]:
-        """Connections of a lease to an endpoint (by Id); those with another name, or none, are somebody else's."""
-        path = next((one.path for one in self._shown.targets if one.id == name), None)
-        return [one for one in there if path in one.targets and one.tag is not None and one.tag.lease_id == lease_id]
+            there = next((one for one in map(connection, self._members("Connections") or ()) if one.id == own), None)
+            if there is None or there.tag is None or there.tag.lease_id != change.tag.lease_id:
+                raise Conflict(f"{name}: Sunfish has another connection {own}", ("Sunfish",)) from None
 
     def detach(self, change: Change) -> tuple[str, ...]:
         lease_id = change.tag.lease_id
         names = [name for names in change.hosts.values() for name in names]
-        words = {name: text for name in names if (text := self._disconnect(name, lease_id))}
+        words = {name: text for name in names if (text := self._disconnect(name, change.tag))}
         if self.client.rehearses:
             return ()
         if not words and not any(self._uses[name].words for name in names if name in self._uses):
@@ -514,29 +481,27 @@ class SunfishPlane(ControlPlane):
         ]
         if not stuck:
             return ()
-        told = "; ".join(
-            filter(None, (part for name in stuck for part in (self._uses[name].words, words.get(name, ""))))
-        )
+        told = "; ".join(part for name in stuck for part in (self._uses[name].words, words.get(name, "")) if part)
         done = [name for name in names if name not in stuck]
         raise PartialFailure(f"{lease_id}: not given back: {', '.join(stuck)}: {told}", done, stuck)
 
-    def _disconnect(self, name: str, lease_id: str) -> str:
+    def _disconnect(self, name: str, tag: Tag) -> str:
         """Delete what connects a device to a lease; gives what went wrong, in words."""
         if self.client.rehearses:
-            self._service.change("DELETE", f"{self._connections_path()}/{connection_id(lease_id, name)}")
+            self._service.change("DELETE", f"{self._connections_path()}/{connection_id(tag, name)}")
             return ""
-        for one in self._connected(name, lease_id, self._shown.connections):
+        path = next((one.path for one in self._shown.targets if one.id == name), None)
+        told = []
+        for one in self._shown.connections:
+            if path not in one.targets or one.tag is None or one.tag.lease_id != tag.lease_id:
+                continue  # with another name, or none, it is somebody else's
             try:
                 self._service.change("DELETE", one.path)
             except Missing:
                 continue
-            except OutcomeUnknown as error:
-                self._doubted.add(one.id)
-                return str(error)
             except FabricError as error:
-                return str(error)
-            self._doubted.discard(one.id)
-        return ""
+                told.append(str(error))
+        return "; ".join(told)
 
     def close(self) -> None:
         self._service.close()
@@ -561,7 +526,7 @@ FABRIC = FabricKind(
     SunfishOptions,
     open_fabric,
     unverified="an agent with hardware; whether one confirms a connection before it works",
-    tested="its emulator, which does what runs of the public reference server did (development branch and 0.3, a minimal agent); "
+    tested="its emulator, which does what runs of the public reference server did (development branch, with its own agent); "
     "no registry has that server, so tests do not run it",
     emulator="campaign.emulators.control_planes.sunfish",
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.hardware import Device, PoolSpec, pool_devices
@@ -137,3 +137,16 @@ class ControlPlaneOptions(Connection):
     def model(self, told: str) -> str:
         """The system file's name of what the fabric calls a model."""
         return self.models.get(told, "-".join(told.lower().split()))
+
+
+class WithoutLogin(ControlPlaneOptions):
+    """A control plane that asks nobody to log in."""
+
+    @model_validator(mode="after")
+    def _nobody_asks(self) -> Self:
+        given = self.credentials
+        if given.password_env or given.file or given.netrc:
+            raise ValueError(
+                "`credentials` are given, and nobody asks for them: this control plane has no login; remove them"
+            )
+        return self

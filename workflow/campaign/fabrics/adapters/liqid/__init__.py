@@ -19,9 +19,9 @@ FABRIC = FabricKind(
     open_fabric,
     unverified="a real Liqid director: its error numbers, the words of its device states, whether one sees the machine of a device "
     "before it is reprogrammed, and what peer-to-peer does there. Memory devices are not composed",
-    tested="its emulator. Addresses, words and bodies of the adapter, and answers of the emulator, fit what was read out of Liqid's "
-    "public SDKs (Java 3.4, Python) and written down; no registry has the SDKs, so tests do not run them. The emulator has no "
-    "`fabric/topology`, `manager/device` and `node/status`",
+    tested="its emulator. Addresses, words and bodies of the adapter, and answers of the emulator, fit what was read out of "
+    "Liqid's public SDKs (Java 3.4, Python) and written down; no registry has the SDKs, so tests do not run them. The emulator "
+    "has no `fabric/topology`, `manager/device` and `node/status`",
     emulator="campaign.emulators.control_planes.liqid",
     offers=frozenset({"p2p"}),
 )
