@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from campaign.cli.main import main
 from campaign.documents.operation_times import from_document, read_times
 from campaign.emulators.catalog import emulated_kinds, open_emulator
 from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.replay import served
 from campaign.emulators.control_planes.server import Server, WireFault
 from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve, system_document
 from campaign.fabrics import fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
+from campaign.lease.record_site import walk
 from tests.campaign_files import CAMPAIGN, WORKLOADS
 from tests.contract.fabric_fixtures import QUICK
 
@@ -274,13 +277,60 @@ def test_every_emulator_is_checked_without_a_complaint(kind: str, tmp_path: Path
     place = Place(tmp_path, kind)
     place.write(**{name: value for name, value in QUICK.items() if name in fabric_kind(kind).options.model_fields})
     try:
-        survey = tmp_path / "survey.json"
-        done = place.fabric("check", "--yes", "--survey", str(survey))
+        done = place.fabric("check", "--yes")
         assert done.exit_code == 0, done.output
         assert len(place.rack.free()) == 4
-        assert survey.exists() == (kind == "h3")  # the one whose whole answers are published nowhere
     finally:
         place.server.close()
+
+
+@pytest.mark.parametrize(("kind", "variant"), [*((kind, {}) for kind in emulated_kinds()), ("h3", {"attached": "all"})])
+def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
+    kind: str, variant: dict[str, Any], tmp_path: Path
+) -> None:
+    place = Place(tmp_path, kind, **variant)
+    place.write(**{name: value for name, value in QUICK.items() if name in fabric_kind(kind).options.model_fields})
+    site, file = Site(read_system_file(str(place.path)), tmp_path / "results"), tmp_path / "recording.yaml"
+    try:
+        with site.fabric() as fabric:
+            device = next(one.fabric_id for one in fabric.inventory().devices if one.state == "free")
+        asked = ("--output", str(file), "--trial", device, "host1")
+        done = place.fabric("record", *asked, answer="n\n")
+        assert done.exit_code == 0, done.output
+        assert not file.exists()
+        assert "Replaced:" in done.output
+        done = place.fabric("record", *asked, "--yes")
+        assert done.exit_code == 0, done.output
+        assert "FAIL" not in done.output
+        assert len(place.rack.free()) == (0 if variant else 4)
+    finally:
+        place.server.close()
+    text = file.read_text()
+    identities = {word for one in place.rack.devices.values() for word in (one.uuid, one.serial)}
+    for secret in (SECRET, getpass.getuser(), "host1", "127.0.0.1", *identities):
+        assert secret not in text, secret
+    recorded, ended = yaml.safe_load(text), threading.Event()
+    assert [one["verdict"] for one in recorded["findings"]] == ["ok"] * 7
+    ended.set()
+    serve(ControlPlaneEmulation(str(file), tmp_path / "again", 0, ""), lambda line: None, ended)
+    server, replay = served(file)
+    with server:
+        system = tmp_path / "again" / "systems" / "again.yaml"
+        system.write_text(yaml.safe_dump(replay.system("again", tmp_path / "again")))
+        with Site(read_system_file(str(system)), tmp_path / "results2").fabric() as fabric:
+            assert fabric.controlled is not None
+            fabric.controlled.force = True  # nobody looks on the hosts of a recording
+            found = [asdict(one) for one in walk(fabric, tuple(recorded["trial"]))]
+        assert found == recorded["findings"]
+
+
+def test_a_trial_names_what_is_free(place: Place) -> None:
+    for trial, told in ((("gpu9", "host1"), "free are: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free are:"),
+                        (("gpu1", "host9"), "free are: host1, host2")):  # fmt: skip
+        done = place.fabric("record", "--yes", "--trial", *trial)
+        assert done.exit_code == 1
+        assert told in done.output
+    assert place.rack.changes == 0
 
 
 def test_what_was_found_on_a_host_is_there_again_after_a_check_and_a_release_by_hand(tmp_path: Path) -> None:

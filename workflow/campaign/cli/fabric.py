@@ -20,6 +20,7 @@ from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import journaled_times
+from campaign.lease.record_site import SiteRecording
 from campaign.wording import printable
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
@@ -42,16 +43,14 @@ def _site(system: str, results: Path) -> Site:
 @results_option
 @click.option("--yes", is_flag=True, help="Compose and release one free device without asking.")
 @click.option("--look-only", is_flag=True, help="Only read; do not compose a device.")
-@click.option("--survey", type=PATH, metavar="FILE", help="Write what the fabric shows to FILE, without names, addresses and "
-              "identities, where its adapter does not know all of it. You can send it to the authors.")  # fmt: skip
-def check(system: str, results: Path, yes: bool, look_only: bool, survey: Path | None) -> None:
+def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     """Check whether SYSTEM's fabric is reachable and matches its system file. Run this first at a new site.
 
     First it only reads. Then it asks before it composes one free device onto a free host and releases it again, and prints how
     long that took. Exits with 1 if something must be fixed.
     """
     site = _site(system, results)
-    problems, notes = _tell(sites.check(site, survey))
+    problems, notes = _tell(sites.check(site))
     if problems:
         click.echo(f"\nNot ready: {problems} to put right first; nothing was changed.")
         sys.exit(1)
@@ -74,6 +73,38 @@ def _tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
         click.echo(f"{click.style(mark, fg=colour)}  {finding.what:<10} {printable(finding.words)}")
         counts[finding.verdict] += 1
     return counts["problem"], counts["note"]
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@output_option("Recording to write. Default: SYSTEM-recording.yaml.")
+@click.option("--trial", nargs=2, metavar="DEVICE HOST",
+              help="Also attach this device (its id on the fabric) to this host, and detach it.")  # fmt: skip
+@click.option("--keep", multiple=True, metavar="WORD", help="Do not replace this word. May be repeated.")
+@click.option("--yes", is_flag=True, help="Write the file without asking.")
+def record(
+    system: str, results: Path, output: Path | None, trial: tuple[str, str] | None, keep: tuple[str, ...], yes: bool
+) -> None:
+    """Write what SYSTEM's control plane is asked and answers to a file that names nobody, for the authors of its adapter.
+
+    Without --trial it only reads. All words that are not part of a known interface are replaced, each always by the same one:
+    names, addresses, serial numbers. Passwords and tokens are masked. The list of what was replaced is shown first. `campaign
+    fabric emulate FILE` answers as the file says.
+    """
+    site = _site(system, results)
+    recording = SiteRecording(site, keep, trial)
+    problems, _ = _tell(recording.findings)
+    exchanges = recording.document["exchanges"]
+    click.echo(f"\n{len(exchanges)} requests. Replaced:")
+    for word, stand_in in {**recording.names.addresses, **recording.names.replaced}.items():
+        click.echo(f"  {printable(word)} -> {stand_in}")
+    path = output or Path(f"{site.system.name}-recording.yaml")
+    if yes or click.confirm(f"\nWrite {path}?", default=True):
+        path.write_text(yaml.safe_dump(recording.document, sort_keys=False, width=120, allow_unicode=True), "utf-8")
+        click.echo(f"{path}: look at it in an editor before you send it")
+    if problems:
+        sys.exit(1)
 
 
 @fabric.command()
@@ -190,7 +221,8 @@ def emulate(
 ) -> None:
     """Start an emulated control plane of KIND on this machine. Ctrl-C stops it.
 
-    It is an HTTP server with the vendor's composition semantics and no hardware. It writes a system file for itself.
+    It is an HTTP server with the vendor's composition semantics and no hardware. It writes a system file for itself. KIND may be
+    a file of `campaign fabric record`, which is answered from.
     """
-    directory = directory or Path(f"campaign-emulator-{kind}")
+    directory = directory or Path(f"campaign-emulator-{Path(kind).stem}")
     serve(ControlPlaneEmulation(kind, directory, port, hosts, devices, faults, options), click.echo)

@@ -16,6 +16,7 @@ from campaign.config.system_file import HostGroup
 from campaign.documents.operation_times import OperationTimes, published_times
 from campaign.emulators.catalog import emulator_module, reached
 from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.replay import served
 from campaign.emulators.control_planes.server import FaultKind, Server, WireFault
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
@@ -46,6 +47,9 @@ class ControlPlaneEmulation:
 def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: threading.Event | None = None) -> None:
     """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is unknown."""
     kind, directory = wanted.kind, wanted.directory
+    if kind.endswith((".yaml", ".yml")):
+        _serve_recording(wanted, say, until)
+        return
     module = emulator_module(kind)
     parsed = [_device(text) for text in wanted.devices or getattr(module, "DEVICES", _DEVICES)]
     asked = getattr(module, "OPTIONS", {}) | dict(_option(text) for text in wanted.options)
@@ -74,12 +78,29 @@ def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: thre
         say(f"  campaign fabric check {system}")
         say(f"  campaign compose 1x1-fabric {campaign} --dry-run")
         say(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C stops it.")
-        end = until or threading.Event()
-        if until is None:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: end.set())
-        end.wait()
+        _await_end(until)
         say(f"stopped after {len(server.log)} requests, {len(server.changing())} of which were changes")
+
+
+def _serve_recording(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: threading.Event | None) -> None:
+    server, replay = served(Path(wanted.kind), wanted.port)
+    with server:
+        system = wanted.directory / "systems" / f"{wanted.directory.name}.yaml"
+        system.parent.mkdir(parents=True, exist_ok=True)
+        described = replay.system(wanted.directory.name, wanted.directory)
+        system.write_text(yaml.safe_dump(described, sort_keys=False))
+        say(f"{wanted.kind} at {', '.join(server.urls.values())}\n\n  campaign fabric check {system} --look-only")
+        say("\nCtrl-C stops it.")
+        _await_end(until)
+
+
+def _await_end(until: threading.Event | None) -> None:
+    """Wait for `until`, else for SIGINT or SIGTERM."""
+    end = until or threading.Event()
+    if until is None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: end.set())
+    end.wait()
 
 
 def write_files(

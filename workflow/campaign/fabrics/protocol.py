@@ -94,12 +94,22 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What a control plane shows beyond what its adapter knows, in words, and all that it shows as a document without names,
-    addresses and identities."""
+class RecordedRequest:
+    """One request and its answer, as they were. at: origin that it went to; status: None where no answer came, for `error`.
 
-    unknown: Sequence[str]
-    document: Mapping[str, Any]
+    body: parsed JSON, None where `text` is none.
+    """
+
+    at: str
+    method: str
+    target: str
+    sent: bytes
+    seconds: float
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    text: str = ""
+    error: str = ""
 
 
 class Controlled(Protocol):
@@ -120,8 +130,11 @@ class Controlled(Protocol):
     def banks(self) -> Sequence[Bank]:
         """Which hosts reach which devices, read now."""
 
-    def survey(self) -> Survey | None:
-        """None where the adapter knows everything that its control plane may show."""
+    def recording(self) -> AbstractContextManager[list[RecordedRequest]]:
+        """Within, every request is kept with its answer."""
+
+    def scrub(self, text: str) -> str:
+        """The text without what the control plane was told in confidence."""
 
     def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
         """The requests that compose and release would send now; none is sent, and nothing is claimed."""

@@ -10,10 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
-from campaign import __version__
 from campaign.config.open_fabric import owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
@@ -25,7 +23,6 @@ from campaign.fabrics.hardware import Inventory, use_of
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.registry import fabric_kind
-from campaign.files import write_json
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, journaled
 from campaign.lease.lifecycle import acquire, release
@@ -45,14 +42,14 @@ class Finding:
     words: str
 
 
-def check(site: Site, survey: Path | None = None) -> Iterator[Finding]:
-    """Everything that can be looked at without changing anything, line by line as it is known.
-
-    survey: file for what the fabric shows, without names, addresses and identities, where its adapter does not know all of it.
-    """
+def check(site: Site) -> Iterator[Finding]:
+    """Everything that can be looked at without changing anything, line by line as it is known."""
     kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
-        yield Finding("adapter", "note", f"{kind}: unverified: {adapter.unverified}")
+        words = (
+            f"{kind}: unverified: {adapter.unverified}; 'campaign fabric record' writes what you see, for the authors"
+        )
+        yield Finding("adapter", "note", words)
     else:
         yield Finding("adapter", "ok", f"{kind}: {adapter.summary}")
     yield from _transport(site)
@@ -66,7 +63,6 @@ def check(site: Site, survey: Path | None = None) -> Iterator[Finding]:
             yield from _against(site.system, inventory)
             yield from _rules(fabric, inventory)
             yield from _holders(site, fabric, inventory)
-            yield from _surveyed(fabric, survey)
     except CampaignError as error:
         yield Finding("answer", "problem", str(error))
 
@@ -144,20 +140,6 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     if lost := [host.name for host in inventory.hosts if host.name not in reachable]:
         words = f"the fabric reaches no device from {', '.join(lost)} (map their names under `fabric: hosts`)"
         yield Finding("hosts", "problem", words)
-
-
-def _surveyed(fabric: Fabric, file: Path | None) -> Iterator[Finding]:
-    found = fabric.controlled.survey() if fabric.controlled is not None else None
-    if found is None:
-        return
-    if file is not None:
-        write_json(file, {"campaign": __version__, **found.document}, indent=1)
-    more = f"{file} has it" if file is not None else "write it to a file with --survey FILE"
-    if found.unknown:
-        words = f"beyond what is known: {', '.join(found.unknown)}. None of it is used; {more}, masked, and send it to the authors"
-        yield Finding("survey", "note", words)
-    else:
-        yield Finding("survey", "ok", "nothing beyond what is known" + (f"; {file} has what is shown" if file else ""))
 
 
 def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:

@@ -245,10 +245,10 @@ class Agent(Service):
     It is told no login: whatever Sunfish says of its address, nobody's password goes there.
     """
 
-    def __init__(self, options: SunfishOptions, host: str, path: str) -> None:
+    def __init__(self, options: SunfishOptions, host: str, path: str, sunfish: Client) -> None:
         """host: as Sunfish has it, with or without a scheme; path: its list of connections, below the host."""
         where = host if "://" in host else f"{urlsplit(options.url).scheme}://{host}"
-        super().__init__(Client(options.model_copy(update={"url": where})), "none")
+        super().__init__(Client(options.model_copy(update={"url": where}), beside=sunfish), "none")
         self._path = path
 
     def root(self) -> dict[str, Any]:
@@ -348,12 +348,12 @@ class SunfishPlane(ControlPlane):
         """The agent that has the fabric, where Sunfish or the system file says that it is."""
         if self._options.agent_url is not None:
             split = urlsplit(self._options.agent_url)
-            return Agent(self._options, f"{split.scheme}://{split.netloc}", split.path)
+            return Agent(self._options, f"{split.scheme}://{split.netloc}", split.path, self.client)
         source, path = managing_agent(self._fabric), uri(self._fabric)
         host = None if source is None else text(self._service.find(source), "HostName")
         if host is None or path is None:
             raise FabricError(f"{self.client.base}: Sunfish does not say where the agent of the fabric is; {REMEDY}")
-        return Agent(self._options, host, f"{path}/Connections")
+        return Agent(self._options, host, f"{path}/Connections", self.client)
 
     def _addresses(self, name: str) -> list[str]:
         """Where a collection of the fabric may be: where it was, where the link leads to, below the fabric.

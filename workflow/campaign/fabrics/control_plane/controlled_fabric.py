@@ -25,7 +25,7 @@ from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
 from campaign.fabrics.operations import timing
 from campaign.fabrics.placement.selection import select
-from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Sent, Survey, Tag
+from campaign.fabrics.protocol import Capabilities, Fabric, RecordedRequest, Request, Selection, Sent, Tag
 from campaign.fabrics.state_file import State, StateFile, claim, in_the_way, occupy_slots
 
 _RECENT_S = 1.0
@@ -150,9 +150,11 @@ class ControlledFabric(Fabric):
     def banks(self) -> Sequence[Bank]:
         return self.plane.banks(self.plane.view())
 
-    def survey(self) -> Survey | None:
-        with self.plane.client.operation():
-            return self.plane.survey()
+    def recording(self) -> AbstractContextManager[list[RecordedRequest]]:
+        return self.plane.client.recording()
+
+    def scrub(self, text: str) -> str:
+        return self.plane.client.scrub(text)
 
     def held(self) -> Mapping[str, Tag]:
         if not self.plane.marks_leases:

@@ -17,7 +17,7 @@ from campaign.fabrics.hardware import Device, PoolSpec, pool_devices
 from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
-from campaign.fabrics.protocol import Capabilities, Survey, Tag
+from campaign.fabrics.protocol import Capabilities, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,6 @@ class ControlPlane(Protocol):
         """The pool of the system file and its rules, for plans; asks nobody. hosts: names. Default: no rule is known."""
         devices = pool_devices(pool)
         return devices, open_banks((device.location for device in devices), tuple(hosts))
-
-    def survey(self) -> Survey | None:
-        """See `fabrics.protocol.Controlled`. Default: there is nothing to find out."""
-        return None
 
     def objection(self, change: Change, view: View) -> str | None:
         """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""

@@ -28,7 +28,7 @@ from campaign.fabrics.http.options import Connection
 from campaign.fabrics.http.redaction import AUTHENTICATING, Hidden
 from campaign.fabrics.http.response import Answer, joined, parsed, printable, shallow
 from campaign.fabrics.operations import Answered, timing
-from campaign.fabrics.protocol import Sent
+from campaign.fabrics.protocol import RecordedRequest, Sent
 
 __all__ = ["Answer", "Client"]
 
@@ -52,6 +52,7 @@ class _Shared:
     retries: int = 0
     hidden: Hidden = field(default_factory=Hidden)
     rehearsed: list[Sent] | None = None
+    recorded: list[RecordedRequest] | None = None
     until: float | None = None
 
 
@@ -191,6 +192,20 @@ class Client:
         finally:
             self._shared.rehearsed = None
 
+    @contextmanager
+    def recording(self) -> Iterator[list[RecordedRequest]]:
+        """Within, every request is kept with its answer, as they were: see `recording.StandIns` before they are shown."""
+        self._shared.recorded = []
+        try:
+            yield self._shared.recorded
+        finally:
+            self._shared.recorded = None
+
+    def _record(self, method: str, target: str, sent: bytes, began: float, **came: Any) -> None:
+        if self._shared.recorded is not None:
+            seconds = time.monotonic() - began
+            self._shared.recorded.append(RecordedRequest(self._address.url(""), method, target, sent, seconds, **came))
+
     def close(self) -> None:
         if "_wire" in self.__dict__:  # nothing is opened for being closed
             self._wire.close()
@@ -245,8 +260,16 @@ class Client:
         self._shared.requests += 1
         wire = self._wire  # made at the first request, and not within its time
         idle_max_s = IDLE_READ_S if reads else IDLE_CHANGE_S
-        received = wire.exchange(request, content, time.monotonic() + left_s, idle_max_s=idle_max_s)
-        return Answer(received.status, joined(received.headers), *parsed(received.content), path, self.scrub)
+        began = time.monotonic()
+        try:
+            received = wire.exchange(request, content, began + left_s, idle_max_s=idle_max_s)
+        except Unanswered as error:
+            self._record(method, target, content, began, error=str(error))
+            raise
+        answer = Answer(received.status, joined(received.headers), *parsed(received.content), path, self.scrub)
+        came = {"status": answer.status, "headers": answer.headers, "body": answer.body, "text": answer.text}
+        self._record(method, target, content, began, **came)
+        return answer
 
     def _request(
         self, method: str, target: str, content: bytes, kind: str | None, headers: Mapping[str, str]

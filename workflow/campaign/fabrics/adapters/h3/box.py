@@ -3,7 +3,7 @@
 Everything is sent as public clients of real boxes send it, byte for byte, because the answers look like those of shell scripts.
 
 Records of several kinds stand in one list, and a kind is told by its keys. All that is known of them is what public clients of two
-boxes read; everything else is counted, and told by `survey`, never guessed.
+boxes read; everything else is passed over, never guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +28,6 @@ RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
 _PLAIN = {"Content-Type": "text/plain"}
 
 
-GPU_KEYS = frozenset({"dev_type", "Dev_GID", "Host_Port#", "OB_GPU_GUID"})
-PORT_KEYS = frozenset({"Port#", "Port_GID"})
-VALUES_MAX = 8
 NOBODY = ("", "na", "n/a", "none", "null")
 """What `Host_Port#` may say of a device that nobody has, in lower case and without signs. Assumed: no recording shows one."""
 
@@ -85,58 +82,6 @@ def listing(body: Any) -> Listing | None:
 
 def _port(told: str) -> str | None:
     return None if re.sub(r"[^a-z0-9/]", "", told.lower()) in NOBODY else told
-
-
-def survey(body: Any) -> list[dict[str, Any]]:
-    """What a box lists, by sets of keys, for people who do not know such a box: how often, and masked values of each key."""
-    shapes: dict[tuple[str, ...], dict[str, Any]] = {}
-    for record in body if isinstance(body, list) else [body]:
-        named = {_key(key): value for key, value in record.items()} if isinstance(record, dict) else {"(none)": record}
-        shape = shapes.setdefault(tuple(sorted(named)), {"records": 0, "unknown_keys": [], "values": {}})
-        shape["records"] += 1
-        for key in sorted(named):
-            values = shape["values"].setdefault(key, [])
-            if (shown := masked(key, named[key])) not in values and len(values) < VALUES_MAX:
-                values.append(shown)
-        shape["unknown_keys"] = sorted(named.keys() - GPU_KEYS - PORT_KEYS)
-    return list(shapes.values())
-
-
-def unknown(shapes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What is beyond what is known in a survey, in words."""
-    found: dict[str, None] = {}
-    for shape in shapes:
-        found |= {f"key {key}": None for key in shape["unknown_keys"]}
-        found |= {f"dev_type {kind}": None for kind in shape["values"].get("dev_type", ()) if kind != "GPU"}
-        known = set(shape["values"])
-        if not shape["unknown_keys"] and not (known >= GPU_KEYS or known == PORT_KEYS):
-            found[f"records with {', '.join(sorted(known)) or 'nothing'} alone"] = None
-    return list(found)
-
-
-def _key(key: str) -> str:
-    return _mask(key) if re.search(r"\d{4}|\d[.:]\d|@|[0-9A-Fa-f]{8}", key) else key
-
-
-def _mask(text: str) -> str:
-    return re.sub("[A-Za-z]", "x", re.sub(r"\d", "9", text))[:80]
-
-
-def masked(key: str, value: Any) -> str:
-    """A value as it may be shown to others: letters are x and digits 9, but for plain words and small numbers."""
-    if (
-        key in ("Dev_GID", "Host_Port#", *PORT_KEYS)
-        and isinstance(value, str)
-        and re.fullmatch("[0-9A-Fa-f]{0,6}h?", value)
-    ):
-        return value
-    text = value if isinstance(value, str) else f"({type(value).__name__}) {value}"
-    telling = re.search("name|host|user|owner|serial|addr|uuid|guid|mac$|ip$", key.lower()) and "#" not in key
-    if not telling and re.fullmatch(
-        r"(\((int|float|bool|NoneType)\) )?([A-Za-z][A-Za-z ]{0,20}|x?\d{1,3}|[0-9A-F]{2}h|)", text
-    ):
-        return text
-    return _mask(text)
 
 
 class Box:
@@ -202,17 +147,6 @@ class Box:
                 f"{where}: {answer.words()}; the box demands a login, and none is known for its interface"
             )
         return ProtocolViolation(f"{where}: no list of devices and ports: {answer.words()}")
-
-    def survey(self) -> dict[str, Any]:
-        """What the box answers, masked (see `listing.survey`)."""
-        with self.alone():
-            answer = self.client.get(RESOURCES)
-        return {
-            "status": answer.status,
-            "headers": sorted(answer.headers),
-            "content_type": answer.header("Content-Type"),
-            "records": survey(answer.body if answer.body is not None else answer.text),
-        }
 
     def attach(self, gid: str, port_gid: str) -> str:
         """Have a device attached; gives what the box said of it, which proves nothing. OutcomeUnknown: it said nothing."""

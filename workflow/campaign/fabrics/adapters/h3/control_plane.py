@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from campaign.documents.operation_times import Operation
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.adapters.h3.box import Box, Gpu, Listing, unknown
+from campaign.fabrics.adapters.h3.box import Box, Gpu, Listing
 from campaign.fabrics.banks import Bank, banks_by_mode
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, ControlPlaneOptions, Remember, View
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
@@ -27,7 +27,7 @@ from campaign.fabrics.hardware import Device, HostSpec, PoolSpec, pool_devices
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.operations import timing
-from campaign.fabrics.protocol import Capabilities, Survey
+from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import Detached, Slot, StateFile
 
 NOTE = (
@@ -289,10 +289,6 @@ class H3Plane(ControlPlane):
         """The box as it is now, by a reading after the last order of this program."""
         when, listing = self._read.get(box, (0.0, None))
         return listing if listing is not None and time.monotonic() - when < JUST_BEFORE_S else self._reading(box)
-
-    def survey(self) -> Survey:
-        boxes = [box.survey() for box in self._boxes.values()]
-        return Survey(unknown([shape for box in boxes for shape in box["records"]]), {"boxes": boxes})
 
     def banks(self, view: View) -> Sequence[Bank]:
         return self._layout.banks(view.devices)

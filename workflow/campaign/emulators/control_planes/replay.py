@@ -1,0 +1,133 @@
+"""A recording of a control plane (`campaign fabric record`), answered again: nothing is emulated that was not recorded.
+
+A change is answered as the next one of its kind was; a read as it was answered at that point. What a client calls otherwise than
+the one that was recorded, such as a lease, is called so in the answers, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import yaml
+
+from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.server import Asked, Reply, Server, Wire
+from campaign.errors import ConfigError
+
+_READS = ("GET", "HEAD")
+
+
+class Replay:
+    """See `server.Emulator`. urls: where its addresses are served, by their names in the recording."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.rack: Rack = rack(list(map(str, document["hosts"])), [])
+        self._document = document
+        self._exchanges = list(document["exchanges"])
+        self.wire = Wire(parts=tuple(dict.fromkeys(one["at"] for one in self._exchanges)), tls=False)
+        self.urls: Mapping[str, str] = {}
+        self.missed: list[str] = []
+        self._next = 0
+        self._used: set[int] = set()
+        self._called: dict[str, str] = {}
+
+    def system(self, name: str, directory: Path) -> dict[str, Any]:
+        """The system file of what was recorded; a user and a password, which may be any, are written beside it."""
+        found = self._document
+        credentials = directory / "credentials"
+        credentials.touch(0o600)
+        credentials.write_text("user\npassword\n")
+        hosts = [{"name": host, "cores": 8, "memory_gib": 64} for host in found["hosts"]]
+        described = {
+            "name": name,
+            "launcher": "local",
+            "fabric": found["fabric"],
+            "hosts": hosts,
+            "pool": found["pool"],
+        }
+        whole: dict[str, Any] = json.loads(self._as_asked(json.dumps(described)))
+        whole["fabric"] |= {"credentials": {"file": str(credentials.resolve())}} if found["login"] else {}
+        whole["fabric"]["tunnel"] = True
+        return whole
+
+    def answer(self, asked: Asked) -> Reply | None:
+        number = self._found(asked)
+        if number is None:
+            self.missed.append(f"{asked.method} {asked.path}")
+            return Reply(404, f"the recording has no {asked.method} {asked.path} here")
+        one = self._exchanges[number]
+        self._used.add(number)
+        if asked.method not in _READS:
+            self._next = number + 1
+            self._called |= _differing(one.get("sent"), asked.body)
+        if "lost" in one:
+            return None
+        headers = {name: self._as_asked(str(value)) for name, value in one.get("headers", {}).items()}
+        if "answer" in one:
+            headers.pop("content-type", None)
+            return Reply(one["status"], json.loads(self._as_asked(json.dumps(one["answer"]))), headers)
+        return Reply(one["status"], self._as_asked(one.get("answer_text", "")) or None, headers)
+
+    def _found(self, asked: Asked) -> int | None:
+        """The exchange that this is: of changes the next one; of reads the next before the next change, else the last before."""
+        matching = [number for number, one in enumerate(self._exchanges) if self._is(one, asked)]
+        if asked.method not in _READS:
+            return next((number for number in matching if number >= self._next), None)
+        change = next((n for n in range(self._next, len(self._exchanges)) if self._changes(n)), len(self._exchanges))
+        fresh = [number for number in matching if self._next <= number < change and number not in self._used]
+        before = [number for number in matching if number < change]
+        return fresh[0] if fresh else before[-1] if before else None
+
+    def _changes(self, number: int) -> bool:
+        return str(self._exchanges[number]["ask"]).partition(" ")[0] not in _READS
+
+    def _is(self, one: Mapping[str, Any], asked: Asked) -> bool:
+        method, _, path = str(one["ask"]).partition(" ")
+        if (one["at"], method) != (asked.part, asked.method):
+            return False
+        query = {name: self._as_asked(str(value)) for name, value in one.get("query", {}).items()}
+        return self._as_asked(path) == unquote(asked.path) and query == dict(asked.query)
+
+    def _as_asked(self, text: str) -> str:
+        """A text of the recording with the addresses and names of now."""
+        for theirs, ours in {**self._called, **self.urls}.items():
+            text = text.replace(theirs, ours)
+        return text
+
+
+def _differing(recorded: Any, sent: Any) -> dict[str, str]:
+    """What a client calls otherwise than the recorded one, in what it sends: their words by those of the recording."""
+    pairs = dict(_pairs(recorded, sent))
+    found = {theirs: ours for theirs, ours in pairs.items() if theirs != ours and len(theirs) > 3}
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
+
+
+def _pairs(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(recorded, str) and isinstance(sent, str):
+        yield recorded, sent
+    elif isinstance(recorded, Mapping) and isinstance(sent, Mapping):
+        for name in recorded.keys() & sent.keys():
+            yield from _pairs(recorded[name], sent[name])
+    elif isinstance(recorded, list) and isinstance(sent, list):
+        for one, other in zip(recorded, sent, strict=False):
+            yield from _pairs(one, other)
+
+
+def served(path: Path, port: int = 0) -> tuple[Server, Replay]:
+    """A recording, served. Raises ConfigError for a file that is none."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        replay = Replay(document) if document["schema_version"] == "recording/1" else None
+    except (OSError, ValueError, yaml.YAMLError, TypeError, LookupError) as error:
+        raise ConfigError(f"{path}: not a recording of 'campaign fabric record': {error}") from error
+    if replay is None:
+        raise ConfigError(
+            f"{path}: {document['schema_version']!r} is no recording this version reads; it reads recording/1"
+        )
+    server = Server(replay, port=port)
+    replay.urls = dict(server.urls)
+    return server, replay

@@ -1,0 +1,177 @@
+"""What was asked of a control plane and answered, as a document that can be given away: nothing in it names a site.
+
+A word is kept only if it is known: it stands in the source of the adapters, or its user wants it kept. Everything else in
+addresses, headers, bodies and errors is replaced, the same word by the same stand-in, in its shape where that matters (numbers,
+hexadecimal ids, UUIDs), so that adapters understand the document as they understood the control plane.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from campaign.fabrics.http.response import parsed
+from campaign.fabrics.protocol import RecordedRequest
+
+SCHEMA = "recording/1"
+INT_MAX = 10**8
+"""Whole numbers from here on are replaced: serial numbers, and not counts."""
+_PASSING = ("date", "connection", "content-length", "transfer-encoding", "keep-alive")
+"""Headers that tell of one transfer only."""
+_TOKEN = re.compile(r"""[^\s/\\"'{}\[\](),;=&?<>|#$*%!`]+""")
+_ORIGIN = re.compile(r"https?://[^\s/?#\"'<>\\]+", re.IGNORECASE)
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_NUMBER = re.compile(r"[-+]?(0x)?0*(?=[0-9A-Fa-f]*\d)[0-9A-Fa-f]{1,4}h?|\d{1,3}(\.\d{1,3}){1,2}|[.:+_-]+")
+"""Numbers of at most four digits, versions, and signs."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.+-]+Z?)?")
+_COUNTED = re.compile(r"-\d{1,4}$")
+"""End of a name that an adapter made of a model."""
+_VERSION = re.compile(r"\.v\d+(_\d+)+")
+_UUID = re.compile(r"((?:[A-Za-z]+-)?)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_HEX = re.compile(r"((?:0x)?)(?=[0-9A-Fa-f]*\d)([0-9A-Fa-f]{5,})")
+_KEY = re.compile(r"[@A-Za-z_.#() -]*\d?")
+
+
+@cache
+def vocabulary(*sources: Path) -> frozenset[str]:
+    """Words, in lower case, of the source of this package's fabrics, and of further files."""
+    found: set[str] = set()
+    for path in (*Path(__file__).parents[1].rglob("*.py"), *sources):
+        for token in _TOKEN.findall(path.read_text(encoding="utf-8")):
+            word = token.strip(".:")
+            found.add(word.lower())
+            found.update(part.lower() for part in _CAMEL.findall(word) if len(part) > 1)
+    return frozenset(found)
+
+
+class StandIns:
+    """What stands for what. `replaced`: stand-ins by the word that each replaces; addresses: names by host and port."""
+
+    def __init__(
+        self, scrub: Callable[[str], str], keep: Iterable[str], named: Iterable[str] = (), sources: Iterable[Path] = ()
+    ) -> None:
+        """scrub: masks secrets; keep: texts of which every word is kept, such as models of devices; named: words that are
+        replaced although they may be known, such as names of hosts; sources: see `vocabulary`."""
+        self._scrub = scrub
+        self._kept = {word.lower() for text in keep for word in _TOKEN.findall(text)}
+        self._known = (vocabulary(*sources) | self._kept) - {name.lower() for name in named}
+        self.replaced: dict[str, str] = {}
+        self.addresses: dict[str, str] = {}
+
+    def origin(self, url: str) -> str:
+        """`http://addressN` in place of an address with its scheme, host and port."""
+        netloc = urlsplit(url).netloc.rpartition("@")[2].lower()
+        return "http://" + self.addresses.setdefault(netloc, f"address{len(self.addresses) + 1}")
+
+    def text(self, text: str) -> str:
+        shown = _ORIGIN.sub(lambda found: self.origin(found[0]), self._scrub(text))
+        return _TOKEN.sub(lambda found: self._word(found[0]), shown)
+
+    def value(self, value: Any) -> Any:
+        """A JSON value."""
+        if isinstance(value, Mapping):
+            return {self._key(name): self.value(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(one) for one in value]
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= INT_MAX:
+            return int(self._replaced(str(value)))
+        return self.text(value) if isinstance(value, str) else value
+
+    def _key(self, name: str) -> str:
+        """Names of members are kept, but for those with a number in them, or that are names elsewhere."""
+        return (
+            name
+            if _KEY.fullmatch(name) and name not in self.replaced and name == self._scrub(name)
+            else self.text(name)
+        )
+
+    def _word(self, word: str) -> str:
+        bare = word.strip(".:")
+        if bare.lower() in self.addresses:
+            return self.addresses[bare.lower()]
+        if self._is_known(bare):
+            return word
+        return word.replace(bare, self._replaced(bare))
+
+    def _is_known(self, word: str) -> bool:
+        if word.lower() in self._known or word in self.addresses.values():
+            return True
+        if _NUMBER.fullmatch(word) or _TIME.fullmatch(word) or _COUNTED.sub("", word).lower() in self._kept:
+            return True
+        letters = _VERSION.sub("", word)
+        parts = _CAMEL.findall(letters)
+        whole = re.fullmatch("[A-Za-z_.@:-]+", letters) is not None
+        return whole and all(part.lower() in self._known for part in parts)
+
+    def _replaced(self, word: str) -> str:
+        return self.replaced.setdefault(word, _stand_in(word, len(self.replaced) + 1))
+
+    def exchange(self, one: RecordedRequest) -> dict[str, Any]:
+        """One exchange of the document."""
+        split = urlsplit(one.target)
+        asked: dict[str, Any] = {"at": self.origin(one.at), "ask": f"{one.method} {self.text(unquote(split.path))}"}
+        if query := parse_qsl(split.query, keep_blank_values=True):
+            asked["query"] = {self._key(name): self.text(value) for name, value in query}
+        if one.sent:
+            asked |= self._body("sent", *parsed(one.sent))
+        asked["seconds"] = round(one.seconds, 3)
+        if one.status is None:
+            return asked | {"lost": self.text(one.error)}
+        told = {name: self.text(value) for name, value in one.headers.items() if name not in _PASSING}
+        headers = {"headers": told} if told else {}
+        return asked | {"status": one.status, **headers} | self._body("answer", one.body, one.text)
+
+    def _body(self, name: str, body: Any, text: str) -> dict[str, Any]:
+        if body is not None:
+            return {name: self.value(body)}
+        return {f"{name}_text": self.text(text)} if text else {}
+
+
+def _stand_in(word: str, number: int) -> str:
+    """Of the same shape, and of none that is kept."""
+    if found := _UUID.fullmatch(word):
+        return f"{found[1]}00000000-0000-4000-8000-{number:012x}"
+    if found := _HEX.fullmatch(word):
+        length = len(found[2]) - 1
+        return found[1] + (f"9{number:0{length}d}" if found[2].isdecimal() else f"e{number:0{length}x}")
+    return f"name{number}"
+
+
+def document(
+    kind: str,
+    options: Mapping[str, Any],
+    system: Mapping[str, Any],
+    exchanges: Iterable[RecordedRequest],
+    names: StandIns,
+) -> dict[str, Any]:
+    """The recording. options: of the system file's fabric; those that say how one logs in are left out. system: its other keys.
+
+    It is JSON as it stands.
+    """
+    told = {name: value for name, value in options.items() if name not in _OWN and not name.endswith("_env")}
+    exchanges = list(exchanges)
+    for one in exchanges:
+        names.origin(one.at)
+    fabric = {name: _named(value, names) for name, value in told.items()}
+    described = {name: _named(value, names) for name, value in system.items()}
+    found = {"schema_version": SCHEMA, "fabric": {"kind": kind, **fabric}, **described}
+    found["login"] = bool(options.get("credentials"))
+    found["exchanges"] = [names.exchange(one) for one in exchanges]
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+
+_OWN = ("kind", "credentials", "ca_file", "verify_tls", "tunnel", "agent")
+
+
+def _named(value: Any, names: StandIns) -> Any:
+    """A value of a system file, whose keys are names, too."""
+    if isinstance(value, Mapping):
+        return {names.text(str(key)): _named(one, names) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(one, names) for one in value]
+    return names.value(value)

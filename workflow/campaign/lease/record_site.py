@@ -1,0 +1,114 @@
+"""A recording of a site's control plane: what its adapter asks and is answered, as a document without names, for its authors."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from campaign import __version__
+from campaign.config.open_fabric import owner
+from campaign.documents.cell import Configuration
+from campaign.errors import CampaignError, ConfigError
+from campaign.fabrics import fabric_modules
+from campaign.fabrics.hardware import Inventory
+from campaign.fabrics.http.recording import StandIns, document
+from campaign.fabrics.protocol import Fabric, HostSelection, Request, Selection
+from campaign.lease.campaign_leases import Site
+from campaign.lease.check_site import Finding
+
+
+class SiteRecording:
+    """The document, what was seen, and what stands for what in it (`names.replaced`)."""
+
+    def __init__(self, site: Site, keep: tuple[str, ...] = (), trial: tuple[str, str] | None = None) -> None:
+        """Ask everything. keep: words that are not replaced. trial: id of a device and a host, to which it is attached and from
+        which it is detached; else nothing is changed.
+
+        Raises ConfigError for a fabric without a control plane, and for a trial that cannot be.
+        """
+        with site.fabric() as fabric:
+            control = fabric.controlled
+            if control is None:
+                raise ConfigError(f"{site.system.name}: {site.kind} has no control plane to record")
+            models = {entry.model for entry in site.system.pool}
+            with control.recording() as exchanges:
+                self.findings = list(walk(fabric, trial))
+            with suppress(CampaignError):  # which was told
+                models |= {name for one in fabric.inventory().devices for name in (one.model, one.called)}
+            spec = find_spec(fabric_modules()[site.kind])
+            sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
+            hosts = [name for group in site.system.hosts for name in group.names()]
+            self.names = StandIns(control.scrub, (*models, *keep), (*hosts, owner()), sources)
+            pool = [entry.model_dump(exclude_defaults=True) for entry in site.system.pool]
+            system: dict[str, Any] = {"hosts": hosts, "pool": pool, "trial": list(trial or ())}
+            self.document = {
+                "campaign": __version__,
+                "findings": [asdict(finding) for finding in self.findings],
+                **document(site.kind, site.system.fabric, system, exchanges, self.names),
+            }
+
+
+def walk(fabric: Fabric, trial: tuple[str, str] | None = None) -> Iterator[Finding]:
+    """Read everything that an adapter reads, attach and detach one device if asked, and say what came of it.
+
+    The words have no names and times in them: a recording that is replayed must give the same.
+    """
+    try:
+        inventory = fabric.inventory()
+        yield Finding("inventory", "ok", _counted(inventory))
+        held = fabric.held()
+        yield Finding(
+            "holders", "ok", f"{len(held)} leases, of {sum(len(tag.devices) for tag in held.values())} devices"
+        )
+        banks = fabric.controlled.banks() if fabric.controlled is not None else ()
+        yield Finding(
+            "reach", "ok", ", ".join(f"{len(one.slots)} by {len(one.hosts)} hosts" for one in banks) or "nothing"
+        )
+        if trial is not None:
+            yield from _trial(fabric, inventory, *trial)
+            yield Finding("inventory", "ok", _counted(fabric.inventory()))
+    except ConfigError:
+        raise
+    except CampaignError as error:
+        yield Finding("answer", "problem", type(error).__name__)
+
+
+def _counted(inventory: Inventory) -> str:
+    pooled = Counter((d.model, d.state, d.health) for d in inventory.devices if not d.local)
+    return "; ".join(f"{count} {' '.join(each)}" for each, count in sorted(pooled.items())) or "no devices"
+
+
+def _trial(fabric: Fabric, inventory: Inventory, device: str, host: str) -> Iterator[Finding]:
+    found = next((one for one in inventory.devices if one.fabric_id == device and not one.local), None)
+    free = [one.fabric_id for one in inventory.devices if not one.local and one.holder is None and one.state == "free"]
+    if found is None or device not in free:
+        raise ConfigError(f"--trial {device}: not a free device of the pool; free are: {', '.join(free) or 'none'}")
+    if host not in {one.name for one in inventory.hosts if one.holder is None}:
+        there = ", ".join(one.name for one in inventory.hosts if one.holder is None)
+        raise ConfigError(f"--trial {host}: not a free host of the system; free are: {there or 'none'}")
+    name = f"record.{int(time.time())}"
+    wanted = Configuration(name, 1, 1, 0, 1, found.model, "fabric", "local")
+    chosen = HostSelection(host, fabric=(device,)) if found.computes else HostSelection(host, storage=(device,))
+    try:
+        try:
+            fabric.compose(Selection(Request(name, "record", owner(), wanted, (host,)), (chosen,)))
+            yield Finding("attach", "ok", "the control plane accepted it")
+        except CampaignError as error:
+            yield Finding("attach", "problem", type(error).__name__)
+        obtained = fabric.read_back(name)
+        shown = obtained is not None and device in {one.fabric_id for one in obtained.devices}
+        yield Finding(
+            "attach", "ok" if shown else "problem", f"the device is {'' if shown else 'not '}shown on the host"
+        )
+    finally:
+        left = fabric.release(name)
+    yield Finding(
+        "detach", "problem" if left else "ok", "still attached; see 'campaign fabric reconcile'" if left else "done"
+    )
+    fabric.bring_home()
