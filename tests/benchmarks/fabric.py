@@ -47,7 +47,7 @@ class Least:
 
 
 LEAST: Mapping[str, Least] = {
-    "redfish": Least(2, 2 * DEVICES + 2, 0, "blocks, systems; Reserved set and cleared a block, POST, DELETE"),
+    "redfish": Least(2, 2, 0, "blocks, systems; POST, DELETE"),
     "liqid": Least(
         4,
         4 * (DEVICES + 1) + 7 + (DEVICES + 1),

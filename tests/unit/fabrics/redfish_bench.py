@@ -23,14 +23,13 @@ SYSTEMS = "/redfish/v1/Systems"
 
 PEERS: dict[str, dict[str, Any]] = {
     "interface emulator 1.0.5": {
-        "quirks": ["linked_root", "linked_members", "untyped", "text_reserved", "unreservable", "errors_with_200"],
+        "quirks": ["linked_root", "linked_members", "untyped", "text_reserved", "errors_with_200"],
         "names": "as_id",
         "creates": "object",
-        "etags": "none",
         "expand": False,
         "auth": False,
     },
-    "mockup server 1.2.6": {"names": "kept", "creates": "no_content", "etags": "none", "expand": False, "auth": False},
+    "mockup server 1.2.6": {"names": "kept", "creates": "no_content", "expand": False, "auth": False},
     "renames and numbers": {"names": "own", "creates": "object"},
     "cuts names": {"names": "cut", "creates": "no_content"},
 }

@@ -21,28 +21,21 @@ from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
 from tests.unit.fabrics.redfish_bench import BLOCKS, PEERS, SYSTEMS, bench, foreign, meanwhile, wanted
 
+IN_USE = '{"error": {"code": "Composition.1.1.ResourceBlockInUse"}}'
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "paged": {"page": 3},
     "not expanding": {"expand": False},
     "not expanding, paged": {"expand": False, "page": 4},
-    "versions needed": {"etags": "required"},
-    "no versions": {"etags": "none"},
     "tasks": {"task_polls": 3},
     "as odd as an interface emulator": {
         "quirks": ["text_reserved", "linked_members", "scalar_types", "bare_answers"],
-        "etags": "none",
         "expand": False,
     },
     "no description": {"quirks": ["no_description"]},
-    "physical": {"hosts": "physical"},
-    "physical with actions": {"hosts": "physical", "actions": True},
-    "physical with tasks and versions": {"hosts": "physical", "task_polls": 2, "etags": "required"},
-    "constrained": {"constrained": True},
     "off": {"powered_off": True, "adapter": {"attach_mode": "powered_off"}},
-    "physical off": {"powered_off": True, "hosts": "physical", "adapter": {"attach_mode": "powered_off"}},
     "basic": {"adapter": {"auth": "basic"}},
-    "no marks": {"adapter": {"reserve": False}},
     **PEERS,
 }
 
@@ -51,16 +44,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_a_lease_is_composed_read_back_and_given_back(name: str, tmp_path: Path) -> None:
     with bench(tmp_path, **VARIANTS[name]) as b:
         before = b.fabric.inventory()
-        hosts = 1 if name == "constrained" else 2
-        selection = b.compose("one", 2, hosts=hosts, storage="fabric-nvme")
+        selection = b.compose("one", 2, hosts=2, storage="fabric-nvme")
         assert b.verified("one", selection)
         composition = b.obtained()
         assert b.attached() == {
             device.fabric_id: host.name for host in composition.hosts for device in (*host.devices, *host.storage)
         }
-        assert len(b.attached()) == 3 * hosts
-        if name != "constrained":
-            assert {device.fabric_id for device in composition.devices} == set(selection.ids)
+        assert len(b.attached()) == 3 * 2
+        assert {device.fabric_id for device in composition.devices} == set(selection.ids)
         assert b.fabric.host_sees(composition) == {device.fabric_id for device in composition.devices}
         assert b.gave_back()
         assert b.emulator.machine.reserved == set()
@@ -68,7 +59,7 @@ def test_a_lease_is_composed_read_back_and_given_back(name: str, tmp_path: Path)
         assert b.fabric.held() == {}
 
 
-@pytest.mark.parametrize("name", ["plain", "tasks", "no description", "physical", "constrained", "off", *PEERS])
+@pytest.mark.parametrize("name", ["plain", "tasks", "no description", "off", *PEERS])
 def test_another_process_goes_on_with_it(name: str, tmp_path: Path) -> None:
     with bench(tmp_path, **VARIANTS[name]) as b:
         selection = b.compose()
@@ -86,8 +77,6 @@ def test_another_process_goes_on_with_it(name: str, tmp_path: Path) -> None:
 def test_what_is_sent_is_what_the_specification_has(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         b.compose()
-        marks = [(f"{BLOCKS}/gpu{number}", {"CompositionStatus": {"Reserved": True}}) for number in (1, 2)]
-        assert b.asked("PATCH") == marks
         ((path, body),) = b.asked("POST")
         assert path == SYSTEMS
         assert body["Name"] == "composable-campaign lease=one host=host1"
@@ -96,12 +85,11 @@ def test_what_is_sent_is_what_the_specification_has(tmp_path: Path) -> None:
         assert body["Links"] == {"ResourceBlocks": refs}
         b.fabric.release("one")
         assert b.asked("DELETE") == [(f"{SYSTEMS}/1", None)]
-        assert [body["CompositionStatus"]["Reserved"] for _, body in b.asked("PATCH")[2:]] == [False, False]
+        assert b.asked("PATCH") == []
 
 
-@pytest.mark.parametrize("hosts", ["compute", "physical"])
-def test_a_rehearsal_says_what_would_be_sent_and_sends_nothing(hosts: str, tmp_path: Path) -> None:
-    with bench(tmp_path, hosts=hosts) as b:
+def test_a_rehearsal_says_what_would_be_sent_and_sends_nothing(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
         composing, releasing = b.fabric.rehearse(b.selection())
         assert b.attached() == {}
         assert b.asked("POST") == b.asked("PATCH") == b.asked("DELETE") == []
@@ -127,7 +115,7 @@ def test_requests_are_few(tmp_path: Path) -> None:
         assert b.verified("one", selection)
         assert b.fabric.release("one") == ()
         asked = [asked for asked in b.server.log[first:] if not asked.path.startswith("/_hosts")]
-        assert sum(asked.method != "GET" for asked in asked) == 8 + 1 + 1 + 8
+        assert sum(asked.method != "GET" for asked in asked) == 1 + 1
         # what it is now: to select by, to compose, to read back; to release: whether it is held, what it has, what is left
         assert sum(asked.method == "GET" for asked in asked) <= 2 * 6
 
@@ -156,7 +144,7 @@ def test_a_session_is_ended_and_one_that_was_lost_is_opened_again(tmp_path: Path
 
 
 def test_a_session_that_ends_before_a_change_does_the_change_once(tmp_path: Path) -> None:
-    with bench(tmp_path, adapter={"reserve": False}) as b:
+    with bench(tmp_path) as b:
         selection = b.selection()
         b.server.faults.add(WireFault("status", "POST", SYSTEMS, status=401, body="{}"))
         b.fabric.compose(selection)
@@ -205,7 +193,7 @@ def test_a_host_that_somebody_reserved_is_held(tmp_path: Path) -> None:
 def test_a_block_that_is_taken_between_reading_and_composing(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         selection = b.selection("one", 3)
-        meanwhile(b, "PATCH", f"{BLOCKS}/gpu2", lambda: foreign(b, blocks=("host2", "gpu3")))
+        meanwhile(b, "POST", SYSTEMS, lambda: foreign(b, blocks=("host2", "gpu3")))
         with pytest.raises(Conflict):
             b.fabric.compose(selection)
         assert b.attached() == {"gpu3": "host2"}
@@ -213,49 +201,25 @@ def test_a_block_that_is_taken_between_reading_and_composing(tmp_path: Path) -> 
         assert b.fabric.held() == {}
 
 
-def test_a_block_that_is_reserved_between_reading_and_reserving(tmp_path: Path) -> None:
-    with bench(tmp_path) as b:
-        selection = b.selection()
-        meanwhile(b, "PATCH", f"{BLOCKS}/gpu1", lambda: b.emulator.machine.reserved.add("gpu2"))
-        with pytest.raises(Conflict, match="gpu2 was taken"):
-            b.fabric.compose(selection)
-        assert b.emulator.machine.reserved == {"gpu2"}
-        assert b.attached() == {}
-
-
 def test_the_second_host_refused_is_a_partial_failure(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         selection = b.selection("one", 2, hosts=2)
-        meanwhile(b, "PATCH", f"{BLOCKS}/gpu3", lambda: b.rack.attach("gpu4", "host2"))
+        b.server.faults.add(WireFault("status", "POST", SYSTEMS, after=1, status=409, body=IN_USE))
         with pytest.raises(PartialFailure) as caught:
             b.fabric.compose(selection)
         assert (caught.value.done, caught.value.failed) == (("gpu1", "gpu2"), ("gpu3", "gpu4"))
-        b.fabric.release("one")
-        assert b.attached() == {"gpu4": "host2"}
-        assert b.emulator.machine.reserved == set()
+        assert b.gave_back()
 
 
-def test_physical_systems_keep_what_they_have_and_are_never_deleted(tmp_path: Path) -> None:
-    with bench(tmp_path, hosts="physical") as b:
-        b.rack.attach("gpu8", "host1")
-        b.compose()
-        assert b.asked("PATCH")[-1][1]["Links"]["ResourceBlocks"] == [
-            {"@odata.id": f"{BLOCKS}/{name}"} for name in ("host1", "gpu8", "gpu1", "gpu2")
-        ]
-        b.fabric.release("one")
-        assert b.attached() == {"gpu8": "host1"}
-        assert b.asked("DELETE") == []
-        device = b.fabric.inventory().device("gpu8")
-        assert device is not None
-        assert device.holder == "somebody, on host1"
-
-
-def test_a_list_of_blocks_that_somebody_changed_is_not_overwritten(tmp_path: Path) -> None:
-    with bench(tmp_path, hosts="physical", adapter={"reserve": False}) as b:
-        selection = b.selection()
-        meanwhile(b, "PATCH", f"{SYSTEMS}/host1", lambda: b.rack.attach("gpu8", "host1"))
-        b.fabric.compose(selection)
-        assert b.attached() == {"gpu1": "host1", "gpu2": "host1", "gpu8": "host1"}
+def test_a_system_of_a_former_try_that_lacks_devices_is_a_partial_failure(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        selection = b.compose()
+        b.emulator.machine.systems["1"].devices.remove("gpu2")
+        b.rack.detach("gpu2")
+        with pytest.raises(PartialFailure, match="composed before without gpu2") as caught:
+            b.fabric.compose(selection)
+        assert (caught.value.done, caught.value.failed) == (("gpu1",), ("gpu2",))
+        assert b.gave_back()
 
 
 # -- both ends -------------------------------------------------------------------------------------------------------------
@@ -339,36 +303,33 @@ def test_health_and_links_are_told(tmp_path: Path) -> None:
         assert b.selection("one", 1).ids == ("gpu2",)
 
 
-def test_what_the_service_chooses_is_what_is_read_back(tmp_path: Path) -> None:
-    with bench(tmp_path, constrained=True) as b:
-        selection = b.compose()
-        assert selection.ids == ("gpu1", "gpu2")
-        assert set(b.attached()) == {"gpu7", "gpu8"}
-        assert b.verified("one", selection)
-        assert b.asked("PATCH") == []  # marks on what was selected would say nothing of what is taken
-        ((_, body),) = b.asked("POST")
-        assert body["@Redfish.ZoneAffinity"] == "1"
-        assert body["Processors"]["Members"] == [
-            {
-                "@Redfish.RequestedCount": 2,
-                "@Redfish.AllowOverprovisioning": False,
-                "Model": "a100",
-                "ProcessorType": "GPU",
-            }
-        ]
-        with pytest.raises(Conflict, match="one"):
-            b.fabric.select(Request("two", "demo", "tester", wanted(8)), b.fabric.inventory())
-        assert b.gave_back()
-
-
-def test_a_chassis_that_only_shows_its_blocks(tmp_path: Path) -> None:
-    with bench(tmp_path, composes=False) as b:
+@pytest.mark.parametrize(
+    ("variant", "says"),
+    [
+        ({"composes": False}, "CompositionService"),
+        ({"use_case": "ComputerSystemConstrainedComposition"}, "chooses devices by constraints"),
+    ],
+)
+def test_a_service_that_composes_no_exact_devices_is_only_read(
+    variant: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with bench(tmp_path, **variant) as b:
         assert len(b.fabric.inventory().devices) == 10
+        assert says in b.fabric.capabilities().read_only
         change = Change(Tag("one", "demo", "tester", 0.0, ("gpu1",)), {"host1": ("gpu1",)})
-        with pytest.raises(Incompatible, match="CompositionService") as caught:
+        with pytest.raises(Incompatible, match=says) as caught:
             b.fabric.plane.attach(change, lambda name, handle: None)
         assert "read only" in caught.value.rule
         assert b.server.changing()[1:] == []
+
+
+def test_a_service_that_wants_a_version_of_what_is_deleted_is_told_that_any_will_do(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.compose()
+        b.server.faults.add(WireFault("status", "DELETE", f"{SYSTEMS}/1", status=428, body="{}"))
+        assert b.gave_back()
+        sent = [asked.header("If-Match") for asked in b.server.log if asked.method == "DELETE"]
+        assert sent == [None, "*"]
 
 
 def test_a_lease_without_its_state_is_found_by_its_name_and_unmarked(tmp_path: Path) -> None:
@@ -391,16 +352,16 @@ def test_a_lease_without_devices_holds_its_host(tmp_path: Path) -> None:
 
 
 def test_power_is_only_touched_where_it_is_asked_for(tmp_path: Path) -> None:
-    with bench(tmp_path, hosts="physical", powered_off=True) as b:
-        selection = b.selection()
-        with pytest.raises(Incompatible, match="is on"):
-            b.fabric.compose(selection)
-        assert b.emulator.machine.systems["host1"].power == "On"
-    with bench(tmp_path / "2", hosts="physical", powered_off=True, adapter={"attach_mode": "powered_off"}) as b:
+    with bench(tmp_path, powered_off=True) as b:
         b.compose()
+        assert [made.power for made in b.emulator.machine.systems.values()] == ["Off"]
+        assert len(b.asked("POST")) == 1
+    with bench(tmp_path / "2", powered_off=True, adapter={"attach_mode": "powered_off"}) as b:
+        b.compose()
+        assert [made.power for made in b.emulator.machine.systems.values()] == ["On"]
+        assert b.gave_back()
         resets = [body["ResetType"] for path, body in b.asked("POST") if path.endswith("Reset")]
-        assert resets == ["ForceOff", "On"]
-        assert {made.power for made in b.emulator.machine.systems.values()} == {"On"}
+        assert resets == ["On", "ForceOff"]
 
 
 def test_expansion_that_is_advertised_and_refused_is_done_without(tmp_path: Path) -> None:
@@ -419,18 +380,6 @@ def test_a_service_that_hides_its_root_is_logged_in_to_first(tmp_path: Path) -> 
     with bench(tmp_path) as b:
         b.server.faults.add(WireFault("status", "GET", "/redfish/v1/", status=403, body="Missing Header"))
         assert len(b.fabric.inventory().devices) == 10
-
-
-def test_a_mark_that_cannot_be_taken_back_keeps_the_lease(tmp_path: Path) -> None:
-    with bench(tmp_path) as b:
-        selection = b.selection()
-        meanwhile(b, "POST", SYSTEMS, lambda: foreign(b, blocks=("host2", "gpu1")))
-        b.server.faults.add(WireFault("status", "PATCH", f"{BLOCKS}/*", after=2, times=1, status=409, body="{}"))
-        with pytest.raises(PartialFailure, match="cannot be taken back"):
-            b.fabric.compose(selection)
-        assert b.emulator.machine.reserved
-        assert list(b.fabric.held()) == ["one"]
-        assert b.gave_back(left={"gpu1": "host2"})
 
 
 def test_a_system_that_is_gone_already_is_given_back(tmp_path: Path) -> None:
@@ -559,16 +508,6 @@ def test_a_system_that_the_service_does_not_list_yet_is_deleted_by_its_address(t
         b.server.faults.add(WireFault("stale", "GET", SYSTEMS))
         assert b.fabric.release("one") == ()
         assert (b.attached(), b.emulator.machine.systems) == ({}, {})
-
-
-def test_a_block_of_two_physical_systems_is_no_lease_and_ours_is_given_back(tmp_path: Path) -> None:
-    with bench(tmp_path, hosts="physical") as b:
-        b.fabric.compose(b.selection())
-        assert b.attached() == {"gpu1": "host1", "gpu2": "host1"}
-        b.rack.devices["gpu1"].also = "host2"
-        composition = b.obtained()
-        assert "gpu1: also held by somebody, on host2" in composition.shortfall(wanted())
-        assert b.gave_back()
 
 
 def test_a_body_that_is_an_error_is_no_resource_whatever_its_status(tmp_path: Path) -> None:

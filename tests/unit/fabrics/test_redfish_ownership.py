@@ -129,32 +129,28 @@ def test_everything_of_a_system_shares_one_zone() -> None:
     assert "share no resource zone" in str(objection(shown, change(host1=("gpu1", "gpu2"))))
 
 
-def test_limits_count_what_is_there_already() -> None:
+def test_a_zone_limits_what_one_system_has() -> None:
     zones = (Zone("/z/1", "1", "", ("/b/host1", "/b/gpu1", "/b/gpu2"), limits=(("MaxProcessor", 1),)),)
     assert objection(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=("gpu2",))) is None
-    physical = system(1, "host1", "gpu1", kind="Physical")
-    shown = seen(block("gpu1"), block("gpu2"), zones=zones, systems=(physical,), composition="expand")
-    assert "allows 1 blocks of type Processor in a system, not 2" in str(objection(shown, change(host1=("gpu2",))))
+    assert "allows 1 blocks of type Processor in a system, not 2" in str(
+        objection(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=("gpu1", "gpu2")))
+    )
 
 
 def test_a_block_that_does_not_say_that_it_is_a_host_is_one_where_the_system_file_says_so() -> None:
     odd = [block("cb1", types=()), block("cb2", kind="Expansion"), block("gpu1")]
-    assert seen(*odd, hosts={"host1": "cb1", "host2": "cb2"}).seats["host1"].block == odd[0]
+    assert seen(*odd, hosts={"host1": "cb1", "host2": "cb2"}).hosts["host1"] == odd[0]
     mapped = seen(*odd, hosts={"host1": "cb1", "host2": "cb2"})
-    assert {host: seat.block.id for host, seat in mapped.seats.items() if seat.block} == {
-        "host1": "cb1",
-        "host2": "cb2",
-    }
+    assert {host: block.id for host, block in mapped.hosts.items()} == {"host1": "cb1", "host2": "cb2"}
     assert [device.fabric_id for device in mapped.view.devices] == ["gpu1"]
     assert [device.fabric_id for device in seen(*odd).view.devices] == ["cb1", "cb2", "gpu1"]
 
 
-def test_a_host_is_what_the_system_file_says_and_what_the_service_offers() -> None:
-    physical = system(1, "host1", "host1", kind="Physical")
-    assert seen(systems=(physical,)).seats["host1"].system == physical
-    assert seen(systems=(physical,), composition="specific").seats["host1"].system is None
-    assert list(seen(systems=(physical,), composition="expand").seats) == ["host1"]
-    assert seen(hosts={"host1": "host2"}).seats["host1"].block == block("host2", kind="Compute")
+def test_what_a_physical_system_has_is_nobodys_and_not_free() -> None:
+    physical = system(1, "host1", "host1", "gpu1", kind="Physical")
+    view = seen(block("gpu1", state="Composed", systems=("/s/1",)), systems=(physical,)).view
+    (device,) = view.devices
+    assert (device.state, device.attached_to, device.holder, dict(view.holders)) == ("in_use", "host1", None, {})
 
 
 def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:

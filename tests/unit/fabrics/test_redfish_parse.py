@@ -72,18 +72,16 @@ def test_a_block_of_nobody_knows_what() -> None:
 def test_both_ends_of_a_composed_block() -> None:
     block, system = resources.block(sample("block_composed")), resources.system(sample("system_composed"))
     assert (block.state, block.systems) == ("Composed", (system.uri,))
-    assert system.blocks is not None
     assert block.uri in system.blocks
     assert system.type == "Composed"
-    assert system.add == f"{system.uri}/Actions/ComputerSystem.AddResourceBlock"
     found = named(system)
     assert found is not None
     assert found.tag == Tag("demo.c.1", "demo", "tester", 1700000000.0, ())
 
 
-def test_a_physical_system_is_never_ours_and_needs_blocks_to_be_expanded() -> None:
+def test_a_physical_system_is_never_ours() -> None:
     system = resources.system(sample("system_physical"))
-    assert (system.type, system.blocks, system.expandable) == ("Physical", None, False)
+    assert (system.blocks, system.physical) == ((), True)
     mine = name_of("one", "host1")
     one, other = Leased(Tag("one", "", "", 0.0, ()), "host1"), encode(Tag("two", "c", "o", 1.0, ()))
     assert named(System("/s", "1", mine, "", "Physical", ("/b",), "On")) is None

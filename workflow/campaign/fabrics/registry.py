@@ -55,6 +55,8 @@ REMOVED_OPTIONS = {
         "sunfish",
         "ask_agent",
     ): "remove the key; the agent is always asked, at `agent_url` where it has another address for you",
+    ("redfish", "composition"): "remove the key; systems are composed of exact devices, as `specific` said",
+    ("redfish", "reserve"): "remove the key; blocks are not marked as `Reserved`",
 }
 """Options of before by kind and key, and what to do instead."""
 

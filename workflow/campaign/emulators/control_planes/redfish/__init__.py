@@ -1,9 +1,8 @@
 """An emulated Redfish service that composes (DSP2050) over a rack: strict, with the variants and oddities that peers have.
 
-Hosts are compute blocks, of which systems are composed, or physical systems that are expanded. What is attached is the
-rack's truth. Knows nothing of the adapters.
+Hosts are compute blocks, of which systems are composed. What is attached is the rack's truth. Knows nothing of the adapters.
 
-For real: accounts, sessions, versions, tasks, paging and $expand; not for real: events, updates.
+For real: sessions, tasks, paging and $expand; not for real: accounts, versions, events, updates.
 """
 
 from __future__ import annotations

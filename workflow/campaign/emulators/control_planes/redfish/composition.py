@@ -5,13 +5,13 @@ Blocks are named as what they are: a host's block as the host, a device's as the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.emulators.control_planes.hardware import Rack, RackDevice, RackError
+from campaign.emulators.control_planes.hardware import Rack, RackError
 from campaign.emulators.control_planes.redfish.documents import RedfishRefusal
 
 Quirk = Literal[
@@ -25,7 +25,6 @@ Quirk = Literal[
     "deletes_nothing",  # DELETE of a system answers 204 and does nothing
     "linked_root",  # the root has its collections under Links
     "untyped",  # blocks say nothing of their types
-    "unreservable",  # the mark Reserved cannot be set
     "errors_with_200",  # what is missing, or refused, is answered by 200 and a bare 404 or 500
     "double_allocates",  # a block that a system has is composed into another one
 ]
@@ -34,8 +33,8 @@ Quirk = Literal[
 class Variant(BaseModel):
     """How services differ. page: members a page, 0: all. task_polls: looks at a task before it is done, 0: no tasks.
 
-    hosts: `compute` blocks that are composed, or `physical` systems that are expanded. limits: `@Redfish.ResourceBlockLimits`.
-    powered_off: systems that are on are not changed. composes: False has no CompositionService, only blocks.
+    limits: `@Redfish.ResourceBlockLimits`. powered_off: systems that are on are not deleted. composes: False has no
+    CompositionService, only blocks. use_case: what its zones offer.
 
     names: a system's Name is as it was asked for, the first 20 characters of that, one for all, or one for all with what was asked
     for as its Id. creates: how a POST is answered: 201, Location and body; 204 and Location; 200 and the body alone.
@@ -47,13 +46,10 @@ class Variant(BaseModel):
     password: str = "learn-2-compose"
     auth: bool = True
     sessions_max: int = 16
-    etags: Literal["none", "given", "required"] = "given"  # compared where a client sends one, or must be sent
     page: int = 0
     expand: bool = True
     task_polls: int = 0
-    hosts: Literal["compute", "physical"] = "compute"
-    constrained: bool = False
-    actions: bool = False
+    use_case: Literal["ComputerSystemComposition", "ComputerSystemConstrainedComposition"] = "ComputerSystemComposition"
     limits: dict[str, int] = Field(default_factory=dict)
     powered_off: bool = False
     composes: bool = True
@@ -69,14 +65,13 @@ CATEGORIES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic":
 
 @dataclass
 class Made:
-    """One system. host: "" for one that stands for no host of the rack; devices: names."""
+    """One system of a host and devices, by name."""
 
     id: str
     name: str
-    description: str = ""
-    host: str = ""
-    devices: list[str] = field(default_factory=list)
-    physical: bool = False
+    description: str
+    host: str
+    devices: list[str]
     power: str = "On"
     power_next: str | None = None
 
@@ -93,14 +88,11 @@ class Machine:
         self._number = 0
         reaches = dict.fromkeys(host.drawers for host in rack.hosts.values())
         self.zones = {str(number): reach for number, reach in enumerate(reaches, 1)}
-        if variant.hosts == "physical":
-            for name in rack.hosts:
-                self.systems[name] = Made(name, name, "a physical system", name, physical=True)
 
     def category(self, block: str) -> str:
         """ResourceBlockType of a block."""
         if block in self.rack.hosts:
-            return "ComputerSystem" if self.variant.hosts == "physical" else "Compute"
+            return "Compute"
         return CATEGORIES.get(self.rack.devices[block].kind, "Expansion")
 
     def known(self, block: str) -> bool:
@@ -121,18 +113,12 @@ class Machine:
             *(name for name, device in self.rack.devices.items() if device.drawer in reach),
         ]
 
-    def blocks_of(self, made: Made) -> list[str]:
-        """Everything that a system has; a physical one has what is attached to it, by whomever."""
-        if made.physical:
-            return [made.host, *(device.name for device in self.rack.attached(made.host))]
-        return [*([made.host] if made.host else []), *made.devices]
-
     def having(self) -> dict[str, list[str]]:
         """Ids of the systems that have each block, as the blocks see it."""
         found: dict[str, list[str]] = {}
         for made in self.systems.values():
-            for block in self.blocks_of(made):
-                if made.physical or self._moved(block, made):
+            for block in (made.host, *made.devices):
+                if self._moved(block, made):
                     found.setdefault(block, []).append(made.id)
         return found
 
@@ -153,7 +139,11 @@ class Machine:
                 409, "ResourceAlreadyExists", f"a system {name} is there", ("ComputerSystem", "Name", name)
             )
         devices = [block for block in blocks if block not in hosts]
-        self.check(hosts[0], devices)
+        self._check(hosts[0], devices)
+        if "composes_nothing" not in self.variant.quirks:
+            for device in devices:
+                if self.rack.devices[device].attached_to is None:  # else the hardware stays where it is
+                    self._attach(device, hosts[0])
         self._number += 1
         names = self.variant.names
         made = Made(
@@ -161,19 +151,25 @@ class Machine:
             name if names == "kept" else name[:20] if names == "cut" else OWN_NAME,
             description if names == "kept" else "",
             hosts[0],
+            devices,
             power="Off" if self.variant.powered_off else "On",
         )
-        self._attach(made, devices)
         self.systems[made.id] = made
         return made
 
-    def check(self, host: str, devices: Sequence[str], already: Sequence[str] = ()) -> None:
-        """Raises RedfishRefusal when these devices cannot be added to what the host has."""
+    def _attach(self, device: str, host: str) -> None:
+        try:
+            self.rack.attach(device, host)
+        except RackError as error:
+            raise RedfishRefusal(409, "Composition.1.1.ResourceBlockInUse", str(error), (device,)) from error
+
+    def _check(self, host: str, devices: Sequence[str]) -> None:
+        """Raises RedfishRefusal when these cannot be one system."""
         if len(set(devices)) != len(devices):
             raise RedfishRefusal(400, _INVALID, "a block is named twice", devices)
         zones = set(self.zones_of(host))
         having = self.having()
-        for block in (*([] if already else [host]), *devices):
+        for block in (host, *devices):
             if self.states.get(block) in ("Failed", "Unavailable"):
                 raise RedfishRefusal(409, _INVALID, f"{block} is {self.states[block]}", (block,))
             attached = block in self.rack.devices and self.rack.devices[block].attached_to is not None
@@ -186,87 +182,19 @@ class Machine:
         if not zones:
             raise RedfishRefusal(400, "Composition.1.1.IncompatibleZone", "the blocks share no zone", devices)
         for category in ("Processor", "Storage", "Network"):
-            count = sum(self.category(block) == category for block in (*already, *devices))
+            count = sum(self.category(block) == category for block in devices)
             if count > self.variant.limits.get(f"Max{category}", count):
                 raise RedfishRefusal(
                     400, "ResourceExhaustion", f"{count} blocks of type {category} are too many", (category,)
                 )
 
-    def _attach(self, made: Made, devices: Sequence[str]) -> None:
-        if "composes_nothing" not in self.variant.quirks:
-            taken = {device.name for device in self.rack.devices.values() if device.attached_to is not None}
-            for name in devices:
-                if name in taken and "double_allocates" in self.variant.quirks:
-                    continue  # the hardware stays where it is
-                try:
-                    self.rack.attach(name, made.host)
-                except RackError as error:
-                    raise RedfishRefusal(409, "Composition.1.1.ResourceBlockInUse", str(error), (name,)) from error
-        made.devices.extend(devices)
-
-    def _detach(self, made: Made, devices: Sequence[str]) -> None:
-        for name in devices:
-            if self.rack.devices[name].attached_to == made.host:
-                self.rack.detach(name)
-            if name in made.devices:
-                made.devices.remove(name)
-
     def decompose(self, made: Made) -> None:
         """The blocks are free again; that they are Reserved is not changed."""
-        if made.physical:
-            raise RedfishRefusal(405, "ResourceCannotBeDeleted", f"{made.id} is a physical system")
-        self._must_be_off(made)
-        if "deletes_nothing" in self.variant.quirks:
-            return
-        self._detach(made, list(made.devices))
-        del self.systems[made.id]
-
-    def change(self, made: Made, blocks: Sequence[str]) -> None:
-        """Make the system have just these blocks."""
-        there = self.blocks_of(made)
-        if made.host not in blocks:
-            raise RedfishRefusal(400, _INVALID, f"{made.host} cannot be removed", (made.host,))
-        new = [block for block in blocks if block not in there]
-        gone = [block for block in there if block not in blocks]
-        if not new and not gone:
-            return
-        self._must_be_off(made)
-        kept = [block for block in there if block in blocks and block != made.host]
-        self.check(made.host, new, (made.host, *kept))
-        self._detach(made, gone)
-        self._attach(made, new)
-
-    def _must_be_off(self, made: Made) -> None:
         if self.variant.powered_off and made.power != "Off":
             raise RedfishRefusal(400, "CampaignEmulator.1.0.MustBeOff", f"system {made.id} is on", (made.id,))
-
-    def choose(self, host: str, asked: Sequence[tuple[str, Mapping[str, Any]]], affinity: str | None) -> list[str]:
-        """Devices for a constrained request: the last that fit, so that nobody takes them for those that he would have chosen."""
-        if affinity is not None and affinity not in self.zones_of(host):
-            raise RedfishRefusal(
-                400, "Composition.1.1.IncompatibleZone", f"{host} is not in zone {affinity}", (affinity,)
-            )
-        found: list[str] = []
-        for collection, wanted in asked:
-            count = int(wanted.get("@Redfish.RequestedCount", 1))
-            fitting = [
-                device.name
-                for device in reversed(self.rack.devices.values())
-                if device.name not in found and self._fits(device, host, collection, wanted)
-            ]
-            if len(fitting) < count:
-                raise RedfishRefusal(
-                    409, "Composition.1.1.NoResourceMatch", f"{len(fitting)} of {count} match", (collection,)
-                )
-            found.extend(fitting[:count])
-        return found
-
-    def _fits(self, device: RackDevice, host: str, collection: str, wanted: Mapping[str, Any]) -> bool:
-        category = {"Storage": "Storage", "Processors": "Processor", "EthernetInterfaces": "Network"}.get(collection)
-        return (
-            device.attached_to is None
-            and self.states.get(device.name) not in ("Failed", "Unavailable")
-            and self.category(device.name) == category
-            and wanted.get("Model", device.model) == device.model
-            and bool(set(self.zones_of(device.name)) & set(self.zones_of(host)))
-        )
+        if "deletes_nothing" in self.variant.quirks:
+            return
+        for name in made.devices:
+            if self.rack.devices[name].attached_to == made.host:
+                self.rack.detach(name)
+        del self.systems[made.id]

@@ -1,9 +1,7 @@
-"""Redfish resources and answers as JSON: links, collections, versions, refusals, pages and $expand."""
+"""Redfish resources and answers as JSON: links, collections, refusals, pages and $expand."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -69,16 +67,6 @@ def collection(path: str, kind: str, names: Iterable[str]) -> Document:
         "Members": members,
         "Members@odata.count": len(members),
     }
-
-
-def etag(document: Mapping[str, Any]) -> str:
-    """A strong validator, as text with its quotes."""
-    return f'"{hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]}"'
-
-
-def versioned(found: Document, etags: str) -> Reply:
-    """The answer of a change of a resource: as it is now."""
-    return Reply(200, found, HEADERS | ({"ETag": etag(found)} if etags != "none" else {}))
 
 
 def pages(found: Document, path: str, query: Mapping[str, str], page: int | None) -> Document:

@@ -15,12 +15,10 @@ from campaign.emulators.control_planes.redfish.documents import (
     Document,
     RedfishRefusal,
     collection,
-    etag,
     missing,
     ref,
     refs,
     resource,
-    versioned,
 )
 from campaign.emulators.control_planes.server import Asked, Reply
 
@@ -31,7 +29,6 @@ CAPABILITIES = f"{SYSTEMS}/Capabilities"
 CHASSIS = f"{ROOT}/Chassis"
 _PLACES = {"nvme": "Drives", "nic": "EthernetInterfaces"}
 _CREATE = {"Name", "Description", "Links", "@odata.type"}
-_ASKED = ("Processors", "Storage", "EthernetInterfaces")
 
 
 class Resources:
@@ -55,10 +52,7 @@ class Resources:
     def allowed(self, path: str) -> str:
         if path == SYSTEMS:
             return ", POST"
-        if path.startswith(f"{SYSTEMS}/"):
-            made = self.machine.systems.get(path.removeprefix(f"{SYSTEMS}/"))
-            return ", PATCH" if made is not None and made.physical else ", PATCH, DELETE"
-        return ", PATCH" if path.startswith(f"{self.blocks_at}/") else ""
+        return ", DELETE" if path.startswith(f"{SYSTEMS}/") else ""
 
     def find(self, path: str) -> Document | None:
         for place, build in (
@@ -78,7 +72,7 @@ class Resources:
             Status=WELL,
             ServiceEnabled=True,
             AllowOverprovisioning=False,
-            AllowZoneAffinity=self.variant.constrained,
+            AllowZoneAffinity=False,
             ResourceBlocks=ref(self.blocks_at),
             ResourceZones=ref(ZONES),
         )
@@ -162,10 +156,9 @@ class Resources:
         return None
 
     def _offers(self, zone: str) -> Document:
-        case = "Constrained" if self.variant.constrained else ""
         offer = {
             "CapabilitiesObject": ref(CAPABILITIES),
-            "UseCase": f"ComputerSystem{case}Composition",
+            "UseCase": self.variant.use_case,
             "Links": {"TargetCollection": ref(SYSTEMS), "RelatedItem": [ref(zone)]},
         }
         kind = "#CollectionCapabilities.v1_4_0.CollectionCapabilities"
@@ -192,55 +185,42 @@ class Resources:
 
     def _capabilities(self, path: str) -> Document:
         marks = ("Name@Redfish.RequiredOnCreate", "Name@Redfish.SetOnlyOnCreate", "Links@Redfish.RequiredOnCreate")
-        blocks = ("ResourceBlocks@Redfish.RequiredOnCreate", "ResourceBlocks@Redfish.UpdatableAfterCreate")
         return {
             **resource(path, "ComputerSystem", "v1_20_0", Name="Capabilities of the systems that can be composed"),
             **dict.fromkeys((*marks, "Description@Redfish.OptionalOnCreate"), True),
-            "Links": dict.fromkeys(blocks, True),
+            "Links": {"ResourceBlocks@Redfish.RequiredOnCreate": True},
             "@Redfish.ResourceBlockLimits": {"MinCompute": 1, "MaxCompute": 1, **self.variant.limits},
         }
 
     def _system(self, path: str, made: Made) -> Document:
         reset = {"ResetType@Redfish.AllowableValues": ["On", "ForceOff"]}
-        actions: Document = {"#ComputerSystem.Reset": {"target": f"{path}/Actions/ComputerSystem.Reset", **reset}}
-        for name in ("AddResourceBlock", "RemoveResourceBlock") if self.variant.actions else ():
-            actions[f"#ComputerSystem.{name}"] = {"target": f"{path}/Actions/ComputerSystem.{name}"}
         body = resource(
             path,
             "ComputerSystem",
             "v1_20_0",
             Name=made.name,
             Description=made.description or "a computer system",
-            SystemType="Physical" if made.physical else "Composed",
+            SystemType="Composed",
             PowerState=made.power,
             Status=WELL,
-            Links={"ResourceBlocks": refs(self.blocks_at, self.machine.blocks_of(made))},
-            Actions=actions,
+            Links={"ResourceBlocks": refs(self.blocks_at, (made.host, *made.devices))},
+            Actions={"#ComputerSystem.Reset": {"target": f"{path}/Actions/ComputerSystem.Reset", **reset}},
         )
         if made.power_next is not None:  # it takes one look longer
             made.power, made.power_next = made.power_next, None
         return body
 
     def change(self, path: str, asked: Asked) -> Callable[[], Reply] | None:
-        body, machine, composes = asked.body, self.machine, self.variant.composes
-        action = re.fullmatch(rf"{SYSTEMS}/([^/]+)/Actions/ComputerSystem\.(\w+)", path)
-        system = path.removeprefix(f"{SYSTEMS}/")
-        block = path.removeprefix(f"{self.blocks_at}/")
-        if action and asked.method == "POST":
-            return lambda: self._act(action[1], action[2], body)
+        body, composes = asked.body, self.variant.composes
         if path == SYSTEMS and asked.method == "POST" and composes:
             return lambda: self._create(body)
-        if system in machine.systems and composes and asked.method in ("PATCH", "DELETE"):
-            made = machine.systems[system]
-            return (lambda: self._delete(made)) if asked.method == "DELETE" else (lambda: self._alter(made, body))
-        reservable = composes and "unreservable" not in self.variant.quirks
-        if machine.known(block) and reservable and asked.method == "PATCH":
-            return lambda: self._reserve(block, body)
+        action = re.fullmatch(rf"{SYSTEMS}/([^/]+)/Actions/ComputerSystem\.(\w+)", path)
+        if action and asked.method == "POST":
+            return lambda: self._act(action[1], action[2], body)
+        made = self.machine.systems.get(path.removeprefix(f"{SYSTEMS}/"))
+        if made is not None and composes and asked.method == "DELETE":
+            return lambda: self._delete(made)
         return None
-
-    def _now(self, path: str) -> Reply:
-        self.begin()
-        return versioned(self.find(path) or {}, self.variant.etags)
 
     def _created(self, path: str) -> Reply:
         self.begin()
@@ -251,22 +231,13 @@ class Resources:
         return Reply(204 if empty else 201, None if empty else found, HEADERS | {"Location": path})
 
     def _create(self, body: Document) -> Reply:
-        """A system: specific, or constrained where the variant says so (and then nothing else)."""
-        constrained = self.variant.constrained
-        if self.variant.hosts == "physical":
-            raise RedfishRefusal(405, "OperationNotAllowed", "systems are expanded here, not composed")
-        _only(body, _CREATE | ({*_ASKED, "@Redfish.ZoneAffinity"} if constrained else set()))
+        _only(body, _CREATE)
         if "no_description" in self.variant.quirks and "Description" in body:
             raise RedfishRefusal(400, "PropertyUnknown", "no property Description", ("Description",))
         name = body.get("Name")
         if not isinstance(name, str) or not name:
             raise RedfishRefusal(400, "CreateFailedMissingReqProperties", "Name is needed", ("Name",))
         blocks = self._named_blocks(body)
-        if constrained:
-            if any(block not in self.machine.rack.hosts for block in blocks):
-                raise RedfishRefusal(400, "PropertyValueNotInList", "devices are chosen by the service", ("Links",))
-            asked = [(place, one) for place in _ASKED for one in body.get(place, {}).get("Members", [])]
-            blocks = [*blocks, *self.machine.choose(blocks[0], asked, body.get("@Redfish.ZoneAffinity"))]
         made = self.machine.compose(name, str(body.get("Description") or ""), blocks)
         return self._created(f"{SYSTEMS}/{made.id}")
 
@@ -285,12 +256,6 @@ class Resources:
             raise RedfishRefusal(400, "Composition.1.1.ResourceBlockNotFound", f"no block {path}", (path,))
         return name
 
-    def _alter(self, made: Made, body: Document) -> Reply:
-        """The whole list of a system's blocks."""
-        _only(body, {"Links"})
-        self.machine.change(made, self._named_blocks(body))
-        return self._now(f"{SYSTEMS}/{made.id}")
-
     def _delete(self, made: Made) -> Reply:
         self.machine.decompose(made)
         return Reply(204, None, HEADERS)
@@ -299,41 +264,13 @@ class Resources:
         made = self.machine.systems.get(system)
         if made is None:
             raise missing(f"{SYSTEMS}/{system}")
-        if action == "Reset":
-            wanted = {"On": "On", "ForceOff": "Off"}.get(str(body.get("ResetType")))
-            if wanted is None:
-                raise RedfishRefusal(
-                    400, "ActionParameterNotSupported", "ResetType: On, ForceOff", ("ResetType", action)
-                )
-            made.power_next = wanted
-            return Reply(204, None, HEADERS)
-        if action not in ("AddResourceBlock", "RemoveResourceBlock") or not self.variant.actions:
+        if action != "Reset":
             raise RedfishRefusal(400, "ActionNotSupported", f"no action {action}", (action,))
-        _only(body, {"ResourceBlock", "ResourceBlockETag", "ComputerSystemETag"})
-        name, there = self._named_block(body.get("ResourceBlock")), self.machine.blocks_of(made)
-        if (name in there) == (action == "AddResourceBlock"):
-            raise RedfishRefusal(
-                400, "Composition.1.1.ResourceBlockInvalid", f"{name} is (not) in {made.id} already", (name,)
-            )
-        self._same_version(body.get("ResourceBlockETag"), f"{self.blocks_at}/{name}")
-        self._same_version(body.get("ComputerSystemETag"), f"{SYSTEMS}/{made.id}")
-        self.machine.change(made, [*there, name] if name not in there else [one for one in there if one != name])
+        wanted = {"On": "On", "ForceOff": "Off"}.get(str(body.get("ResetType")))
+        if wanted is None:
+            raise RedfishRefusal(400, "ActionParameterNotSupported", "ResetType: On, ForceOff", ("ResetType", action))
+        made.power_next = wanted
         return Reply(204, None, HEADERS)
-
-    def _same_version(self, sent: Any, path: str) -> None:
-        if sent is not None and sent != etag(self.find(path) or {}):
-            raise RedfishRefusal(412, "PreconditionFailed", f"{path} was changed", (path,))
-
-    def _reserve(self, name: str, body: Document) -> Reply:
-        """A block's mark, and nothing else."""
-        _only(body, {"CompositionStatus"})
-        status = body.get("CompositionStatus")
-        if not isinstance(status, dict) or set(status) != {"Reserved"} or not isinstance(status["Reserved"], bool):
-            raise RedfishRefusal(
-                400, "PropertyValueTypeError", "CompositionStatus.Reserved is a boolean", ("Reserved",)
-            )
-        (self.machine.reserved.add if status["Reserved"] else self.machine.reserved.discard)(name)
-        return self._now(f"{self.blocks_at}/{name}")
 
 
 def _only(body: Mapping[str, Any], names: Collection[str]) -> None:

@@ -1,17 +1,14 @@
-"""The emulated service over HTTP: who asks, reads with pages and $expand, changes with versions, and tasks."""
+"""The emulated service over HTTP: who asks, reads with pages and $expand, changes, and tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.redfish.access import (
-    ACCOUNT_SERVICE,
-    ACCOUNTS,
-    ROLES,
     SESSION_SERVICE,
     SESSIONS,
     Access,
@@ -23,14 +20,12 @@ from campaign.emulators.control_planes.redfish.documents import (
     Document,
     RedfishRefusal,
     collection,
-    etag,
     expanded,
     expansion,
     missing,
     pages,
     ref,
     resource,
-    versioned,
 )
 from campaign.emulators.control_planes.redfish.resources import SYSTEMS, Resources
 from campaign.emulators.control_planes.server import Asked, Reply
@@ -104,7 +99,7 @@ class Redfish:
         if reply.status >= 400 and reply.status not in (401, 404):
             return Reply(reply.status, f'"{reply.body["error"]["message"]}"', _BARE)
         done = asked.method not in ("GET", "HEAD") and reply.status in (200, 201, 204)
-        if done and not asked.path.startswith((SESSIONS, ACCOUNTS)):
+        if done and not asked.path.startswith(SESSIONS):
             return Reply(200, "" if asked.method == "DELETE" else "200", _BARE)
         return reply
 
@@ -127,35 +122,22 @@ class Redfish:
 
     def _admit(self, asked: Asked, path: str, reads: bool) -> None:
         """Raises RedfishRefusal for who may not ask this."""
-        account = self.access.account(asked)
         if not self.variant.auth or (reads and path in _OPEN) or (asked.method == "POST" and path == SESSIONS):
             return
-        if account is None:
+        if not self.access.admits(asked):
             raise RedfishRefusal(401, "NoValidSession", "log in first")
-        own = path == f"{ACCOUNTS}/{account.id}" or path.startswith(f"{SESSIONS}/")
-        need = "ConfigureUsers" if path.startswith((ACCOUNT_SERVICE, SESSION_SERVICE)) else "ConfigureComponents"
-        if not reads and not own and need not in ROLES[account.role]:
-            raise RedfishRefusal(403, "InsufficientPrivilege", f"role {account.role} may not do this")
 
     def find(self, path: str) -> Document | None:
-        """A resource as others refer to it, with its version."""
-        found = self._plain(path)
-        return found | {"@odata.etag": etag(found)} if found is not None and self._versioned(path) else found
-
-    def _versioned(self, path: str) -> bool:
-        return self.variant.etags != "none" and path.startswith(ROOT) and path != f"{ROOT}/odata"
-
-    def _plain(self, path: str) -> Document | None:
+        """A resource as others refer to it."""
         return self._fixed(path) or self._resources.find(path) or self.access.find(path) or self._task(path)
 
     def _read(self, path: str, asked: Asked) -> Reply:
         if path == f"{ROOT}/$metadata":
             headers = {"Content-Type": "application/xml;charset=utf-8", "Allow": "GET, HEAD"}
             return Reply(200, _METADATA, HEADERS | headers)
-        found = self._plain(path)
+        found = self.find(path)
         if found is None:
             raise missing(asked.path)
-        version = etag(found)
         wanted = {name for name in asked.query if name.startswith("$")}
         if "Members" in found or "Members" in found.get("Links", {}):
             try:
@@ -166,11 +148,6 @@ class Redfish:
         if wanted:
             found = self._expanded(found, asked.query.get("$expand", ""), wanted)
         headers = {"Allow": self._allowed(path), "Link": f"<{ROOT}/$metadata>; rel=describedby"}
-        if self._versioned(path):
-            headers["ETag"] = version
-            found = found | {"@odata.etag": version}
-            if asked.header("If-None-Match") == version:
-                return Reply(304, None, HEADERS | {"ETag": version})
         return Reply(200, found, HEADERS | headers)
 
     def _expanded(self, found: Document, text: str, wanted: set[str]) -> Document:
@@ -187,10 +164,8 @@ class Redfish:
 
     def _allowed(self, path: str) -> str:
         more = self._resources.allowed(path)
-        if path in (SESSIONS, ACCOUNTS):
+        if path == SESSIONS:
             more = ", POST"
-        elif path.startswith(f"{ACCOUNTS}/"):
-            more = ", PATCH, DELETE"
         elif path.startswith(f"{SESSIONS}/"):
             more = ", DELETE"
         return f"GET, HEAD{more}"
@@ -232,7 +207,6 @@ class Redfish:
             Product="campaign-emulator",
             ProtocolFeaturesSupported={"ExpandQuery": offers, **_QUERIES},
             SessionService=ref(SESSION_SERVICE),
-            AccountService=ref(ACCOUNT_SERVICE),
             Tasks=ref(_TASK_SERVICE),
             Registries=ref(_REGISTRIES),
             Links={"Sessions": ref(SESSIONS)},
@@ -245,13 +219,11 @@ class Redfish:
             raise RedfishRefusal(400, "MalformedJSON", "the body is no JSON")
         if asked.method in ("POST", "PATCH", "PUT") and not isinstance(asked.body, dict):
             raise RedfishRefusal(400, "UnrecognizedRequestBody", "the body is no JSON object")
-        found = self._plain(path)
+        found = self.find(path)
         if found is None and "/Actions/" not in path:
             raise missing(asked.path)
-        if found is not None and asked.method in ("PATCH", "PUT", "DELETE"):
-            self._match(asked, found)
-        if path.startswith((SESSIONS, ACCOUNTS)):
-            return self._change_access(path, asked)
+        if path.startswith(SESSIONS):
+            return self._change_session(path, asked)
         change = self._resources.change(path, asked)
         if change is None:
             raise _not_allowed(path, asked)
@@ -262,31 +234,16 @@ class Redfish:
         self._tasks[name] = Task(self.variant.task_polls, change)
         return self._waiting(name)
 
-    def _match(self, asked: Asked, found: Document) -> None:
-        sent, rule = asked.header("If-Match"), self.variant.etags
-        if rule == "required" and sent is None and asked.method != "DELETE":
-            raise RedfishRefusal(428, "PreconditionRequired", "If-Match is needed")
-        if rule != "none" and sent not in (None, "*", etag(found)):
-            raise RedfishRefusal(412, "PreconditionFailed", "the resource was changed")
-
-    def _change_access(self, path: str, asked: Asked) -> Reply:
-        place, _, name = path.rpartition("/")
-        access = self.access
+    def _change_session(self, path: str, asked: Asked) -> Reply:
+        name = path.removeprefix(f"{SESSIONS}/")
         if asked.method == "POST" and path == SESSIONS:
-            session = access.log_in(asked.body)
-            return self._made(f"{SESSIONS}/{session.id}", {"X-Auth-Token": session.token})
-        if asked.method == "POST" and path == ACCOUNTS:
-            return self._made(f"{ACCOUNTS}/{access.add(asked.body).id}")
-        if asked.method == "DELETE" and place in (SESSIONS, ACCOUNTS):
-            del (access.sessions if place == SESSIONS else access.accounts)[name]
+            name = self.access.log_in(asked.body)
+            headers = {"Location": f"{SESSIONS}/{name}", "X-Auth-Token": self.access.sessions[name]}
+            return Reply(201, self.find(f"{SESSIONS}/{name}"), HEADERS | headers)
+        if asked.method == "DELETE" and name in self.access.sessions:
+            del self.access.sessions[name]
             return Reply(204, None, HEADERS)
-        if asked.method == "PATCH" and place == ACCOUNTS:
-            access.alter(access.accounts[name], asked.body)
-            return versioned(self._plain(path) or {}, self.variant.etags)
         raise _not_allowed(path, asked)
-
-    def _made(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
-        return Reply(201, self._plain(path), {**HEADERS, "Location": path, **(headers or {})})
 
     def _waiting(self, name: str) -> Reply:
         headers = {"Location": f"{_MONITORS}/{name}", "Retry-After": "0"}

@@ -1,8 +1,8 @@
-"""DMTF Redfish composition (DSP2050): resource blocks are composed into systems, or added to physical ones, and read back.
+"""DMTF Redfish composition (DSP2050): systems are composed of a host's block and exact devices, and read back.
 
 Unverified: against any vendor's service. It was run against this project's emulator, judged by foreign Redfish clients, and against
-foreign servers of Redfish trees. Choosing by the service (`constrained`) together with a fixed host is by analogy: no peer with it
-was found. `service` and `answers` know no composition and serve other Redfish adapters too.
+foreign servers of Redfish trees. Only specific composition is here, as public services have it: none was found that chooses by
+constraints or expands physical systems. `service` and `answers` know no composition and serve other Redfish adapters too.
 """
 
 from __future__ import annotations

@@ -43,10 +43,6 @@ class Missing(FabricError):
     """The service has no such resource (404, 410)."""
 
 
-class Stale(Busy):
-    """The resource was changed by somebody since it was read (412); nothing was changed. Reading again helps."""
-
-
 def local(uri: str) -> str:
     """An address without its scheme and host: services name themselves as they please, and the token goes to nobody else."""
     split = urlsplit(uri)
@@ -153,9 +149,7 @@ def refusal(answer: Answer, what: str) -> FabricError:
         return NoMatch(text)
     if tokens & _MISSING or status in (404, 410):
         return Missing(text)
-    if status == 412:
-        return Stale(f"{text} (another client changed it since it was read)")
-    if status in (409, 423, 425, 429):
+    if status in (409, 412, 423, 425, 429):
         return Busy(text)
     if 400 <= status < 500:
         return Incompatible(text, "the fabric refuses it: " + text)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from campaign.fabrics.adapters.redfish import ownership
-from campaign.fabrics.adapters.redfish.compose import Composing, Reserving
+from campaign.fabrics.adapters.redfish.compose import Composing
 from campaign.fabrics.adapters.redfish.ownership import ServiceView
 from campaign.fabrics.adapters.redfish.resources import ServiceReader
 from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, PartialFailure
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Capabilities
@@ -41,7 +41,7 @@ class RedfishPlane(ControlPlane):
             max_devices_per_host=max(limits) if limits and len(limits) == len(zones) else self._pooled,
             gives_host_id=True,
             note="run against emulators and foreign Redfish clients and servers; not against a vendor's service",
-            read_only="" if self._seen is None or self._seen.reading.composes else ownership.READ_ONLY,
+            read_only="" if self._seen is None else self._seen.reading.read_only,
         )
 
     def view(self) -> View:
@@ -64,23 +64,14 @@ class RedfishPlane(ControlPlane):
         if rule := ownership.objection(seen, change):
             raise Incompatible(f"{change.tag.lease_id}: {rule}", rule)
         composing = Composing(self._service, seen, self._options, change)
-        # Where the service chooses, marks on what was selected say nothing of what it will take.
-        reserving = Reserving(self._service, seen, change, self._options.reserve and not composing.constrained)
-        reserving.begin(remember)
         done: list[str] = []
         for host, names in change.hosts.items():
-            seat = seen.seats.get(host)
-            if seat is None:  # no pooled devices, and nothing on the fabric to hold it by
+            own = seen.hosts.get(host)
+            if own is None:  # no pooled devices, and nothing on the fabric to hold it by
                 continue
-            begun = False
             try:
-                reserving.reserve(names)
-                begun = True
-                composing.attach(seat, remember)
+                composing.attach(host, own, remember)
             except (Busy, Conflict, Incompatible, NoMatch) as error:
-                # A reservation that is refused half-way is taken back by itself.
-                if begun:
-                    reserving.take_back(names)
                 if done:
                     raise PartialFailure(f"{host}: {error}; other hosts are done", done, names) from error
                 raise
@@ -91,18 +82,13 @@ class RedfishPlane(ControlPlane):
         composing = Composing(self._service, seen, self._options, change)
         stuck: list[str] = []
         for number, host in enumerate(dict.fromkeys((*change.hosts, *seen.hosts_of(change.tag.lease_id)))):
-            names = change.hosts.get(host, ())
             try:
-                composing.detach(host, seen.seats.get(host), names)
-            except OutcomeUnknown:
-                raise
-            except (Busy, Conflict, Incompatible, PartialFailure) as error:
+                composing.detach(host)
+            except (Busy, Conflict, Incompatible) as error:
                 if isinstance(error, Busy) and number == 0:
                     raise  # nothing was changed
-                stuck.extend(names or (host,))
-        free = [name for names in change.hosts.values() for name in names if name not in stuck]
-        kept = Reserving(self._service, seen, change, self._options.reserve).clear(free)
-        return tuple(dict.fromkeys((*stuck, *kept)))
+                stuck.extend(change.hosts.get(host) or (host,))
+        return tuple(dict.fromkeys(stuck))
 
     def close(self) -> None:
         self._service.close()

@@ -13,10 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 from urllib.parse import quote, unquote
 
-from campaign.fabrics.adapters.redfish.resources import CONSTRAINED, SPECIFIC, Block, Part, ServiceReading, System, Zone
+from campaign.fabrics.adapters.redfish.resources import Block, Part, ServiceReading, System, Zone
 from campaign.fabrics.adapters.redfish.service import RedfishOptions
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.lease_tag import by_lease, decode
@@ -32,9 +31,7 @@ _STATES: dict[str | None, DeviceState] = {
     "Unavailable": "unavailable",
 }
 _ATTACHED = ("Composed", "ComposedAndAvailable")
-READ_ONLY = "the service shows its blocks and composes nothing (it has no CompositionService)"
 _WORSE: tuple[Health, ...] = ("ok", "warning", "critical")
-_Named = TypeVar("_Named", Block, System)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +47,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """One reading, understood for the hosts and models of one system file. blocks: by fabric id of a device; leased: by address."""
+    """One reading, understood for the hosts of one system file.
+
+    hosts: the block that is composed for each host; blocks: by fabric id of a device; leased: by address.
+    """
 
     reading: ServiceReading
-    seats: Mapping[str, Seat]
+    hosts: Mapping[str, Block]
     view: View
     blocks: Mapping[str, Block]
     leased: Mapping[str, Leased]
@@ -67,35 +67,18 @@ class ServiceView:
         """Every host that a lease has a system for, also where the system itself says nothing of its block."""
         return tuple(leased.host for leased in self.leased.values() if leased.tag.lease_id == lease_id)
 
-    def zones_of(self, seat: Seat) -> frozenset[str]:
-        """Zones that a host is in; all of them for a physical system that says nothing of its own blocks."""
-        if seat.block is not None:
-            return self.reading.zones_of(seat.block)
-        return frozenset(zone.uri for zone in self.reading.zones)
-
-    def common(self, seat: Seat, blocks: Iterable[Block]) -> tuple[Zone, ...]:
-        """The zones that a host and blocks share."""
-        shared = self.zones_of(seat)
-        for block in blocks:
-            shared &= self.reading.zones_of(block)
-        return tuple(zone for zone in self.reading.zones if zone.uri in shared)
-
-    def constrained(self) -> bool:
-        """True where the service chooses the devices, and exact ones cannot be asked for."""
-        return _constrained(self.reading)
-
-
-def _constrained(reading: ServiceReading) -> bool:
-    cases = {case for zone in reading.zones for case in zone.cases}
-    return CONSTRAINED in cases and SPECIFIC not in cases
+    def common(self, blocks: Iterable[Block]) -> tuple[Zone, ...]:
+        """The zones that blocks share."""
+        found = [self.reading.zones_of(block) for block in blocks]
+        return tuple(zone for zone in self.reading.zones if all(zone.uri in one for one in found))
 
 
 def service_view(reading: ServiceReading, hosts: Sequence[str], options: RedfishOptions, state: State) -> ServiceView:
     """state: what this program's leases have claimed."""
-    found = {host: seat for host in hosts if (seat := _seat(reading, host, options)) is not None}
-    parts = dict(_pooled_parts(reading, {seat.block.uri for seat in found.values() if seat.block is not None}))
+    found = {host: block for host in hosts if (block := _host_block(reading, host, options)) is not None}
+    parts = dict(_pooled_parts(reading, {block.uri for block in found.values()}))
     blocks = {name: block for name, (block, _) in parts.items()}
-    leased = leased_systems(reading.systems, found, blocks, state, constrained=_constrained(reading))
+    leased = leased_systems(reading.systems, found, blocks, state)
     whose = {system.uri: _host_of(system, found, leased) for system in reading.systems.values()}
     devices: list[Device] = []
     slots: dict[str, int] = {}
@@ -110,37 +93,24 @@ def service_view(reading: ServiceReading, hosts: Sequence[str], options: Redfish
     return ServiceView(reading, found, View(tuple(devices), holders, tags, shared), blocks, leased)
 
 
-def _seat(reading: ServiceReading, host: str, options: RedfishOptions) -> Seat | None:
+def _host_block(reading: ServiceReading, host: str, options: RedfishOptions) -> Block | None:
     """None for a host that the service does not know: it has no pooled devices."""
-    wanted = options.hosts.get(host, host)
+    blocks = _by_name(reading.blocks.values(), options.hosts.get(host, host))
     # A site that names a block as a host knows better than its type; one without a type is a host by its name alone.
-    blocks = _by_name(reading.blocks.values(), wanted)
-    block = next((b for b in blocks if b.is_host or not b.types or host in options.hosts), None)
-    system = next((s for s in _by_name(reading.systems.values(), wanted) if s.expandable), None)
-    if block is not None and system is None:
-        inside = (reading.systems.get(path) for path in reading.listing(block))
-        system = next((s for s in inside if s is not None and s.expandable), None)
-    if system is not None and block is None:
-        own = (reading.blocks.get(path) for path in system.blocks or ())
-        block = next((b for b in own if b is not None and b.is_host), None)
-    if options.composition == "expand" or (options.composition == "auto" and system is not None):
-        return None if system is None else Seat(host, block, system)
-    return None if block is None else Seat(host, block)
+    return next((b for b in blocks if b.is_host or not b.types or host in options.hosts), None)
 
 
-def _by_name(things: Iterable[_Named], wanted: str) -> list[_Named]:
+def _by_name(blocks: Iterable[Block], wanted: str) -> list[Block]:
     """What has the wanted Id, then what has it as its Name, which may be there twice."""
-    listing = list(things)
+    listing = list(blocks)
     return [one for one in listing if one.id == wanted] + [one for one in listing if one.name == wanted]
 
 
-def _host_of(system: System, seats: Mapping[str, Seat], leased: Mapping[str, Leased]) -> str:
+def _host_of(system: System, hosts: Mapping[str, Block], leased: Mapping[str, Leased]) -> str:
     """The host that a system is, as the system file names it; else as the service does."""
-    for seat in seats.values():
-        if seat.system is not None and seat.system.uri == system.uri:
-            return seat.host
-        if seat.system is None and seat.block is not None and seat.block.uri in (system.blocks or ()):
-            return seat.host
+    found = next((host for host, block in hosts.items() if block.uri in system.blocks), None)
+    if found is not None:
+        return found
     return leased[system.uri].host if system.uri in leased else _called(system)
 
 
@@ -218,33 +188,31 @@ def _holder(reading: ServiceReading, path: str, leased: Mapping[str, Leased]) ->
     system = reading.systems.get(path)
     if system is None:
         return f"system {path.rpartition('/')[2]}"
-    return None if system.expandable else _called(system)
+    return None if system.physical else _called(system)
 
 
 def _host_holders(
-    reading: ServiceReading, seats: Mapping[str, Seat], leased: Mapping[str, Leased]
+    reading: ServiceReading, hosts: Mapping[str, Block], leased: Mapping[str, Leased]
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     """Who holds hosts that are composed already, or kept by somebody; and who holds them beside those.
 
-    This program reserves no host: a mark on one is somebody else's.
+    This program reserves nothing: a mark is somebody else's.
     """
     holders: dict[str, str] = {}
     shared: dict[str, tuple[str, ...]] = {}
-    for seat in seats.values():
-        if seat.block is None or seat.system is not None:
-            continue
-        ends = reading.listing(seat.block) | frozenset(seat.block.systems)
+    for host, block in hosts.items():
+        ends = reading.listing(block) | frozenset(block.systems)
         ordered = sorted(ends, key=lambda path: (path not in leased, path not in reading.systems, path))
         names = [name for path in ordered if (name := _holder(reading, path, leased)) is not None]
-        state = _unattached(seat.block)
+        state = _unattached(block)
         if names:
-            holders[seat.host] = names[0]
+            holders[host] = names[0]
         elif state == "reserved":
-            holders[seat.host] = "another client that reserved it"
+            holders[host] = "another client that reserved it"
         elif state != "free":
-            holders[seat.host] = f"the fabric, which says that it is {seat.block.state}"
+            holders[host] = f"the fabric, which says that it is {block.state}"
         if names[1:]:
-            shared[seat.host] = tuple(names[1:])
+            shared[host] = tuple(names[1:])
     return holders, shared
 
 
@@ -258,42 +226,37 @@ def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:
     everywhere = not seen.reading.zones
     return open_banks(
         (device.location for device in view.devices),
-        lambda drawer: tuple(s.host for s in seen.seats.values() if everywhere or seen.zones_of(s) & reach[drawer]),
+        lambda drawer: tuple(
+            host for host, block in seen.hosts.items() if everywhere or seen.reading.zones_of(block) & reach[drawer]
+        ),
     )
 
 
 def objection(seen: ServiceView, change: Change) -> str | None:
     """The rule that a change breaks: whole blocks, one zone for everything in a system, the limits of that zone."""
-    if not seen.reading.composes:
-        return f"read only: {READ_ONLY}"
+    if seen.reading.read_only:
+        return f"read only: {seen.reading.read_only}"
     for host, names in change.hosts.items():
         blocks = {seen.blocks[name].uri: seen.blocks[name] for name in names if name in seen.blocks}
         for block in blocks.values():
-            together = [name for name, other in seen.blocks.items() if other.uri == block.uri]
-            if not set(together) <= set(names):
-                return f"blocks: {', '.join(together)} are one resource block and go to one host together"
-        seat = seen.seats.get(host)
-        if seat is None:
+            parts = [name for name, other in seen.blocks.items() if other.uri == block.uri]
+            if not set(parts) <= set(names):
+                return f"blocks: {', '.join(parts)} are one resource block and go to one host together"
+        own = seen.hosts.get(host)
+        if own is None:
             if blocks:
-                return f"hosts: {host} is no compute block and no expandable system of the service (see `hosts`)"
+                return f"hosts: {host} is no compute block of the service (see `hosts`)"
             continue
         if seen.reading.zones and blocks:
-            zones = seen.common(seat, blocks.values())
+            together = (own, *blocks.values())
+            zones = seen.common(together)
             if not zones:
                 return f"zones: {host} and {', '.join(names)} share no resource zone"
-            rules = [_exceeded(zone, _counts(seen, seat, blocks)) for zone in zones]
+            counts = {kind: sum(kind in block.types for block in together) for kind in _LIMITED}
+            rules = [_exceeded(zone, counts) for zone in zones]
             if all(rules):
                 return f"{host}: {rules[0]}"
     return None
-
-
-def _counts(seen: ServiceView, seat: Seat, new: Mapping[str, Block]) -> dict[str, int]:
-    """Blocks of each type that the host's system would have."""
-    there = seat.system.blocks or () if seat.system else ()
-    blocks = {path: found for path in there if (found := seen.reading.blocks.get(path))} | dict(new)
-    if seat.block is not None:
-        blocks[seat.block.uri] = seat.block
-    return {kind: sum(kind in block.types for block in blocks.values()) for kind in _LIMITED}
 
 
 def _exceeded(zone: Zone, counts: Mapping[str, int]) -> str | None:
@@ -317,15 +280,6 @@ class Leased:
 
     tag: Tag
     host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """What a host is on the fabric: the block that is composed for it, or the physical system that is expanded."""
-
-    host: str
-    block: Block | None
-    system: System | None = None
 
 
 def name_of(lease_id: str, host: str) -> str:
@@ -372,29 +326,27 @@ def named(system: System) -> Leased | None:
 
 def leased_systems(
     systems: Mapping[str, System],
-    seats: Mapping[str, Seat],
+    hosts: Mapping[str, Block],
     blocks: Mapping[str, Block],
     state: State,
-    *,
-    constrained: bool,
 ) -> dict[str, Leased]:
-    """Leased systems by address. blocks: of each device, by fabric id; constrained: the service chose the devices."""
+    """Leased systems by address. hosts: their blocks; blocks: of each device, by fabric id."""
     found = {path: leased for path, system in systems.items() if (leased := named(system)) is not None}
     tags = state.tags()
     for lease_id, holding in state.leases.items():
         for held in holding.hosts:
-            handle, seat = holding.handles.get(handle_of(held.name), ""), seats.get(held.name)
-            if not handle or seat is None or seat.block is None or seat.system is not None:
+            handle, own = holding.handles.get(handle_of(held.name), ""), hosts.get(held.name)
+            if not handle or own is None:
                 continue
             names = (name for name in (*held.devices, *held.storage) if name in blocks)
-            wanted = {seat.block.uri, *(blocks[name].uri for name in names)}
+            wanted = {own.uri, *(blocks[name].uri for name in names)}
             candidates = (system for system in systems.values() if system.uri not in found)
-            if handle == ASKED:
-                fitting = (
-                    one for one in candidates if _is_made_of(one, seat.block.uri, wanted, constrained=constrained)
-                )
-            else:
-                fitting = (one for one in candidates if is_at(one, handle, wanted))
+            # Where the answer was lost, it is one of everything that was asked for; somebody may have added to it since.
+            fitting = (
+                one
+                for one in candidates
+                if (wanted <= set(one.blocks) if handle == ASKED else is_at(one, handle, wanted))
+            )
             if (one := next(fitting, None)) is not None:
                 found[one.uri] = Leased(tags[lease_id], held.name)
     return found
@@ -405,9 +357,3 @@ def is_at(system: System, handle: str, wanted: set[str]) -> bool:
     path, _, identity = handle.partition("\t")
     same = not identity or identity == _identity(system)
     return system.uri == path and same and (not system.blocks or not wanted.isdisjoint(system.blocks))
-
-
-def _is_made_of(system: System, host: str, wanted: set[str], *, constrained: bool) -> bool:
-    """Whether it has everything that was asked for; somebody may have added to it since."""
-    blocks = set(system.blocks or ())
-    return wanted <= blocks or (constrained and host in blocks and len(blocks) >= len(wanted))

@@ -20,6 +20,8 @@ from campaign.fabrics.http.response import Json, at, mapping, mappings, text
 
 SPECIFIC = "ComputerSystemComposition"
 CONSTRAINED = "ComputerSystemConstrainedComposition"
+NO_SERVICE = "the service shows its blocks and composes nothing (it has no CompositionService)"
+BY_CONSTRAINTS = f"the service chooses devices by constraints ({CONSTRAINED}) and takes no exact ones ({SPECIFIC})"
 HOST_TYPES = {"Compute", "ComputerSystem"}
 _PARTS = (
     ("Processors", "gpu"),
@@ -64,23 +66,21 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One computer system. blocks: None where it has no such property, so that no block can ever be added."""
+    """One computer system. blocks: addresses of those that it says it has."""
 
     uri: str
     id: str
     name: str
     description: str
     type: str | None
-    blocks: tuple[str, ...] | None
+    blocks: tuple[str, ...]
     power: str | None
     reset: str | None = None
-    add: str | None = None
-    remove: str | None = None
     uuid: str | None = None
 
     @property
-    def expandable(self) -> bool:
-        return self.type == "Physical" and self.blocks is not None
+    def physical(self) -> bool:
+        return self.type == "Physical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,9 @@ def system(body: Json) -> System:
         *_named(body),
         description=text(body, "Description") or "",
         type=text(body, "SystemType"),
-        blocks=paths(links["ResourceBlocks"]) if "ResourceBlocks" in links else None,
+        blocks=paths(links.get("ResourceBlocks")),
         power=text(body, "PowerState"),
         reset=text(actions, "#ComputerSystem.Reset", "target"),
-        add=text(actions, "#ComputerSystem.AddResourceBlock", "target"),
-        remove=text(actions, "#ComputerSystem.RemoveResourceBlock", "target"),
         uuid=text(body, "UUID"),
     )
 
@@ -233,16 +231,18 @@ _WELL_KNOWN_SYSTEMS = "/redfish/v1/Systems"
 
 @dataclass(frozen=True)
 class ServiceReading:
-    """A service at one moment; blocks and systems by address. composes: False for a chassis that only shows what it has."""
+    """A service at one moment; blocks and systems by address.
+
+    read_only: why nothing can be composed, such as by a chassis that only shows what it has; "" where it can.
+    """
 
     blocks: Mapping[str, Block]
     systems: Mapping[str, System]
     zones: tuple[Zone, ...]
     parts: Mapping[str, tuple[Part, ...]]
-    composes: bool = True
     blocks_at: str = ""
     systems_at: str = _WELL_KNOWN_SYSTEMS
-    affinity: bool = False
+    read_only: str = ""
 
     @cached_property
     def _zones(self) -> Mapping[str, frozenset[str]]:
@@ -251,7 +251,7 @@ class ServiceReading:
 
     @cached_property
     def _systems_by_block(self) -> Mapping[str, frozenset[str]]:
-        return _grouped((path, system.uri) for system in self.systems.values() for path in system.blocks or ())
+        return _grouped((path, system.uri) for system in self.systems.values() for path in system.blocks)
 
     def zones_of(self, block: Block) -> frozenset[str]:
         """Addresses of the zones that a block is in, by whichever of the two says so."""
@@ -283,7 +283,7 @@ class ServiceReader:
             self._empty = self._found()
         empty = self._empty
         blocks = [block(body) for body in self._service.members(empty.blocks_at, levels=2)]
-        systems = map(system, self._service.members(empty.systems_at) if empty.composes else ())
+        systems = map(system, self._service.members(empty.systems_at) if empty.systems_at else ())
         return replace(
             empty,
             blocks={block.uri: block for block in blocks},
@@ -312,7 +312,7 @@ class ServiceReader:
                     f"{where}: a Redfish service without CompositionService and without ResourceBlocks; "
                     "Falcon boxes are for the adapter `h3`"
                 )
-            return ServiceReading({}, {}, (), {}, composes=False, blocks_at=blocks_at, systems_at=systems_at)
+            return ServiceReading({}, {}, (), {}, blocks_at=blocks_at, systems_at="", read_only=NO_SERVICE)
         composing = self._service.get(service_at)
         enabled, blocks_at = composing.get("ServiceEnabled"), uri(composing.get("ResourceBlocks"))
         if enabled is not None and not truth(enabled):
@@ -321,16 +321,10 @@ class ServiceReader:
             )
         if blocks_at is None:
             raise FabricError(f"{where}: its CompositionService has no ResourceBlocks")
-        zones = tuple(map(zone, self._service.collection(composing, "ResourceZones")))
-        return ServiceReading(
-            {},
-            {},
-            self._described(zones, systems_at),
-            {},
-            blocks_at=blocks_at,
-            systems_at=systems_at,
-            affinity=truth(composing.get("AllowZoneAffinity")),
-        )
+        zones = self._described(tuple(map(zone, self._service.collection(composing, "ResourceZones"))), systems_at)
+        cases = {case for zone in zones for case in zone.cases}
+        read_only = BY_CONSTRAINTS if CONSTRAINED in cases and SPECIFIC not in cases else ""
+        return ServiceReading({}, {}, zones, {}, blocks_at=blocks_at, systems_at=systems_at, read_only=read_only)
 
     def _described(self, zones: tuple[Zone, ...], systems_at: str) -> tuple[Zone, ...]:
         """Zones with the limits that their capabilities state; where zones state none, those of the collection of systems."""

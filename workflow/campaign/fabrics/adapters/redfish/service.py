@@ -1,4 +1,4 @@
-"""A Redfish service: resources, collections with paging and $expand, logins, ETags, tasks (DSP0266). Knows no composition.
+"""A Redfish service: resources, collections with paging and $expand, logins, tasks (DSP0266). Knows no composition.
 
 Everything that speaks Redfish is built on `Service`. Paths are those of the service (`/redfish/v1/...`), with or without a host.
 """
@@ -37,28 +37,18 @@ ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 PAGES_MAX = 10_000
 Authentication = Literal["session", "basic", "none"]
-Way = Literal["auto", "specific", "constrained", "expand"]
 
 
 class RedfishOptions(ControlPlaneOptions):
-    """A Redfish service with resource blocks. `hosts`: Id or Name of the compute block, or of the physical system, of a host; also
-    of a block that does not say that it is a host."""
+    """A Redfish service with resource blocks. `hosts`: Id or Name of the compute block of a host; also of a block that does not
+    say that it is a host."""
 
     auth: Literal["session", "basic"] = Field(
         default="session", description="how to log in: a session, which is ended at close, or Basic with every request"
     )
-    composition: Way = Field(
-        default="auto",
-        description="`specific`: a system is composed of a host's block and exact devices; `constrained`: the service chooses "
-        "equal devices; `expand`: blocks are added to physical systems; `auto`: what the service offers for a host",
-    )
     attach_mode: Literal["hot", "powered_off"] = Field(
         default="hot",
         description="`powered_off`: hosts are forced off before devices change, and switched on after (ComputerSystem.Reset)",
-    )
-    reserve: bool = Field(
-        default=True,
-        description="mark blocks as `Reserved` while they are held, for other clients to see; two requests more a device",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="seconds between two polls of a task or a power state, where the service does not say"
@@ -77,7 +67,6 @@ class Service:
         self._session: str | None = None
         self._poll_s = poll_s
         self._root: dict[str, Any] | None = None
-        self._etags: dict[str, str] = {}
         self._expands = 2
 
     def root(self) -> dict[str, Any]:
@@ -94,9 +83,7 @@ class Service:
     def get(self, path: str) -> dict[str, Any]:
         """A resource. Raises Missing (404), FabricError (any other refusal), ProtocolViolation (no JSON object)."""
         path = local(path)
-        body = self._read(self._get(path), path)
-        self._note(path, body.get("@odata.etag"))
-        return body
+        return self._read(self._get(path), path)
 
     def find(self, path: str) -> dict[str, Any] | None:
         """A resource, or None where the service has none of that name."""
@@ -145,7 +132,6 @@ class Service:
         if path is None:
             raise ProtocolViolation(f"a member without @odata.id: {str(member)[:200]}")
         if set(member) - {"@odata.id", "@odata.type"}:
-            self._note(path, member.get("@odata.etag"))
             return dict(member)
         return self.find(path)
 
@@ -163,23 +149,8 @@ class Service:
         )
         return f"?$expand={sign}($levels={levels})" if deep else f"?$expand={sign}"
 
-    def etag(self, path: str) -> str | None:
-        """The version of a resource when it was last read or changed; None where the service has none."""
-        return self._etags.get(local(path))
-
-    def forget(self, path: str) -> None:
-        """Change the resource next whatever its version: it was changed by us, or what was read of it does not matter."""
-        self._etags.pop(local(path), None)
-
-    def _note(self, path: str, etag: Any) -> None:
-        if isinstance(etag, str) and etag:
-            self._etags[path] = etag
-
     def _get(self, path: str) -> Answer:
-        answer = self._asked(lambda: self.client.get(path))
-        if answer.ok:
-            self._note(path, answer.header("ETag"))
-        return answer
+        return self._asked(lambda: self.client.get(path))
 
     def _asked(self, send: Callable[[], Answer]) -> Answer:
         if not self._open:
@@ -199,31 +170,23 @@ class Service:
             raise Missing(f"{what}: {answer.words()}")
         return body
 
-    def change(
-        self, method: str, path: str, body: Any = None, *, etag: str | None = None, assumed: Any = None
-    ) -> Answer:
+    def change(self, method: str, path: str, body: Any = None, *, assumed: Any = None) -> Answer:
         """Send a change and wait until it is done: a 2xx answer, that of the operation itself where it ran as a task.
 
-        A PATCH or PUT carries If-Match with `etag`, or with the version that was read last; a service that insists on one (428) is
-        read first. A 2xx is no evidence that anything was done. Raises what `answers.refusal` makes of the answer (Stale: 412),
-        OutcomeUnknown when it was lost, or when the task was.
+        A service that wants a version of what is deleted (428) is told that any will do. A 2xx is no evidence that anything was
+        done. Raises what `answers.refusal` makes of the answer, OutcomeUnknown when it was lost, or when the task was.
         """
         path = local(path)
-        match = etag or (self._etags.pop(path, None) if method in ("PATCH", "PUT") else None)
-        answer = self._send(method, path, body, match, assumed)
-        if answer.status == 428 and match is None and method != "POST":
-            self.get(path)
-            answer = self._send(method, path, body, self._etags.pop(path, None), assumed)
+        answer = self._send(method, path, body, {}, assumed)
+        if answer.status == 428:
+            answer = self._send(method, path, body, {"If-Match": "*"}, assumed)
         if answer.status == 202:
             return self._wait(answer, f"{method} {self.client.base}{path}")
         if not answer.ok:
             raise refusal(answer, f"{method} {self.client.base}{path}")
-        if method in ("PATCH", "PUT"):
-            self._note(path, answer.header("ETag"))
         return answer
 
-    def _send(self, method: str, path: str, body: Any, etag: str | None, assumed: Any) -> Answer:
-        headers = {"If-Match": etag} if etag else {}
+    def _send(self, method: str, path: str, body: Any, headers: dict[str, str], assumed: Any) -> Answer:
         return self._asked(lambda: self.client.change(method, path, body, headers=headers, assumed=assumed))
 
     def _wait(self, accepted: Answer, what: str) -> Answer:
