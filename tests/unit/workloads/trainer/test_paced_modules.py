@@ -222,6 +222,7 @@ def _compute(seconds: float) -> None:
         pass
 
 
+@pytest.mark.alone
 def test_work_takes_the_device_s_time() -> None:
     pacer, started = Pacer(), time.perf_counter()
     for _ in range(40):
