@@ -373,9 +373,8 @@ def test_what_no_client_ever_sent_is_refused_and_noted(name: str) -> None:
     assert changed <= {"gpu1"}
 
 
-@pytest.mark.parametrize("parallel", ["queue", "refuse"])
-def test_two_allocations_at_once_are_noted(parallel: str) -> None:
-    emulator = boxes(factor=0.01, parallel=parallel)
+def test_two_allocations_at_once_are_noted() -> None:
+    emulator = boxes(factor=0.01)
     boxes_at_work = [
         threading.Thread(target=ask, args=(emulator, "DELETE", detach("000500")), kwargs={"box": box}) for box in (0, 1)
     ]
@@ -388,7 +387,7 @@ def test_two_allocations_at_once_are_noted(parallel: str) -> None:
     for thread in boxes_at_work:
         thread.join()
     assert ["another runs on this box" in one for one in emulator.violations] == [True]
-    assert len(emulator.rack.free()) == (3 if parallel == "queue" else 2)
+    assert len(emulator.rack.free()) == 3
 
 
 # -- what nobody has published -------------------------------------------------------------------------------------------
@@ -447,20 +446,8 @@ def test_a_box_can_number_its_devices_anew() -> None:
     assert uuids() != before
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-def test_a_power_cycle_keeps_the_allocation_or_not(persistent: bool) -> None:
-    emulator = boxes(persistent=persistent)
-    emulator.boxes["drawer1"].power_cycle()
-    assert len(emulator.rack.free()) == (0 if persistent else 4)
-
-
-def test_status_login_connection_and_strange_records_are_switches() -> None:
+def test_status_and_strange_records_are_switches() -> None:
     assert ask(boxes(status=500), "GET").status == 500  # type: ignore[union-attr]
-    assert ask(boxes(keep_alive=False), "GET").headers["Connection"] == "close"  # type: ignore[union-attr]
-    emulator = boxes(login=True)
-    assert ask(emulator, "GET").status == 401  # type: ignore[union-attr]
-    assert ask(emulator, "GET", Authorization="Basic eDp5").status == 200  # type: ignore[union-attr]
-    assert emulator.violations == []
     emulator = boxes(strange=True)
     listed = records(ask(emulator, "GET"))
     assert listed != records(ask(emulator, "GET"))

@@ -140,7 +140,6 @@ SWITCHES: list[dict[str, Any]] = [
     {"strange": True},
     {"status": 201},
     {"status": 500},
-    {"keep_alive": False},
     {"renumber_after": 3},
     {"disturbed": "always"},
     {"disturbed": "always", "rate": 5.0},
@@ -199,18 +198,19 @@ def test_a_device_that_is_not_listed_is_not_looked_for_under_a_number_that_may_b
 
 
 def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Falcon]) -> None:
-    site = falcon(login=True)
+    site = falcon()
+    site.server.faults.add(WireFault("status", "GET", RESOURCES, -1, status=401, body="Unauthorized\n"))
     with pytest.raises(FabricError, match="demands a login"):
         site.fabric.inventory()
     assert site.emulator.violations == []
 
 
 def test_a_power_cycle_that_frees_all_devices_is_noticed(falcon: Callable[..., Falcon]) -> None:
-    site = falcon(persistent=False)
+    site = falcon()
     site.fabric.compose(site.fabric.select(request(), site.fabric.inventory()))
     assert site.fabric.read_back("one") is not None  # may be what composing has just read
-    for box in site.emulator.boxes.values():
-        box.power_cycle()
+    for device in site.emulator.rack.devices:
+        site.emulator.rack.detach(device)
     composition = site.fabric.read_back("one")
     assert composition is None or not composition.devices
     assert site.fabric.release("one") == ()

@@ -164,17 +164,6 @@ def test_a_connection_says_its_type_and_address(tmp_path: Path) -> None:
         assert made.body["@odata.id"] == f"{made.path}/{made.body['Id']}"
 
 
-def test_collections_are_found_again_below_the_fabric(tmp_path: Path) -> None:
-    """Links that lead nowhere are followed once."""
-    with opened(tmp_path, gpus=2) as b:
-        b.fabric.inventory()
-        seen = [asked.path for asked in b.server.log]
-        assert {"/redfish/v1/Endpoints", "/redfish/v1/Zones", "/redfish/v1/Fabrics/CXL/Endpoints"} <= set(seen)
-        b.compose(devices=1)
-        b.fabric.inventory()
-        assert [asked.path for asked in b.server.log].count("/redfish/v1/Endpoints") == 1
-
-
 def test_a_store_without_endpoints_says_where_it_looked(tmp_path: Path) -> None:
     with opened(tmp_path) as b:
         b.server.emulator._names.clear()  # type: ignore[attr-defined]

@@ -45,6 +45,8 @@ REMOVED = {
 REMOVED_OPTIONS = {
     ("h3", "api"): "remove the key; boxes are of GPUs (Falcon 4005)",
     ("h3", "offline"): "remove the key; boxes are of GPUs (Falcon 4005)",
+    ("cdi", "model_column"): "remove the key; the column is `model`",
+    ("cdi", "types"): "remove the key; GPUs and drives are known",
     ("nec", "api"): "remove the key; devices are connected to processors, as `cpu` said",
     ("nec", "login"): "give the services' own ports in `url` and `layout_apply_url`, where nobody logs in",
     ("nec", "prefix"): "give the services' own ports in `url` and `layout_apply_url`",

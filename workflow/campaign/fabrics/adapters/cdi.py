@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import Annotated, Any
@@ -46,13 +46,6 @@ class CdiOptions(ControlPlaneOptions):
     client_secret_env: str | None = Field(
         default=None, description="environment variable that has the client's secret; default: the client has none"
     )
-    model_column: str = Field(
-        default="model", description="column of a device's condition that names its model", min_length=1
-    )
-    types: dict[str, str] = Field(
-        default_factory=lambda: {"gpu": "gpu", "storage": "nvme"},
-        description="kind of a device in the system file, by the fabric manager's type",
-    )
     request_s: Annotated[float, Field(gt=0)] = Field(
         default=180.0, description="seconds that one request may take; attaching is one"
     )
@@ -62,6 +55,8 @@ class CdiOptions(ControlPlaneOptions):
     )
 
 
+KINDS = {"gpu": "gpu", "storage": "nvme"}
+"""Kind of a device in the system file, by the fabric manager's type."""
 ASKED, REFUSED = "?", ""
 """What is remembered of a unit in place of its resource: asked for (with the Unix time) and not answered; refused."""
 
@@ -116,20 +111,20 @@ class KnownMachines:
         return None
 
 
-def machines(body: Any, types: Iterable[str]) -> tuple[CdiMachine, ...]:
-    """Out of GET machines, with devices of the named types only. Raises ProtocolViolation for what is no such list."""
+def machines(body: Any) -> tuple[CdiMachine, ...]:
+    """Out of GET machines, with devices of known kinds only. Raises ProtocolViolation for what is no such list."""
     listed = at(body, "data", "machines")
     if not isinstance(listed, list):
         raise ProtocolViolation(f"fabric manager: a list data.machines was expected, got: {str(body)[:200]}")
-    return tuple(_machine(mapping(one), set(types)) for one in listed)
+    return tuple(_machine(mapping(one)) for one in listed)
 
 
-def _machine(body: Json, types: set[str]) -> CdiMachine:
+def _machine(body: Json) -> CdiMachine:
     uuid, number = _uuid(body, "a machine", "mach_uuid"), body.get("fabric_id")
     found = [
         _resource(one)
         for one in mappings(body, "resources")
-        if str(one.get("res_type")) in types and at(one, "tags", "is_bootstorage") is not True
+        if str(one.get("res_type")) in KINDS and at(one, "tags", "is_bootstorage") is not True
     ]
     fabric = "fabric" if number is None else f"fabric{number}"
     return CdiMachine(uuid, str(body.get("mach_name") or uuid), fabric, tuple(found))
@@ -164,13 +159,13 @@ def words(answer: Answer) -> str:
     return f"HTTP {answer.status} {detail.get('code', '')} {text}".replace("  ", " ")
 
 
-def attached_by(answer: Answer, types: Collection[str]) -> list[str]:
-    """UUIDs of the resources of the named types in the answer to an update; none where it is something else.
+def attached_by(answer: Answer) -> list[str]:
+    """UUIDs of the resources of known kinds in the answer to an update; none where it is something else.
 
     Some answers have all of the machine in them, its processors too.
     """
     resources = [one for machine in mappings(answer.body, "data", "machines") for one in mappings(machine, "resources")]
-    return [str(one["res_uuid"]) for one in resources if one.get("res_uuid") and one.get("res_type") in types]
+    return [str(one["res_uuid"]) for one in resources if one.get("res_uuid") and one.get("res_type") in KINDS]
 
 
 def before(host: str) -> str:
@@ -239,7 +234,7 @@ class CdiPlane(ControlPlane):
         self._hosts = tuple(host.name for host in hosts)
         self._state = state
         realm = f"/id_manager/realms/{options.realm}"
-        self._tokens = Tokens(self.client, realm, options.client_id, options.client_secret_env, self.client)
+        self._tokens = Tokens(self.client, realm, options.client_id, options.client_secret_env)
         self._count = sum(spec.count for spec in pool)
         self._asked_for = self._models(pool)
         self._known = KnownMachines()
@@ -247,7 +242,7 @@ class CdiPlane(ControlPlane):
 
     def _models(self, pool: Sequence[PoolSpec]) -> tuple[tuple[str, str], ...]:
         """(type, model) as the fabric calls them, of everything that the system file's pool has."""
-        types = {kind: name for name, kind in self._options.types.items()}
+        types = {kind: name for name, kind in KINDS.items()}
         found: dict[tuple[str, str], None] = {}
         for spec in pool:
             theirs = [name for name, ours in self._options.models.items() if ours == spec.model] or [spec.model]
@@ -284,12 +279,12 @@ class CdiPlane(ControlPlane):
 
     def _shown(self) -> dict[str, CdiMachine]:
         """Machines by host; read one by one only where the list does not tell what is on them."""
-        told = machines(self._read(MACHINES), self._options.types)
+        told = machines(self._read(MACHINES))
         names = {self._options.hosts.get(host, host): host for host in self._hosts}
         found: dict[str, CdiMachine] = {}
         for machine in told:
             if any(one.serial is None or one.model is None for one in machine.resources):
-                whole = machines(self._read(f"{MACHINES}/{machine.uuid}"), self._options.types)
+                whole = machines(self._read(f"{MACHINES}/{machine.uuid}"))
                 machine = next((one for one in whole if one.uuid == machine.uuid), machine)
             host = names.get(machine.uuid) or names.get(machine.name)
             if host in found:
@@ -298,7 +293,7 @@ class CdiPlane(ControlPlane):
         return found
 
     def _names(self, machine: CdiMachine, type_: str, model: str, taken: set[str]) -> list[str]:
-        condition = {"column": self._options.model_column, "operator": "eq", "value": model}
+        condition = {"column": "model", "operator": "eq", "value": model}
         path = f"{MACHINES}/{machine.uuid}/available-reserved-resources"
         told = self._read(path, {"res_type": type_, "condition": json.dumps(condition)})
         count = told.get("reserved_res_num_per_fabric")
@@ -327,7 +322,7 @@ class CdiPlane(ControlPlane):
             number = unit.removeprefix(f"{fabric}/{asked_for}-")
             if number != unit and number.isdigit():
                 place = int(number) + 1000 * index
-        kind, location = self._options.types[type_], f"{fabric}/slot{place}"
+        kind, location = KINDS[type_], f"{fabric}/slot{place}"
         return Device(unit, kind, model, None, location, local=False)
 
     def banks(self, view: View) -> Sequence[Bank]:
@@ -362,7 +357,7 @@ class CdiPlane(ControlPlane):
 
     def _attach(self, host: str, unit: str, remember: Remember, done: list[str], units: list[str]) -> None:
         type_, model = self._units[unit]
-        condition = {"column": self._options.model_column, "operator": "eq", "value": model}
+        condition = {"column": "model", "operator": "eq", "value": model}
         wanted = {"res_type": type_, "res_spec": {"condition": [condition]}, "res_num": 1}
         remember(unit, f"{ASKED}{time.time():.3f}")
         answer = self._update("PATCH", self._machine(host), wanted)
@@ -378,7 +373,7 @@ class CdiPlane(ControlPlane):
         if not answer.ok:
             raise OutcomeUnknown(f"{unit} for {host}: {words(answer)}")
         there = {one.uuid for machine in self._known.machines.values() for one in machine.resources}
-        new = [uuid for uuid in attached_by(answer, self._options.types) if uuid not in there]
+        new = [uuid for uuid in attached_by(answer) if uuid not in there]
         if self.client.rehearses or not new:
             return  # an answer that says nothing: what appears on the machine is it
         # Known from now on, so that the next answer is not taken to mean them.
@@ -454,9 +449,8 @@ class CdiPlane(ControlPlane):
     def _ask(self, method: str, path: str, params: Mapping[str, str], body: Any = None) -> Answer:
         query = {"tenant_uuid": self._options.tenant, **params}
         if method == "GET":
-            return self._tokens.asked(lambda: self.client.get(path, query), (401, 403))
-        change = self.client.change
-        return self._tokens.asked(lambda: change(method, path, body, params=query, assumed={}), (401, 403))
+            return self._tokens.asked(lambda: self.client.get(path, query))
+        return self._tokens.asked(lambda: self.client.change(method, path, body, params=query, assumed={}))
 
 
 def _by_place(device: Device) -> tuple[str, int]:

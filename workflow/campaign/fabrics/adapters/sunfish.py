@@ -292,7 +292,6 @@ class SunfishPlane(ControlPlane):
         self._places: dict[str, str] = {}
         self._uses: dict[str, EndpointUse] = {}
         self._agent: Agent | None = None
-        self._collections: dict[str, str] = {}
 
     def capabilities(self) -> Capabilities:
         ghosts = ", ".join(one.path for one in self._shown.ghosts)
@@ -311,20 +310,17 @@ class SunfishPlane(ControlPlane):
         if not self._fabric:
             self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
             self._agent = self._found_agent()
-        endpoints = tuple(map(endpoint, self._members("Endpoints") or ()))
+        endpoints = tuple(map(endpoint, self._members("Endpoints")))
         if not endpoints:
-            where = ", ".join(self._addresses("Endpoints"))
-            raise FabricError(
-                f"fabric {self._fabric.get('Id')}: there are no endpoints ({where}); has its agent registered?"
-            )
+            raise FabricError(f"there are no endpoints ({self._below('Endpoints')}); has the agent registered?")
         zones = tuple(
             uris(listing(one, "Links", "Endpoints"))
-            for one in self._members("Zones") or ()
+            for one in self._members("Zones")
             if one.get("ZoneType") in ("ZoneOfEndpoints", None)
         )
         self._shown = SunfishView(
             endpoints,
-            tuple(map(connection, self._members("Connections") or ())),
+            tuple(map(connection, self._members("Connections"))),
             zones,
             self._agent.connections() if self._agent is not None else (),
             {one.path: self._entity(one) for one in endpoints if not one.initiates},
@@ -355,29 +351,16 @@ class SunfishPlane(ControlPlane):
             raise FabricError(f"{self.client.base}: Sunfish does not say where the agent of the fabric is; {REMEDY}")
         return Agent(self._options, host, f"{path}/Connections", self.client)
 
-    def _addresses(self, name: str) -> list[str]:
-        """Where a collection of the fabric may be: where it was, where the link leads to, below the fabric.
+    def _below(self, name: str) -> str:
+        """Where a collection of the fabric is: the links of the reference server's development branch lead nowhere."""
+        return f"{uri(self._fabric) or ''}/{name}"
 
-        The links of the reference server's development branch lead nowhere.
-        """
-        below = f"{uri(self._fabric) or ''}/{name}"
-        places = (self._collections.get(name), uri(self._fabric.get(name)), below)
-        return list(dict.fromkeys(place for place in places if place))
-
-    def _members(self, name: str) -> list[dict[str, Any]] | None:
-        """The members of a collection of the fabric; None where there is none: Sunfish makes it with its first member."""
-        for path in self._addresses(name):
-            try:
-                found = self._service.members(path)
-            except Missing:
-                continue
-            self._collections[name] = path
-            return found
-        return None
-
-    def _connections_path(self) -> str:
-        """Where connections are made: in the collection that there is, else in the one below the fabric."""
-        return self._collections.get("Connections") or self._addresses("Connections")[-1]
+    def _members(self, name: str) -> list[dict[str, Any]]:
+        """The members of a collection of the fabric; none where it is not there: Sunfish makes it with its first member."""
+        try:
+            return self._service.members(self._below(name))
+        except Missing:
+            return []
 
     def _entity(self, one: Endpoint) -> Json:
         """What an endpoint stands for; read once, as a device does not become another."""
@@ -445,7 +428,7 @@ class SunfishPlane(ControlPlane):
         if target is None or initiator is None:
             what = f"endpoint {name}" if target is None else f"an initiator endpoint of {host}"
             raise Incompatible(f"{change.tag.lease_id}: the fabric has no {what}", "endpoints: both ends must exist")
-        path, own = self._connections_path(), connection_id(change.tag, name)
+        path, own = self._below("Connections"), connection_id(change.tag, name)
         if own in {one.id for one in self._shown.connections}:
             return
         ends = {"InitiatorEndpoints": [{"@odata.id": initiator.path}], "TargetEndpoints": [{"@odata.id": target.path}]}
@@ -462,7 +445,7 @@ class SunfishPlane(ControlPlane):
             self._service.change("POST", path, body, assumed=body)
         except Busy:
             # 409: there is one of this Id. Ours, when an earlier answer was lost.
-            there = next((one for one in map(connection, self._members("Connections") or ()) if one.id == own), None)
+            there = next((one for one in map(connection, self._members("Connections")) if one.id == own), None)
             if there is None or there.tag is None or there.tag.lease_id != change.tag.lease_id:
                 raise Conflict(f"{name}: Sunfish has another connection {own}", ("Sunfish",)) from None
 
@@ -488,7 +471,7 @@ class SunfishPlane(ControlPlane):
     def _disconnect(self, name: str, tag: Tag) -> str:
         """Delete what connects a device to a lease; gives what went wrong, in words."""
         if self.client.rehearses:
-            self._service.change("DELETE", f"{self._connections_path()}/{connection_id(tag, name)}")
+            self._service.change("DELETE", f"{self._below('Connections')}/{connection_id(tag, name)}")
             return ""
         path = next((one.path for one in self._shown.targets if one.id == name), None)
         told = []

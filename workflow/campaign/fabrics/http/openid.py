@@ -6,7 +6,7 @@ import json
 import os
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,12 +20,11 @@ LEEWAY_S = 30.0
 
 
 class Tokens:
-    """The token of some clients, renewed before it ends."""
+    """The token of a client, renewed before it ends."""
 
-    def __init__(self, service: Client, realm: str, client_id: str, secret_env: str | None, *clients: Client) -> None:
-        """service: the identity service, whose connection says where user and password come from; realm: the address of one below
-        it; clients: those that get the token."""
-        self._service, self._realm, self._clients = service, realm, clients
+    def __init__(self, client: Client, realm: str, client_id: str, secret_env: str | None) -> None:
+        """client: its connection says where user and password come from; realm: the address of one below it."""
+        self._client, self._realm = client, realm
         self._client_id, self._secret_env = client_id, secret_env
         self._until_s = 0.0
 
@@ -34,44 +33,41 @@ class Tokens:
 
         Raises ConfigError for credentials that are not there, FabricError when they are refused.
         """
-        rehearses = any(client.rehearses for client in self._clients)
-        if rehearses or (not again and time.time() < self._until_s - LEEWAY_S):
+        if self._client.rehearses or (not again and time.time() < self._until_s - LEEWAY_S):
             return
-        for client in self._clients:
-            client.authorization = {}
+        self._client.authorization = {}
         path = f"{self._realm}/protocol/openid-connect/token"
         try:
-            answer = self._service.change("POST", path, form=self._form(), secret=True)
+            answer = self._client.change("POST", path, form=self._form(), secret=True)
         except OutcomeUnknown as error:
             # Not the outcome of what was asked for: nobody was logged in to ask for it.
-            raise FabricError(f"{self._service.base}: cannot log in ({error})") from error
+            raise FabricError(f"{self._client.base}: cannot log in ({error})") from error
         token = text(answer.body, "access_token")
         if not answer.ok or token is None:
             raise FabricError(
-                f"{self._service.base}: realm {self._realm.rpartition('/')[2]} issues no token ({answer.words()}); see "
+                f"{self._client.base}: realm {self._realm.rpartition('/')[2]} issues no token ({answer.words()}); see "
                 "`credentials`, `client_id` and `client_secret_env`"
             )
-        for client in self._clients:
-            client.authorization = {"Authorization": f"Bearer {token}"}
+        self._client.authorization = {"Authorization": f"Bearer {token}"}
         self._until_s = expires_s(token, answer.body)
 
-    def asked(self, send: Callable[[], Answer], refused: Container[int] = (401,)) -> Answer:
-        """The answer to who has a token; a request that is `refused`, so that nothing was done, is sent again with a new one."""
+    def asked(self, send: Callable[[], Answer]) -> Answer:
+        """The answer to who has a token; a request that is refused, so that nothing was done, is sent again with a new one."""
         self.authorize()
         answer = send()
-        if answer.status in refused:
+        if answer.status in (401, 403):
             self.authorize(again=True)
             answer = send()
         return answer
 
     def _form(self) -> dict[str, str]:
-        found = needed_login(self._service.connection)
+        found = needed_login(self._client.connection)
         secret = ""
         if name := self._secret_env:
             secret = os.environ.get(name, "")
             if not secret:
                 raise ConfigError(
-                    f"{self._service.connection.url}: client_secret_env: the environment variable {name} is not set; export it"
+                    f"{self._client.connection.url}: client_secret_env: the environment variable {name} is not set; export it"
                 )
         return {
             "client_id": self._client_id,

@@ -91,16 +91,9 @@ class EmulatedBox:
         with self.rack.lock:
             self._number(GIDS[1] if GIDS[0][1] in self.gids.values() else GIDS[0][::-1])
 
-    def power_cycle(self) -> None:
-        with self.rack.lock:
-            for device in self.devices if not self.options.persistent else ():
-                self.rack.detach(device.name)
-
     def answer(self, asked: Asked) -> Reply | None:
         if wrong := self._wrong(asked):
             return self._violation(asked, wrong)
-        if self.options.login and asked.header("Authorization") is None:
-            return self._reply("Unauthorized\n", 401)
         visit = _Visit()
         with self._turn:
             for other in self._visits:
@@ -117,8 +110,6 @@ class EmulatedBox:
         """What no client ever sent, in words; empty for a request as they sent it."""
         headers = {name.lower() for name in asked.headers}
         allowed = _HEADERS if asked.method == "GET" else _BODY_HEADERS
-        if self.options.login:
-            allowed = allowed | {"authorization"}
         if (asked.method, asked.path) not in (("GET", RESOURCES), ("POST", ALLOCATION), ("DELETE", ALLOCATION)):
             return "no such call"
         if asked.query:
@@ -206,9 +197,7 @@ class EmulatedBox:
     def _allocate(self, asked: Asked) -> Reply | None:
         with self._turn:
             if self._allocating:
-                refused = self._violation(asked, "an allocation while another runs on this box")
-                if self.options.parallel == "refuse":
-                    return refused
+                self._violation(asked, "an allocation while another runs on this box")
             self._turn.wait_for(lambda: not self._allocating)
             self._allocating = True
         try:
@@ -276,12 +265,7 @@ class EmulatedBox:
         return self._reply(text.format(action, "true" if result else "false"))
 
     def _reply(self, text: str, status: int = 0) -> Reply:
-        headers = (
-            {"Content-Type": "text/plain"}
-            if self.options.keep_alive
-            else {"Content-Type": "text/plain", "Connection": "close"}
-        )
-        return Reply(status or self.options.status, text, headers)
+        return Reply(status or self.options.status, text, {"Content-Type": "text/plain"})
 
     def _wait(self, operation: Operation, seconds: float, answer: str = "") -> None:
         time.sleep(self.options.factor * seconds)

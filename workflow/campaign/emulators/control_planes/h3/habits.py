@@ -49,22 +49,12 @@ class BoxOptions(BaseModel):
     rate: Annotated[float, Field(ge=0)] = Field(default=1.0, description="of wrong and broken answers; 1: as recorded")
     free_port: FreePort = Field(default="empty", description="Host_Port# of a device that nobody has; unknown")
     refusal: Refusal = Field(default="false", description="the answer to what cannot be done; unknown")
-    parallel: Literal["queue", "refuse"] = Field(
-        default="queue", description="an allocation that comes while another runs on the same box; unknown"
-    )
     strange: bool = Field(default=False, description="records and keys beyond what is known, in any order; unknown")
     status: int = Field(default=200, description="HTTP status of every answer; unknown, no client reads it")
-    keep_alive: bool = Field(default=True, description="false: each answer ends its connection; unknown")
-    login: bool = Field(
-        default=False, description="a login is demanded, and answered with 401 where there is none; unknown"
-    )
     devices_max: int = Field(default=0, description="devices of a box that one host may have; 0: all; unknown")
     hosts_max: int = Field(
         default=0,
         description="hosts that may have devices of a box at one time, as in a mode that it was set to; 0: all",
-    )
-    persistent: bool = Field(
-        default=True, description="false: a power cycle (`power_cycle`) frees all devices; unknown"
     )
     renumber_after: int = Field(
         default=0, description="allocations after which a box gives its devices other Dev_GIDs; 0: never by itself"
