@@ -5,45 +5,28 @@ from __future__ import annotations
 import json
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from campaign.emulators.catalog import open_emulator
 from campaign.emulators.control_planes.cdi import name_uuid
-from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.control_planes.server import WireFault
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.adapters.cdi import KnownMachines, machines, owned
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import PoolSpec
 from campaign.fabrics.http.openid import expires_s
 from campaign.fabrics.state_file import HeldHost, Holding
-from tests.unit.fabrics.bench import Bench
+from tests.unit.fabrics import bench
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "cdi"
-TENANT = "b3b65e79-ad41-4367-89d6-e4e7315141ef"
-
-
-@contextmanager
-def opened(tmp_path: Path, *, gpus: int = 3, options: dict[str, Any] | None = None, **emulated: Any) -> Iterator[Bench]:
-    models = [("gpu", "a100", gpus), ("gpu", "l4", 1), ("nvme", "ssd", 1)]
-    hardware = rack(["host1", "host2"], models)
-    told = {"tenant": TENANT, "realm": "cdi", "client_id": "campaign", "settle_s": 0.1, **(options or {})}
-    pool = [PoolSpec(*each) for each in models]
-    with (
-        Server(open_emulator("cdi", hardware, **emulated), tls=False) as server,
-        Bench("cdi", server, hardware, told, tmp_path, pool) as b,
-    ):
-        yield b
+opened = partial(bench.opened, "cdi")
 
 
 @pytest.mark.parametrize("quirks", [{}, {"brief": True}, {"misspelt": True}])
-def test_units_of_a_count_become_the_devices_that_the_fabric_chose(quirks: dict[str, bool], tmp_path: Path) -> None:
+def test_units_of_a_count_become_the_devices_that_the_fabric_chose(quirks: dict[str, Any], tmp_path: Path) -> None:
     with opened(tmp_path, **quirks) as b:
         before = b.fabric.inventory()
         selection = b.selection(storage="fabric-nvme")
@@ -151,22 +134,6 @@ def test_what_somebody_attaches_to_our_machine_meanwhile_is_left_alone(tmp_path:
         assert b.gave_back(tries=3, left={"gpu3": "host1"})
 
 
-@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "status", "lie", "garbage", "html"])
-@pytest.mark.parametrize("after", [0, 1])
-@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-def test_no_fault_on_the_wire_leaves_a_device_behind(kind: Any, after: int, method: str, tmp_path: Path) -> None:
-    with opened(tmp_path) as b:
-        b.server.faults.add(WireFault(kind, method=method, after=after, body="{}" if kind == "lie" else ""))
-        selection = b.selection()
-        try:
-            b.fabric.compose(selection)
-        except OutcomeUnknown:
-            assert (method, kind in ("drop_before", "drop_after", "status", "garbage", "html")) == ("PATCH", True)
-        assert len(b.ids()) == len(b.attached())
-        assert b.ids() <= set(selection.ids)
-        assert b.gave_back(tries=3)
-
-
 def test_a_lie_about_detaching_is_found_out(tmp_path: Path) -> None:
     with opened(tmp_path) as b:
         b.compose(devices=1)
@@ -243,17 +210,6 @@ def test_the_last_one_taken_by_somebody_is_waited_for(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match="another client took it"):
             b.fabric.compose(selection)
         assert b.fabric.held() == {}
-
-
-def test_a_host_of_eight_costs_no_request_more_than_the_interface_needs(tmp_path: Path) -> None:
-    with opened(tmp_path, gpus=8) as b:
-        selection = b.selection(devices=8)
-        before = len(b.server.log)
-        b.fabric.compose(selection)
-        b.fabric.read_back("one")
-        b.fabric.release("one")
-        looks = 4 * (1 + 3)  # around each change: the machines, and how many are left of each of three models
-        assert len(b.server.log) - before <= 8 + 8 + looks
 
 
 # -- tokens ---------------------------------------------------------------------------------------------------------------------

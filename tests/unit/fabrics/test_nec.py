@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from campaign.emulators.catalog import open_emulator
-from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.nec import address
-from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.control_planes.server import WireFault
 from campaign.fabrics.adapters.nec import NecOptions, layout, procedures
 from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation, Unhealthy
-from campaign.fabrics.hardware import PoolSpec
 from tests.contract.fabric_fixtures import CREDENTIALS
-from tests.unit.fabrics.bench import Bench
+from tests.unit.fabrics import bench
+from tests.unit.fabrics.bench import NODES, tried
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "nec"
 SCHEMA = jsonschema.Draft202012Validator(json.loads((DATA / "layout_apply_schema.json").read_text())["schema"])
-NODES = {"host1": "b477ea1c-db3d-48b3-9725-b0ce6e25ef01", "host2": "b9a1e642-da2e-403a-88f5-fa0eca0d9c52"}
-
-
-@contextmanager
-def opened(
-    tmp_path: Path,
-    *,
-    options: dict[str, Any] | None = None,
-    gpus: int = 3,
-    hosts: Sequence[str] = ("host1", "host2"),
-    **emulated: Any,
-) -> Iterator[Bench]:
-    hardware = rack(hosts, [("gpu", "a100", gpus)])
-    with Server(open_emulator("nec", hardware, nodes=NODES, **emulated), tls=False) as server:
-        told = {"hosts": NODES, "poll_s": 0.01, "settle_s": 0, "credentials": {}, **address(server), **(options or {})}
-        pool = [PoolSpec("gpu", "a100", gpus)]
-        with Bench("nec", server, hardware, told, tmp_path, pool, "uuid", ("host1", "host2")) as b:
-            yield b
+opened = partial(bench.opened, "nec")
 
 
 def test_a_lease_is_one_apply_for_all_its_hosts(tmp_path: Path) -> None:
@@ -85,17 +64,6 @@ def test_an_apply_whose_answer_was_lost_is_seen_when_lists_lag(tmp_path: Path) -
         with pytest.raises(OutcomeUnknown):
             b.compose()
         assert b.gave_back()
-
-
-def test_a_host_of_eight_costs_no_request_more_than_the_interface_needs(tmp_path: Path) -> None:
-    with opened(tmp_path, gpus=8) as b:
-        selection = b.selection(devices=8)
-        before = len(b.server.log)
-        b.fabric.compose(selection)
-        b.fabric.read_back("one")
-        b.fabric.release("one")
-        # twice an apply and its status; six looks (before and after each change, and until it is shown), each of two lists
-        assert len(b.server.log) - before <= 2 * 2 + 6 * 2
 
 
 def test_busy_is_busy_and_changes_nothing(tmp_path: Path) -> None:
@@ -153,28 +121,6 @@ def test_a_suspended_apply_of_this_lease_is_cancelled_before_anything_else(tmp_p
             b.compose()
         assert len(b.attached()) == 1
         assert b.gave_back()
-
-
-@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "status", "lie", "garbage", "html"])
-@pytest.mark.parametrize("moment", ["compose", "release"])
-def test_no_fault_on_the_wire_leaves_a_device_behind(kind: Any, moment: str, tmp_path: Path) -> None:
-    with opened(tmp_path, looks=1) as b:
-        selection = b.selection()
-        if moment == "release":
-            b.fabric.compose(selection)
-        b.server.faults.add(WireFault(kind, method="POST", body="{}" if kind == "lie" else ""))
-        composed = moment == "release" or tried(lambda: b.fabric.compose(selection))
-        assert b.ids() <= set(b.attached())
-        if composed and kind != "lie" and moment == "compose":
-            assert len(b.attached()) == 2
-        assert b.gave_back(tries=4)
-
-
-def tried(call: Any) -> bool:
-    try:
-        return call() in (None, ())
-    except (OutcomeUnknown, Busy, PartialFailure):
-        return False
 
 
 def test_an_apply_whose_answer_was_lost_is_not_forgotten_while_it_runs(tmp_path: Path) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from campaign.emulators.catalog import open_emulator
-from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.control_planes.server import WireFault
 from campaign.errors import FabricError
 from campaign.fabrics.adapters.sunfish import (
     EndpointUse,
@@ -27,24 +24,17 @@ from campaign.fabrics.adapters.sunfish import (
 )
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import PoolSpec
 from campaign.fabrics.protocol import Request, Tag
 from campaign.lease.lifecycle import acquire
 from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics import bench
 from tests.unit.fabrics.bench import Bench
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "sunfish"
 AGENT = "/_agent/redfish/v1/Fabrics/CXL/Connections"
 
 
-@contextmanager
-def opened(tmp_path: Path, *, gpus: int = 3, options: dict[str, Any] | None = None, **quirks: Any) -> Iterator[Bench]:
-    hardware = rack(["host1", "host2"], [("gpu", "a100", gpus), ("nvme", "ssd", 1)])
-    with Server(open_emulator("sunfish", hardware, **quirks), tls=False) as server:
-        told: dict[str, Any] = {"credentials": {}} | (options or {})
-        told |= {"agent_url": told["agent_url"].replace("{url}", server.url)} if "agent_url" in told else {}
-        with Bench("sunfish", server, hardware, told, tmp_path, [PoolSpec("gpu", "a100", gpus)]) as b:
-            yield b
+opened = partial(bench.opened, "sunfish")
 
 
 @pytest.mark.parametrize("options", [{}, {"agent_url": "{url}" + AGENT}], ids=["told by Sunfish", "of the system file"])
@@ -233,30 +223,6 @@ def test_an_agent_that_is_down_leaves_the_outcome_unknown(down: str, tmp_path: P
         quirks.down = ""
         assert b.ids() == set()
         assert b.gave_back()
-
-
-@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "status", "lie", "garbage", "html"])
-@pytest.mark.parametrize("after", [0, 1])
-@pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_no_fault_on_the_wire_leaves_a_device_behind(kind: Any, after: int, method: str, tmp_path: Path) -> None:
-    with opened(tmp_path) as b:
-        selection = b.selection()
-        b.server.faults.add(
-            WireFault(kind, method=method, path="*/Connections*", after=after, body="{}" if kind == "lie" else "")
-        )
-        try:
-            b.fabric.compose(selection)
-        except OutcomeUnknown:
-            assert method == "POST"
-        assert b.ids() == set(b.attached())
-        for _ in range(2):
-            try:
-                left = b.fabric.release("one")
-            except PartialFailure as error:
-                left = error.failed
-            assert set(left) == set(b.attached())
-        assert not b.attached()
-        assert b.fabric.held() == {}
 
 
 def test_a_lost_answer_is_made_up_for_by_composing_again(tmp_path: Path) -> None:
