@@ -19,9 +19,10 @@ import torch
 from campaign.errors import ConfigError
 from campaign.processes.marked import MARK, marked
 from campaign.workloads.gpt_server.application import Batcher, Feed
-from campaign.workloads.gpt_server.decoder import SIZES, Decoder, random_weights
+from campaign.workloads.gpt_server.decoder import Decoder, random_weights
 from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.trainer.models.language import Gpt
+from campaign.workloads.trainer.transformer_sizes import GPT_SIZES
 
 COMMAND = [sys.executable, "-m", "campaign.workloads.gpt_server"]
 
@@ -71,7 +72,7 @@ def test_unknown_models_and_widths_are_one_line() -> None:
         assert "Traceback" not in done.stderr
 
 
-SIZE = SIZES["gpt-nano"]
+SIZE = GPT_SIZES["gpt-nano"]
 WEIGHTS = random_weights(SIZE, seed=7)
 PROMPTS = [[5, 900, 17, 4, 31], [1], [2047, 0, 3] * 5, list(range(7, 407, 10))]
 

@@ -41,9 +41,8 @@ def batch(index: int) -> Sample:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("page_cache", ["drop", "keep"])
-def test_every_batch_from_storage_is_the_batch_that_was_made(tmp_path: Path, workers: int, page_cache: str) -> None:
-    spec = spec_of(tmp_path, options={"loader_workers": workers, "page_cache": page_cache})
+def test_every_batch_from_storage_is_the_batch_that_was_made(tmp_path: Path, workers: int) -> None:
+    spec = spec_of(tmp_path, options={"loader_workers": workers})
     trainable = build(spec.model, spec.resolved_options(), "meta")
     feed, size_bytes = make_feed(spec, trainable, rank=1, world_size=2, device=CPU)
     assert size_bytes == 2 * (3 * 32 * 32 + 8)
@@ -98,7 +97,7 @@ def test_the_size_asked_for_is_the_size_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_something_cuts_is_an_error_that_names_the_directory(tmp_path: Path) -> None:
-    stored = Dataset(tmp_path, batch, 4, drop_cache=False)
+    stored = Dataset(tmp_path, batch, 4)
     os.ftruncate(stored._file.fileno(), 2 * stored.record_bytes)
     record = BatchMemory(batch(0), pinned=False)
     stored.read(1, record)
@@ -107,7 +106,7 @@ def test_a_file_that_something_cuts_is_an_error_that_names_the_directory(tmp_pat
 
 
 def test_the_error_of_a_loader_reaches_the_step(tmp_path: Path) -> None:
-    stored = Dataset(tmp_path, batch, 4, drop_cache=False)
+    stored = Dataset(tmp_path, batch, 4)
     feed = StorageFeed(stored, batch(0), CPU, workers=2)
     feed()
     os.ftruncate(stored._file.fileno(), 0)
@@ -206,9 +205,6 @@ def test_the_page_cache_is_dropped_before_the_first_read_and_after_every_one(
         (0, size),
         (2 * size, size),
     ]  # after writing, after the look at the first, after the third
-    dropped.clear()
-    Dataset(tmp_path, batch, 3, drop_cache=False).read(2, record)
-    assert dropped == []
 
 
 @pytest.mark.parametrize("workers", [0, 1])

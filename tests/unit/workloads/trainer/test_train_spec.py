@@ -46,7 +46,6 @@ def test_spec_result_and_place_import_without_torch() -> None:
         ({"model": "cspn", "options": {"image_px": 100}}, "a multiple of 32"),
         ({"model": "gpt-nano", "options": {"seq_len": 1025}}, "at most 1024"),
         ({"options": {"input": "storage"}}, "needs storage_dir"),
-        ({"options": {"page_cache": "warm"}}, "one of drop, keep"),
         ({"batch": 0}, "greater than or equal to 1"),
         ({"precision": "int8"}, "'fp32', 'tf32', 'fp16', 'fp16-o2' or 'bf16'"),
         ({"steps": 3}, "Extra inputs are not permitted"),

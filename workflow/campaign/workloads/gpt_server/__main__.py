@@ -29,7 +29,7 @@ _LOCAL = "127.0.0.1"
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--model", default="gpt-nano", help="gpt-nano, gpt-mini, gpt2 or gpt2-medium; its weights are random.")
+@click.option("--model", default="gpt-nano", help="gpt-nano, gpt2 or gpt2-medium; its weights are random.")
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), required=True, help="Port to listen on.")
 @click.option("--seed", default=1234, help="Seed of the weights.")
@@ -62,9 +62,10 @@ def main(
     with needs_extra("train"):
         import torch
 
-        from campaign.workloads.gpt_server.decoder import SIZES, Decoder, join_group, random_weights
-    if model not in SIZES:
-        raise ConfigError(f"--model {model}: is not known; use one of {', '.join(SIZES)}")
+        from campaign.workloads.gpt_server.decoder import Decoder, join_group, random_weights
+        from campaign.workloads.trainer.transformer_sizes import GPT_SIZES
+    if model not in GPT_SIZES:
+        raise ConfigError(f"--model {model}: is not known; use one of {', '.join(GPT_SIZES)}")
     torch.set_num_threads(1)
     others: list[subprocess.Popen[bytes]] = []
     if tensor_parallel > 1 and "RANK" not in os.environ:
@@ -81,14 +82,14 @@ def main(
     rank = int(os.environ["RANK"]) if tensor_parallel > 1 else 0
     rates = [float(rate) for rate in (pace_gflops or "").split(",") if rate]
     gflops = rates[rank % len(rates)] if rates else None
-    weights = random_weights(SIZES[model], seed)
-    decoder = Decoder(SIZES[model], weights, slots, context, gflops=gflops, least_tokens=least_tokens)
+    weights = random_weights(GPT_SIZES[model], seed)
+    decoder = Decoder(GPT_SIZES[model], weights, slots, context, gflops=gflops, least_tokens=least_tokens)
     if rank:
         decoder.follow()
         return
     batcher = Batcher(decoder.next_tokens, slots)
     with needs_extra("serve"):
-        app = application(batcher, model, SIZES[model].vocabulary, context, lambda: decoder.lost_s)
+        app = application(batcher, model, GPT_SIZES[model].vocabulary, context, lambda: decoder.lost_s)
         asyncio.run(serve(app, batcher, host, port))
     with suppress(RuntimeError):  # another process has ended already
         decoder.next_tokens([])

@@ -20,12 +20,8 @@ from campaign.errors import ConfigError
 from campaign.workloads.gpt_server.application import Feed
 from campaign.workloads.trainer.models.language import Gpt
 from campaign.workloads.trainer.paced_modules import Pacer
-from campaign.workloads.trainer.transformer_sizes import GPT_SIZES, TransformerSize
+from campaign.workloads.trainer.transformer_sizes import TransformerSize
 
-SIZES: Mapping[str, TransformerSize] = {
-    **GPT_SIZES,
-    "gpt-mini": TransformerSize(layers=4, width=256, heads=8, vocabulary=2048),
-}
 _JOIN = timedelta(seconds=120)
 _IDLE = timedelta(days=30)  # processes wait for the next iteration in a collective operation
 

@@ -87,7 +87,6 @@ class Dataset:
         batch: Callable[[int], Sample],
         records: int,
         *,
-        drop_cache: bool = True,
         gb_per_s: float | None = None,
     ) -> None:
         """Write `batch(0)`, `batch(1)`, ... there, and see that the first comes back. OSError names the directory."""
@@ -95,7 +94,6 @@ class Dataset:
         self.directory = directory
         self.records = records
         self.direct = False
-        self._drop_cache = drop_cache
         self.paced = gb_per_s is not None
         self._link = None if gb_per_s is None else LinkRate(gb_per_s * 1e9)
         first = BatchMemory(batch(0), pinned=False)
@@ -112,9 +110,8 @@ class Dataset:
                 "space, or ask for less with option dataset_mib",
                 str(directory),
             ) from error
-        if drop_cache:
-            self._forget()
-            self._ask_direct()
+        self._forget()
+        self._ask_direct()
         self._verify(first, batch(0))
         self.written_s = time.perf_counter() - started_s
 
@@ -131,7 +128,7 @@ class Dataset:
                     errno.EIO, "the file of samples ends early: something else has cut it", str(self.directory)
                 )
             done += got
-        if self._drop_cache and not self.direct:
+        if not self.direct:
             self._forget(offset, self.record_bytes)
         if self._link is not None:
             self._link.wait(self._link.due_s(self.record_bytes, asked_s))

@@ -54,7 +54,6 @@ def make_feed(
             spec.storage_dir,
             batch,
             max(records, _FEWEST_RECORDS),
-            drop_cache=options["page_cache"] == "drop",
             gb_per_s=None if spec.storage_gb_per_s is None else spec.storage_gb_per_s / spec.storage_ranks,
         )
         return StorageFeed(dataset, example, device, int(options["loader_workers"]), channels_last), size_bytes

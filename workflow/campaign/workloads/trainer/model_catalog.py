@@ -65,7 +65,8 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     "input": Option(
         str,
         "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step; storage: every rank "
-        "reads every batch from a dataset that it has written to the configuration's storage",
+        "reads every batch from a dataset that it has written to the configuration's storage, past the page cache (O_DIRECT if the "
+        "file system supports it, else the cache is dropped before and after every read)",
         choices=("resident", "h2d", "storage"),
         default="resident",
     ),
@@ -75,13 +76,6 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         minimum=0,
         maximum=64,
         default=0,
-    ),
-    "page_cache": Option(
-        str,
-        "input storage: drop: reads come from the storage (O_DIRECT if the file system supports it, else the cache is dropped "
-        "before and after every read); keep: reads come from the page cache as far as it holds the dataset",
-        choices=("drop", "keep"),
-        default="drop",
     ),
     "dataset_mib": Option(
         int,
