@@ -8,37 +8,29 @@ per second. Rates of different scales or edge factors cannot be compared.
 from __future__ import annotations
 
 import math
-import re
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict
+from campaign.workloads.parsers.reading import F, Format, LineReader, Scope, Verdict, lines
 
-_VALUE = re.compile(rf"(?:(bfs|sssp) +)?([A-Za-z_]{{3,40}}): +(?:! +)?({F})\s*$")
-_NUMBERS = frozenset(
-    {"scale", "num_mpi_processes", "construction_time", "min_teps", "max_teps", "harmonic_mean_teps", "mean_validate"}
-)
 _INVALID = "No results printed for invalid run"
+_NAMES = "scale|num_mpi_processes|construction_time|(?:min|max|harmonic_mean)_teps|mean_validate"
 
 
-class Graph500(LogReader):
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: dict[tuple[str, str], float] = {}
-        self.invalid = False
+class Graph500(LineReader):
+    LINES = lines(
+        invalid=f".*{_INVALID}",
+        value=rf"(?:(bfs|sssp) +)?((?i:{_NAMES})): +(?:! +)?({F})\s*$",
+    )
 
-    def line(self, line: str) -> None:
-        if _INVALID in line:
-            if self.values:
-                return self.another(line)
-            self.invalid = True
-        elif found := _VALUE.match(line):
-            name = found[2].lower()
-            if name == "scale" and (self.values or self.invalid):
-                return self.another(line)
-            if name in _NUMBERS:
-                self.values[found[1] or "bfs", name] = float(found[3])
+    def opens(self, name: str, values: tuple[str, ...]) -> bool:
+        begins = name == "invalid" or values[1].lower() == "scale"
+        return begins and bool(self.found["value"] or (self.found["invalid"] and name == "value"))
+
+    @property
+    def values(self) -> dict[tuple[str, str], float]:
+        return {(kind or "bfs", name.lower()): float(text) for kind, name, text in self.found["value"]}
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
-        if self.invalid:
+        if self.found["invalid"]:
             verdict.invalid("the validation failed")
         elif ("bfs", "harmonic_mean_teps") not in self.values:
             verdict.incomplete("no harmonic mean of TEPS in the output")

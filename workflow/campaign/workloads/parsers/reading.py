@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from campaign.documents.requests import Requests
 from campaign.workloads.load.request_latencies import SentRequest, columns
@@ -384,3 +384,43 @@ class LogReader(ABC):
     @abstractmethod
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
         """Put into the verdict what was found and what speaks against it; gives the rate of samples, None where there is none."""
+
+
+def lines(**patterns: str) -> Mapping[str, re.Pattern[str]]:
+    """Lines of a format: name -> regular expression that matches from the begin of a line, with a group for each value."""
+    return {name: re.compile(pattern) for name, pattern in patterns.items()}
+
+
+class LineReader(LogReader):
+    """Reads a format that is lines of text, which `LINES` declares. A line that several expressions match is the first one's.
+
+    found: values of the lines of each name, in the order of the log.
+    """
+
+    LINES: ClassVar[Mapping[str, re.Pattern[str]]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, list[tuple[str, ...]]] = {name: [] for name in self.LINES}
+
+    def line(self, line: str) -> None:
+        for name, pattern in self.LINES.items():
+            if found := pattern.match(line):
+                values = tuple(text or "" for text in found.groups())
+                if self.opens(name, values):
+                    return self.another(line)
+                self.found[name].append(values)
+                return None
+        return None
+
+    def opens(self, name: str, values: tuple[str, ...]) -> bool:
+        """Whether this line begins the next test; as it stands, a second line `begin` does."""
+        return name == "begin" and bool(self.found[name])
+
+    def last(self, name: str) -> tuple[str, ...] | None:
+        """Values of the last line of a name."""
+        return self.found[name][-1] if self.found[name] else None
+
+    def number(self, name: str) -> float | None:
+        """The first value of the last line of a name."""
+        return float(values[0]) if (values := self.last(name)) else None

@@ -8,67 +8,45 @@ several times as large as all caches: the size is a metric. One process is one h
 from __future__ import annotations
 
 import math
-import re
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree
+from campaign.workloads.parsers.reading import F, Format, LineReader, Scope, Verdict, agree, lines
 
-_ROW = re.compile(rf"(Copy|Scale|Add|Triad): +({F}) +({F}) +({F}) +({F})\s*$")
-_SIZE = re.compile(r"Array size = (\d{1,15}) \(elements\)")
-_BYTES = re.compile(r"This system uses (\d{1,3}) bytes per")
-_THREADS = re.compile(r"Number of Threads counted = (\d{1,9})")
 _ARRAYS = {"Copy": 2, "Scale": 2, "Add": 3, "Triad": 3}
 _TOO_SHORT_S = 20e-6
 
 
-class Stream(LogReader):
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun = False
-        self.ended = 0
-        self.rows: dict[str, tuple[float, ...]] = {}
-        self.validated: bool | None = None
-        self.elements: float | None = None
-        self.bytes = 8.0
-        self.threads: float | None = None
-
-    def line(self, line: str) -> None:
-        if line.startswith("STREAM version"):
-            if self.begun:
-                return self.another(line)
-            self.begun = True
-        elif found := _BYTES.match(line):
-            self.bytes = float(found[1])
-        elif found := _SIZE.match(line):
-            self.elements = float(found[1])
-        elif found := _THREADS.match(line):
-            self.threads = float(found[1])
-        elif found := _ROW.match(line):
-            self.rows[found[1]] = tuple(float(text) for text in found.groups()[1:])
-        elif line.startswith(("Solution Validates", "Failed Validation")):
-            self.validated = self.validated is not False and line.startswith("Solution")
-            self.ended += 1
+class Stream(LineReader):
+    LINES = lines(
+        begin="STREAM version",
+        bytes=r"This system uses (\d{1,3}) bytes per",
+        elements=r"Array size = (\d{1,15}) \(elements\)",
+        threads=r"Number of Threads counted = (\d{1,9})",
+        row=rf"(Copy|Scale|Add|Triad): +({F}) +({F}) +({F}) +({F})\s*$",
+        end="(Solution|Failed) Valid",
+    )
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
-        if len(self.rows) < len(_ARRAYS):
+        rows, ends = {name: tuple(map(float, texts)) for name, *texts in self.found["row"]}, self.found["end"]
+        if len(rows) < len(_ARRAYS):
             verdict.incomplete("no table of Copy, Scale, Add and Triad in the output of STREAM")
-        elif self.validated is None:
+        elif not ends:
             verdict.incomplete("the output ends before 'Solution Validates'")
-        elif not self.validated:
+        elif ("Failed",) in ends:
             verdict.invalid("the arrays failed their validation")
-        if self.ended > 1:
+        if len(ends) > 1:
             verdict.invalid("several processes of STREAM ran at once")
-        for name, values in self.rows.items():
-            self.row(verdict, name, values)
-        if self.elements is not None:
-            verdict.metrics["array_mib"] = self.elements * self.bytes / 2**20
-        verdict.metrics["threads"] = self.threads
+        array_bytes = (self.number("elements") or 0.0) * (self.number("bytes") or 8.0)
+        for name, values in rows.items():
+            self.row(verdict, name, values, array_bytes)
+        verdict.metrics["array_mib"] = array_bytes / 2**20 if self.found["elements"] else None
+        verdict.metrics["threads"] = self.number("threads")
 
-    def row(self, verdict: Verdict, name: str, values: tuple[float, ...]) -> None:
+    def row(self, verdict: Verdict, name: str, values: tuple[float, ...], array_bytes: float) -> None:
         best, average_s, least_s, most_s = values
         if not all(map(math.isfinite, values)):
             verdict.nan(f"{name} is not a number")
             return
-        moved = None if self.elements is None else _ARRAYS[name] * self.elements * self.bytes
+        moved = _ARRAYS[name] * array_bytes
         # Times are printed to the microsecond.
         if not least_s <= average_s <= most_s or best <= 0:
             verdict.invalid(f"the times of {name} are out of order; a line is torn")
@@ -79,18 +57,13 @@ class Stream(LogReader):
         verdict.metrics[f"{name.lower()}_gb_per_s"] = best / 1e3
 
 
-FORMAT = Format(
-    Stream,
-    needles=(
-        *(
-            b"STREAM version",
-            b"bytes per",
-            b"Array size",
-            b"Threads counted",
-            b"Solution Validates",
-            b"Failed Validation",
-        ),
-        *(b"Copy:", b"Scale:", b"Add:", b"Triad:"),
-    ),
-    line_max=1 << 10,
+_NEEDLES = (
+    b"STREAM version",
+    b"bytes per",
+    b"Array size",
+    b"Threads counted",
+    b"Solution Validates",
+    b"Failed Validation",
 )
+
+FORMAT = Format(Stream, needles=(*_NEEDLES, b"Copy:", b"Scale:", b"Add:", b"Triad:"), line_max=1 << 10)
