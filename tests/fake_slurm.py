@@ -162,7 +162,7 @@ def _answer(program: str, here: Path, memory: dict[str, Any], arguments: list[st
             return 0, "", "", False
         case "sinfo":
             lines = (
-                memory["partitions"] if given.get("format") == "%P" else [_node(row, given) for row in memory["hosts"]]
+                memory["partitions"] if given.get("format") == "%R" else [_node(row, given) for row in memory["hosts"]]
             )
             return 0, "".join(f"{line}\n" for line in lines), "", False
         case _:

@@ -25,6 +25,8 @@ from campaign.emulators.control_planes.replay import served
 from campaign.emulators.control_planes.server import Server, WireFault
 from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve, system_document
 from campaign.fabrics import fabric_kind
+from campaign.fabrics.http import client
+from campaign.lease import lifecycle
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
 from campaign.lease.record_site import walk
@@ -195,6 +197,38 @@ def test_what_was_left_behind_is_listed_and_released_when_told_so(place: Place) 
     assert Journal(journal.parent, journal.stem).state == "RELEASED"
 
 
+def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "DEAD_S", 0.0)
+    monkeypatch.setattr(client, "RETRY_S", ())
+    place = Place(tmp_path, "h3")
+    agent, wrong = place.document["fabric"]["agent"], "http://127.0.0.1:1/{host}"
+    try:
+        place.write(poll_s=0, agent={**agent, "url": wrong})
+        for _ in range(2):
+            done = place.compose()
+            assert done.exit_code == 1
+            assert "http://127.0.0.1:1: cannot be reached" in done.output
+        assert place.rack.changes == 0  # nothing is attached that could not be detached
+        place.write(poll_s=0)
+        assert place.compose().exit_code == 0
+        place.write(poll_s=0, agent={**agent, "url": wrong})
+        for done in (
+            place.run("release", "pair", "--campaign", str(place.campaign)),
+            place.fabric("reconcile", "--release", "--grace", "0"),
+            place.compose("--name", "other"),  # it would need what is held
+        ):
+            assert done.exit_code == 1
+            assert "http://127.0.0.1:1: cannot be reached" in done.output
+        assert len(place.rack.free()) == 2
+        done = place.fabric("reconcile", "--release", "--grace", "0", "--force")
+        assert done.exit_code == 0, done.output
+        assert len(place.rack.free()) == 4
+    finally:
+        place.server.close()
+
+
 def test_a_fault_of_the_trial_is_told_and_leaves_nothing(place: Place) -> None:
     place.fabric("check", "--look-only")
     place.rack.devices["gpu1"].quirks.add("degraded_link")
@@ -227,7 +261,7 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
     end, said = threading.Event(), []
     directory = tmp_path / "learn"
     wanted = ControlPlaneEmulation(
-        kind, directory, 0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), option.split()
+        kind, directory, 0, "host[1-2]", ("gpu:h100-sim:3",), ("html,POST,/nowhere",), option.split()
     )
     thread = threading.Thread(target=serve, args=(wanted, said.append, end))
     thread.start()
@@ -240,10 +274,10 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
         # Boxes are read twice before each order and after it, with pauses: their composing is tried elsewhere.
         done = CliRunner().invoke(main, [*words, "--yes"] if kind == "redfish" else words, input="n\n")
         assert done.exit_code == 0, done.output
-        assert "3 cpu-rank, as in the system file" in done.output
+        assert "3 h100-sim, as in the system file" in done.output
         if "times" in option:  # attaching took 5 s at least
             assert "take recorded times: logs" in path.read_text()
-            (took,) = re.findall(r"composed cpu-rank onto host\d: fabric ([\d.]+) s", done.output)
+            (took,) = re.findall(r"composed h100-sim onto host\d: fabric ([\d.]+) s", done.output)
             assert float(took) >= 0.05
         with Site(read_system_file(str(path)), tmp_path).fabric() as fabric:
             assert len(fabric.inventory().devices) == 3
@@ -353,7 +387,7 @@ def test_what_was_found_on_a_host_is_there_again_after_a_check_and_a_release_by_
 
 def test_a_model_that_the_file_does_not_know_is_offered_as_the_fabric_calls_it(tmp_path: Path) -> None:
     with checked(tmp_path, [("gpu", "NVIDIA A100-PCIE-40GB", 2), ("nvme", "NVIDIA A100-PCIE-40GB", 1)]) as place:
-        place.document["pool"] = [{"kind": "gpu", "model": "a100", "count": 2}]
+        place.document |= {"pool": [{"kind": "gpu", "model": "a100", "count": 2}], "devices": {}}
         place.write()
         told = place.fabric("check", "--look-only").output
         assert "0 a100 found, the system file lists 2; the fabric has 'NVIDIA A100-PCIE-40GB'" in told

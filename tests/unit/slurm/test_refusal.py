@@ -69,7 +69,7 @@ def test_a_controller_that_does_not_answer_is_transient(text: str) -> None:
             "memory_gib",
         ),
         (f"{_FAILED}Requested reservation is invalid", "additional"),
-        (f"{_FAILED}Invalid node name specified", ""),
+        (f"{_FAILED}Invalid node name specified", "nodelist"),
         ("sbatch: unrecognized option '--nonsense'\nTry \"sbatch --help\" for more information", "additional"),
         (f"{_FAILED}Invalid job array specification", ""),
         (f"{_RETRYING}\n{_FAILED}Invalid license specification", "additional"),

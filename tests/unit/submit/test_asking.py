@@ -315,7 +315,7 @@ def test_a_mistake_is_named_with_what_is_allowed(tmp_path: Path, fake_slurm: Fak
         "invalid partition specified: gpus\nsbatch: error: Batch job submission failed: Invalid partition name specified"
     )
     with pytest.raises(
-        ConfigError, match=r"system bench: slurm: .*Invalid partition name.*; partitions here: gpu, wide"
+        ConfigError, match=r"system bench: slurm: 1x1-local.*c1: .*Invalid partition name.*; partitions here: gpu, wide"
     ):
         here.submit(here.leases()[0])
     assert len(fake_slurm.calls("sbatch")) == 1

@@ -121,7 +121,9 @@ def record(
 @click.option("--of", "owners", multiple=True, metavar="OWNER",
               help="With --unjournaled: release those of this owner, who must not be using them. May be repeated.")  # fmt: skip
 @click.option(
-    "--force", is_flag=True, help="Detach devices even if a process on their host uses them; that process will fail."
+    "--force",
+    is_flag=True,
+    help="Detach devices even if a process on their host uses them, which will fail, or the host cannot be asked.",
 )
 @format_option("table", "json")
 def reconcile(
@@ -159,7 +161,7 @@ def reconcile(
             )
         )
     for line in away if style == "table" else ():
-        click.echo(printable(f"{'brought back' if releases else 'would bring back'}: {line}"))
+        click.echo(printable(f"{'attached again' if releases else 'would attach again'}: {line}"))
     for line in foreign if style == "table" else ():
         click.echo(printable(f"not changed, held by {line}"))
     if not orphans and style == "table":

@@ -15,13 +15,15 @@ from campaign.cli.terminal import TextTable, clear, say, show, show_json, warn
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
 from campaign.files import is_locked, read_json, read_json_lines
+from campaign.lease.campaign_leases import lease_id
+from campaign.lease.journal import Journal
 from campaign.paths import Results
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.budget import parse_budget
 from campaign.plan.cost.estimates import Estimate
 from campaign.plan.dag import read_plan
 from campaign.plan.missing_runs import read_known
-from campaign.plan.plan import Plan, time_words
+from campaign.plan.plan import Plan, PlannedLease, time_words
 from campaign.plan.request import PlanRequest
 from campaign.report.campaign_summary import missing_reasons
 from campaign.report.sections.question import chosen, cost, state
@@ -99,7 +101,8 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
         elif is_locked(results.measure_lock(lease.name)):
             state = "composing, releasing or waiting"
         else:
-            state = "to do" if lease.missing else "complete"
+            why = _failure(plan, results, lease) if lease.missing else ""
+            state = (f"failed: {why}" if why else "to do") if lease.missing else "complete"
         leases.append({
             "lease": lease.name, "runs": lease.runs, "runs_done": lease.runs - lease.missing, "state": state,
             "job": job and job.job_id, "last_run": last.get(lease.name),
@@ -125,6 +128,15 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
         "not_measured": missing_reasons(results.directory, tried=True) if results.plan_document.exists() else [],
         "slurm_problem": problem,
     }
+
+
+def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
+    """Why a lease has failed; empty where nothing of it has. A campaign that was killed has written no manifest of it."""
+    of_system = "" if plan.campaign.part else lease.configuration.system
+    if reason := read_json(results.manifest(lease.name, of_system)).get("reason"):
+        return str(reason)
+    journal = Journal(results.journals(lease.configuration.system), lease_id(results, lease.name))
+    return journal.cause if journal.state == "LEAKED" or journal.document()["obtained"] is None else ""
 
 
 def _question(plan: Plan) -> dict[str, Any] | None:

@@ -155,7 +155,7 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
         },
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
-        "devices": {"cpu-rank": {"runs_on": "cpu"}},
+        "devices": {model: {"runs_on": "cpu"} for kind, model in pool if kind == "gpu"},
         "notes": [getattr(emulator_module(kind), "NOTE", _NOTE)],
     }
 

@@ -175,9 +175,12 @@ class Fabric(Protocol):
         """Host by fabric id of devices that leases found there and took; no lease has them or their host. Default: none."""
         return {}
 
-    def bring_home(self) -> None:
-        """Attach what is `away` to its host again, as each release does. Raises as `compose` does. Default: nothing is away."""
-        return
+    def bring_home(self) -> Mapping[str, str]:
+        """Attach what is `away` to its host again, as each release does; gives what it attached, as `away` does.
+
+        Raises as `compose` does. Default: nothing is away.
+        """
+        return {}
 
     def held(self) -> Mapping[str, Tag]:
         """Leases of this program on the fabric, by id; what others hold is not in it."""

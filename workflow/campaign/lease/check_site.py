@@ -195,8 +195,8 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
 def left_behind(
     site: Site, *, dry_run: bool, grace_s: float, unjournaled: Collection[str] | None = None, force: bool = False
 ) -> tuple[list[Orphan], list[str], list[str]]:
-    """Leases of ours without an owner (released unless `dry_run`), foreign holders, and what is away from the host that it was
-    found on (brought back unless `dry_run`), in words.
+    """Leases of ours without an owner (released unless `dry_run`), foreign holders, and what is attached nowhere and away from the
+    host that it was found on (unless `dry_run`, what was attached there again), in words.
 
     unjournaled: see `reconcile`. force: hosts are made to let go of devices that something still uses.
     """
@@ -205,14 +205,18 @@ def left_behind(
             fabric.controlled.force = force
         orphans = site.reconcile(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled)
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
-        away = [f"{name} to {host}" for name, host in fabric.away().items()]
-        if not dry_run:
-            fabric.bring_home()
+        away = fabric.away() if dry_run else fabric.bring_home()
+        devices = fabric.inventory().devices
+        moves = [
+            f"{d.fabric_id} to {away[d.fabric_id]}"
+            for d in devices
+            if d.fabric_id in away and not (dry_run and d.attached_to)
+        ]
         foreign: dict[str, list[str]] = {}
-        for device in fabric.inventory().devices:
+        for device in devices:
             if device.holder is not None and device.holder not in known:
                 foreign.setdefault(device.holder, []).append(device.fabric_id)
-    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], away
+    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], moves
 
 
 def journaled_times(site: Site) -> OperationTimes:

@@ -126,6 +126,11 @@ class Journal:
                 token = ""
         return token
 
+    @property
+    def cause(self) -> str:
+        """What first went wrong in the last use, in words; empty where nothing did. Read each time."""
+        return next((str(fault["message"]) for fault in self.document()["faults"]), "")
+
     def advance(self, state: LeaseState, **facts: Any) -> None:
         """Enter a state, with what is known by now. Raises FabricError when the lease cannot get there from where it is."""
         before = self.state

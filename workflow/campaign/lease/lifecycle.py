@@ -30,7 +30,10 @@ from campaign.fabrics.hardware import Composition
 from campaign.fabrics.operations import recording
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
-from campaign.lease.journal import Journal, LeaseState, Ownership
+from campaign.lease.journal import Journal, LeaseState, Ownership, is_owned, journaled
+
+DEAD_S = 15.0
+"""How long nobody has worked on a lease that could not be released, until it is given up by those that wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class _Acquisition:
             try:
                 return self._attempt()
             except (Busy, Conflict) as reason:
+                self._refuse_dead(reason.holders)
                 if str(reason) != self.waited_for:
                     self.waited_for = str(reason)
                     self.journal.note(waits_for=self.waited_for)
@@ -135,6 +139,25 @@ class _Acquisition:
                 if failures >= self.attempts or self.journal.state == "LEAKED":
                     raise
                 time.sleep(self.turn.poll_s)
+
+    def _refuse_dead(self, holders: Collection[str]) -> None:
+        """Raise for holders that will never release by themselves: all are leases that failed for good, and nobody works on one."""
+        directory, causes = self.journal.path.parent, dict[str, str]()
+        for holder in holders if set(holders) <= {*journaled(directory)} else ():
+            last = (journal := Journal(directory, holder)).last_use()[-1]
+            dead = (
+                journal.state == "LEAKED" and time.time() - last["time_s"] > DEAD_S and not is_owned(directory, holder)
+            )
+            if not dead:
+                return
+            causes[holder] = journal.cause
+        if causes:
+            why = "; ".join(
+                f"{holder}, which failed and could not be released: {cause}" for holder, cause in causes.items()
+            )
+            raise FabricError(
+                f"held by {why}. 'campaign fabric reconcile SYSTEM --release' releases it once that is corrected"
+            )
 
     def _attempt(self) -> Composition:
         start = time.monotonic()
@@ -221,8 +244,10 @@ class _Acquisition:
                 self._abort(f"not worth taking over: {error}")
         if self.journal.state == "LEAKED":
             leaked = tuple(self.journal.document()["leaked"])
-            words = f"its former use still has {', '.join(leaked)}, which cannot be released"
-            raise PartialFailure(f"{self.request.lease_id}: {words}", failed=leaked)
+            raise PartialFailure(
+                f"{self.journal.cause or self.request.lease_id}; {', '.join(leaked)} could not be released since",
+                failed=leaked,
+            )
         if not self._asked_for():
             self.journal.advance("RELEASED")
             self._plan()

@@ -59,8 +59,9 @@ def reconcile(
         if is_alive(lease_id):
             continue
         orphan = _orphan(lease_id, held.get(lease_id), journal_dir)
-        if time.time() - orphan.left_s < grace_s:
-            orphan = replace(orphan, outcome="too_young")
+        if (idle_s := time.time() - orphan.left_s) < grace_s:
+            message = f"active {idle_s:.0f} s ago; --grace 0 releases it all the same"
+            orphan = replace(orphan, outcome="too_young", message=message)
         elif lease_id not in known and orphan.owner not in (unjournaled or ()):
             message = f"its owner may be using it, which only they can tell; if they do not, add --of {orphan.owner}"
             orphan = replace(orphan, outcome="other_owner", message=message)
@@ -97,7 +98,7 @@ def _end(orphan: Orphan, fabric: Fabric, journal_dir: Path, wait_s: float, poll_
         else:
             journal.advance("DETACHING")
             if leaked := give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s):
-                return replace(orphan, outcome="leaked", devices=leaked)
+                return replace(orphan, outcome="leaked", devices=leaked, message=f"({journal.cause})")
         journal.advance("RELEASED")
         return replace(orphan, outcome="released")
     finally:

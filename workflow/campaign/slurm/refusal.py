@@ -46,7 +46,7 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
     ("time limit", "the time limit is not allowed", "time_min"),
     ("--time", "the time limit is not understood", "time_min"),
     ("memory", "no host has so much memory", "memory_gib"),
-    ("node name", "Slurm knows no host by that name", ""),
+    ("node name", "Slurm does not know all of the hosts; correct `hosts` of the system file", "nodelist"),
     ("reservation", "the reservation is not known, or not yours", "additional"),
     ("license", "the license is not known", "additional"),
     ("dependency", "the job that it depends on is not known", "additional"),
@@ -61,12 +61,21 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
 class Refusal:
     """words: one sentence with Slurm's own message, and with the name of the limit that was hit.
 
-    key: of a mistake, the key of the system file's `slurm` to change; empty when no key helps.
+    key: of a mistake, the key of the system file's `slurm` to change, or `nodelist` for hosts; empty when no key helps.
     """
 
     kind: Kind
     words: str
     key: str = ""
+
+
+LISTED = {
+    "partition": ("partitions", "%R"),
+    "constraint": ("features", "%f"),
+    "gres": ("generic resources", "%G"),
+    "nodelist": ("hosts", "%n"),
+}
+"""By `Refusal.key`: what there is of its kind, in words, and the format by which sinfo lists it."""
 
 
 def parse_refusal(text: str) -> Refusal:
@@ -82,7 +91,7 @@ def parse_refusal(text: str) -> Refusal:
         return Refusal("transient", f"Slurm did not answer ({said})")
     for part, meaning, key in _MISTAKES:
         if part.lower() in said.lower():
-            see = f"; change `slurm.{key}` in the system file" if key else ""
+            see = f"; change `slurm.{key}` in the system file" if key not in ("", "nodelist") else ""
             return Refusal("mistake", f"{meaning} (Slurm says: {said}){see}", key=key)
     return Refusal("unknown", f"Slurm says: {said}")
 

@@ -35,7 +35,7 @@ from campaign.slurm.excluded_hosts import ExcludedHosts, outage
 from campaign.slurm.job_state import QUEUED, JobState, judge
 from campaign.slurm.parse import array_size_max
 from campaign.slurm.poll import Poll
-from campaign.slurm.refusal import Refusal
+from campaign.slurm.refusal import LISTED, Refusal
 from campaign.slurm.sbatch_options import sbatch_parameters
 from campaign.slurm.strategies import open_strategy
 from campaign.slurm.strategies.controller import NODES, parse_nodes
@@ -246,10 +246,13 @@ class SlurmSubmitter:
         mistake = refusal.kind == "mistake"
         words = f"sbatch refused {chunk[0].parameters['job_name']}: {refusal.words}"
         if mistake:
-            words = f"system {self.campaign.system.name}: slurm: {refusal.words}"
-        if refusal.key == "partition":
-            there = sorted({name.strip("*") for name in self.slurm("sinfo", "--noheader", "--format=%P").out.split()})
-            words += f"; partitions here: {', '.join(there)}" if there else ""
+            asked = f", which asks for {hosts}" if (hosts := chunk[0].parameters.get("nodelist")) else ""
+            leases = ", ".join(each.request.lease for each in chunk)
+            words = f"system {self.campaign.system.name}: slurm: {leases}{asked}: {refusal.words}"
+        if refusal.key in LISTED:
+            what, form = LISTED[refusal.key]
+            there = sorted(set(self.slurm("sinfo", "--noheader", f"--format={form}").out.split()))
+            words += f"; {what} here: {', '.join(there)}" if there else ""
         self.requests.refuse([asked.request.lease for asked in chunk], words, mistake=mistake)
 
     # -- finding again -----------------------------------------------------------------------------------------------------

@@ -232,14 +232,15 @@ class ControlledFabric(Fabric):
     def away(self) -> Mapping[str, str]:
         return self._state.read().away()
 
-    def bring_home(self) -> None:
-        if self._state.read().away():
-            with self._state.transaction("what was found on hosts"), self.plane.client.operation():
-                self._bring_home()
-
-    def _bring_home(self) -> None:
+    def bring_home(self) -> Mapping[str, str]:
         if not self._state.read().away():
-            return
+            return {}
+        with self._state.transaction("what was found on hosts"), self.plane.client.operation():
+            return self._bring_home()
+
+    def _bring_home(self) -> Mapping[str, str]:
+        if not self._state.read().away():
+            return {}
         view, self._recent = self._view(), None
         hosts: dict[str, tuple[str, ...]] = {}
         with self._state.change() as state:
@@ -250,7 +251,7 @@ class ControlledFabric(Fabric):
                 else:
                     hosts[host] = (*hosts.get(host, ()), name)
         if not hosts:
-            return
+            return {}
         told: FabricError | None = None
         try:
             self.plane.attach(Change(Tag("", "", "", time.time(), ()), hosts), lambda name, handle: None)
@@ -267,6 +268,7 @@ class ControlledFabric(Fabric):
                     away = True
         if told is not None and away:
             raise told
+        return {name: host for host, names in hosts.items() for name in names}
 
     def _make_way(self, view: View, devices: Mapping[str, str], tag: Tag) -> None:
         """Detach devices from where they were found, by fabric id and host. Raises PartialFailure for what would not go."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from campaign.errors import FabricError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, normal, pair
 from campaign.fabrics.state_file import StateFile
@@ -30,18 +31,26 @@ class HostView:
         return self._agent is not None
 
     def before(self, hosts: Mapping[str, Sequence[Device]]) -> dict[str, tuple[str, ...]]:
-        """What hosts have before devices are attached, where that is needed to know those afterwards."""
+        """What hosts have before devices are attached, where that is needed to know those afterwards.
+
+        Each host is asked: what is attached to one that cannot be asked could not be detached again. Raises FabricError.
+        """
         if self._agent is None:
             return {}
-        return {
-            host: tuple(_mark(one) for one in self._agent.devices(host))
-            for host, devices in hosts.items()
-            if any(not device.host_id for device in devices)
+        had = {
+            host: tuple(_mark(one) for one in self._agent.devices(host)) for host, devices in hosts.items() if devices
         }
+        return {host: marks for host, marks in had.items() if any(not device.host_id for device in hosts[host])}
 
     def told(self, host: ComposedHost) -> ComposedHost:
-        """A host's devices with the identities and links that the host itself tells."""
-        seen = self._pairs(host.name, (*host.devices, *host.storage))
+        """A host's devices with the identities and links that the host itself tells; without them where it cannot be asked.
+
+        Whether it sees them is for `seen`, which raises then: what a lease holds is known without its hosts.
+        """
+        try:
+            seen = self._pairs(host.name, (*host.devices, *host.storage))
+        except FabricError:
+            return host
         return replace(
             host,
             devices=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.devices),
@@ -65,15 +74,29 @@ class HostView:
                     self._agent.rescan(host.name)
 
     def drain(self, host: str, devices: Sequence[Device], *, force: bool) -> None:
-        """Get attached devices out of use on their host. Raises HostBusy, also when it cannot be known which they are."""
+        """Get attached devices out of use on their host. Raises HostBusy, also when it cannot be known which they are, and
+        FabricError for a host that cannot be asked, unless `force`.
+        """
         if self._agent is None or not devices:
             return
+        try:
+            self._drain(self._agent, host, devices, force)
+        except HostBusy:
+            raise
+        except FabricError as error:
+            if not force:
+                raise FabricError(
+                    f"{error}; correct `agent` of the system file, or detach without asking the host: "
+                    "'campaign fabric reconcile SYSTEM --release --force'"
+                ) from error
+
+    def _drain(self, agent: HostAgent, host: str, devices: Sequence[Device], force: bool) -> None:
         if unknown := [device.fabric_id for device in devices if not device.host_id and self._confusable(host, device)]:
             raise HostBusy(
                 f"{host}: which of its devices {', '.join(unknown)} are is unknown: neither the fabric nor the state file tells; "
                 "stop their use by hand, then detach them with the fabric's own tools"
             )
-        self._agent.detach(host, tuple(self._pairs(host, devices).values()), force=force)
+        agent.detach(host, tuple(self._pairs(host, devices).values()), force=force)
 
     def close(self) -> None:
         if self._agent is not None:

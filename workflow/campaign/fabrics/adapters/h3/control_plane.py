@@ -21,7 +21,7 @@ from campaign.documents.operation_times import Operation
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.adapters.h3.box import Box, Gpu, Listing
 from campaign.fabrics.banks import Bank, banks_by_mode
-from campaign.fabrics.control_plane.protocol import Change, ControlPlane, ControlPlaneOptions, Remember, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View, WithoutLogin
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Device, HostSpec, PoolSpec, pool_devices
 from campaign.fabrics.http.client import Client
@@ -42,7 +42,7 @@ PORT_RULE = "a host has a port in the box of each of its devices"
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]+")
 
 
-class H3Options(ControlPlaneOptions):
+class H3Options(WithoutLogin):
     """Falcon boxes as one fabric; each box is a drawer of the pool. `hosts`: number of a host's port (`Port#`), the same in every
     box unless `ports` says otherwise. `models`: model of a device by its UUID, where a box has several."""
 
