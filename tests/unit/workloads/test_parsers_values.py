@@ -52,8 +52,11 @@ def case(
 case(
     "hpl/nvidia-two-results", on={"ranks": 2}, flags=("the best of 2 results of one HPL.dat counts",), hpl_gflops=8206.3
 )
-case("hpl/netlib-passed", on={"ranks": 8}, flags=("4 processes, the run 8 devices",))
+case("hpl/netlib-passed", on={"ranks": 8}, flags=("HPL used 4 processes, the run 8 devices",))
 case("hpl/failed", status="invalid", hpl_gflops=3.3515)
+case("hpl/mxp-8-gpus", flags=(), hpl_mxp_gflops=434680.0)
+case("hpl/mxp-8-gpus", ("PASSED", "FAILED"), status="invalid", hpl_mxp_gflops=434680.0)
+case("hpl/mxp-8-gpus", ("...... PASSED", "......"), status="incomplete")
 case("hpl/netlib-passed", ("0.0038237 ...... PASSED", "nan ...... PASSED"), status="invalid")
 case("hpl/netlib-passed", ("0.0038237 ...... PASSED", "16.5 ...... PASSED"), status="invalid")
 case("hpl/netlib-passed", ("||Ax-b||", "||"), ("and passed residual checks", "without checking"), status="invalid")

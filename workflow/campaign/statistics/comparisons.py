@@ -90,7 +90,7 @@ class Ratios:
         return np.where(self.tested, self.of.p(none), np.nan)
 
     def least_detectable_pct(self) -> Floats:
-        """See `LogRatios`; nan without a test."""
+        """`LogRatios.least_detectable_pct` of each comparison; nan without a test."""
         return np.where(self.tested, self.of.least_detectable_pct(), np.nan)
 
     def basis(self, index: pd.Index[Any]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
 
 
 def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.NDArray[np.object_]:
-    """The differences in protocol of two cells: '5 to 8 warm-up steps against 5'; '' in nothing."""
+    """The differences in protocol of two cells, such as '5 to 8 warm-up steps against 5'; '' for none."""
     told = np.full(i.size, "", dtype=object)
     for name in dict.fromkeys(steps.columns.get_level_values(0)) if len(steps.columns) else ():
         ends = steps[name].to_numpy()
@@ -223,7 +223,7 @@ _Part = tuple[Floats, Floats]
 
 
 def _sum(by: Design, of: Pooled, i: Integers, j: Integers) -> _Part:
-    """Variance of the difference of two cells, and its freedom: that of the pool where both are from one."""
+    """Variance of the difference of two cells, and its degrees of freedom: those of the pool where both cells are from one."""
     variance = of.variance * by.weights
     total = variance[i] + variance[j]
     own = welch((variance[i], of.freedom[i]), (variance[j], of.freedom[j]))
@@ -240,7 +240,7 @@ def _either(take: Marks, first: _Part, second: _Part) -> _Part:
 
 
 def _shared(by: Design, i: Integers, j: Integers, both: Marks) -> Integers:
-    """On how many leases both cells of each comparison were measured."""
+    """The number of leases on which both cells of each comparison were measured."""
     leases = int(by.means.lease.max(initial=-1)) + 1
     known = by.means.cell * leases + by.means.lease
     places = np.flatnonzero(both)

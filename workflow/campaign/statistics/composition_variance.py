@@ -65,7 +65,7 @@ class Groups:
 
     @property
     def strata(self) -> int:
-        """How many there are among the cells."""
+        """The number of strata among the cells."""
         return int(self.stratum.max(initial=-1)) + 1
 
     def same_system(self, i: Integers, j: Integers) -> npt.NDArray[np.bool_]:
@@ -94,13 +94,14 @@ class Means:
         return int(self.groups.stratum.size)
 
     def compositions(self) -> Integers:
-        """How many each cell has."""
+        """The number of compositions of each cell."""
         return np.bincount(self.cell, minlength=self.cells)
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """variance, freedom: of each item after borrowing; pool, pool_freedom: of its stratum alone, nan where nothing is known."""
+    """Pooled variances. variance, freedom: of each item after borrowing; pool, pool_freedom: of its stratum alone, nan where
+    nothing is known."""
 
     variance: Floats
     freedom: Floats
@@ -110,7 +111,7 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class Variances:
-    """Variances of the location of each cell; nan, with freedom 0, where nothing tells it.
+    """The variance of the location of each cell; nan, with freedom 0, where it is unknown.
 
     in_blocks: whether a cell was composed once in every block; borrowed: whether its variance is that of other cells; lent_by: the
     earlier campaigns whose variance it borrows, '' for none.
@@ -126,7 +127,7 @@ class Variances:
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
-        """Where something tells how much compositions differ."""
+        """Whether the variance over compositions of each cell is known."""
         return np.isfinite(self.alone.variance) & (self.alone.freedom > 0)
 
 

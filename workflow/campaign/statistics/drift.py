@@ -25,7 +25,9 @@ _LEAST_NOISE = 1e-6  # of numbers that are all the same but for their last digit
 
 @dataclass(frozen=True)
 class Drift:
-    """leases: one row a composition in the order of time: lease_id, configuration, attach, hardware, runs, time_h (from the first
+    """The drift of a system.
+
+    leases: one row a composition in the order of time: lease_id, configuration, attach, hardware, runs, time_h (from the first
     one on), cost (mean), deviation (of the logarithm of cost from its device's level in the middle of the campaign).
 
     slope: of the logarithm of cost, an hour; error, freedom: of the slope, nan and 0 where too few compositions tell it. noise:
@@ -44,7 +46,7 @@ class Drift:
 
     @property
     def p(self) -> float:
-        """Two-sided, of no drift; nan where too few compositions were measured."""
+        """Two-sided p-value of no drift; nan where too few compositions were measured."""
         return (
             float(2 * scipy.special.stdtr(self.freedom, -abs(self.slope) / self.error)) if self.known else float("nan")
         )

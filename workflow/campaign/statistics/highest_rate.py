@@ -40,7 +40,9 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class HighestRate:
-    """value: nan where it is censored. low, high: 95 %, nan for an end that nothing bounds. again: rates shown to hold above one
+    """The highest rate that holds.
+
+    value: nan where it is censored. low, high: 95 %, nan for an end that nothing bounds. again: rates shown to hold above one
     that is shown to fail. decides: the objective that is crossed first."""
 
     found: Found

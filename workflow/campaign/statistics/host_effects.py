@@ -28,7 +28,9 @@ _LEAST_FREEDOM = 4
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """share: [cell, column] which part of a cell's compositions was on each set of hosts; inverse: of the normal equations of
+    """Cells that are compared with each other.
+
+    share: [cell, column] which part of a cell's compositions was on each set of hosts; inverse: of the normal equations of
     columns; estimable: projection on what they tell; effect: of the logarithm of cost; affordable: whether they leave enough."""
 
     share: Floats
@@ -52,7 +54,8 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class HostEffects:
-    """variances: of locations without what hosts do, freedom 0 where hosts are no level. hosts: names by number of the set."""
+    """What hosts do to a campaign. variances: of locations without it, freedom 0 where hosts are no level. hosts: names by number
+    of the set."""
 
     variances: Pooled
     groups: tuple[_Group, ...]
@@ -62,7 +65,7 @@ class HostEffects:
     hosts: tuple[frozenset[str], ...]
 
     def pairs(self, i: Integers, j: Integers, within: Marks) -> Pairs:
-        """within: pairs that share their leases, and so their hosts."""
+        """What hosts do to these pairs. within: pairs that share their leases, and so their hosts."""
         adjusted, confounded = (np.zeros(i.size, dtype=np.bool_) for _ in range(2))
         shift, more = np.zeros(i.size), np.ones(i.size)
         k = self.means.compositions()
@@ -106,7 +109,7 @@ class HostEffects:
 
 
 def host_effects(means: Means, hosts: tuple[frozenset[str], ...], in_blocks: Marks) -> HostEffects:
-    """in_blocks: cells that were composed once in every block of the campaign."""
+    """The effects of hosts on cells. in_blocks: cells that were composed once in every block of the campaign."""
     residual = means.value - 1.0
     freedom, group, place = np.zeros(means.cells), np.full(means.cells, -1), np.zeros(means.cells, dtype=np.int64)
     found: list[_Group] = []

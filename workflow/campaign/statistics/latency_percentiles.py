@@ -141,7 +141,7 @@ def _batch_means(inside: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Floats:
 
 
 def _between(sample: Sample, at: float) -> float:
-    """Variance of the share over compositions."""
+    """Variance of the share between compositions."""
     _, of = np.unique(sample.compositions, return_inverse=True)
     count = int(of.max()) + 1
     sizes = np.bincount(of, [run.size for run in sample.runs], count)
@@ -151,12 +151,12 @@ def _between(sample: Sample, at: float) -> float:
 
 
 def quantile(sample: Sample, share: float) -> float:
-    """The sample's own, whatever it is worth."""
+    """The quantile of the sample alone, without an interval."""
     return _at(np.sort(np.concatenate(sample.runs)), share)
 
 
 def _at(ordered: Floats, share: float) -> float:
-    """The smallest value that so many are no larger than."""
+    """The smallest value that at least this share of the values does not exceed."""
     place = int(np.ceil(share * ordered.size - 1e-9)) - 1
     return float(ordered[min(max(place, 0), ordered.size - 1)])
 

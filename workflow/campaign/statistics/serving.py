@@ -45,12 +45,13 @@ def latencies(requests: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_leases(runs: pd.DataFrame) -> pd.DataFrame:
-    """Where no lease is known, nothing says that runs were on different ones."""
+    """Requests with lease_id; without one, all runs count as of one lease, as nothing says otherwise."""
     return runs.assign(lease_id=runs["lease_id"].where(runs["lease_id"] != "", "no lease of " + runs["configuration"]))
 
 
 def lateness(rows: pd.DataFrame) -> pd.DataFrame:
-    """A table by cell_id: late_ms (99th percentile), and whether the generator was too late for latencies to be the server's."""
+    """Lateness of the load generator, by cell_id: late_ms (99th percentile), and whether the generator was too late
+    for latencies to be the server's."""
     groups = rows.groupby("cell_id", sort=False)
     late, median = groups["late_ms"].quantile(0.99), groups["e2e_ms"].median()
     return pd.DataFrame({"late_ms": late, "too_late": late > (LATE_PCT / 100 * median).clip(*LATE_MS)})
@@ -154,7 +155,7 @@ def _measured(
 
 
 def _of_failed(cells: pd.DataFrame, runs: pd.DataFrame, there: set[str]) -> dict[str, Sample]:
-    """A rate at which every run failed holds no objective."""
+    """Samples of the rates at which every run failed: they meet no objective."""
     none = cells[(cells["n_ok"] == 0) & (cells["n_failed"] > 0) & ~cells["cell_id"].isin(there)]
     found = {}
     for cell, failed in runs[runs["cell_id"].isin(none["cell_id"])].groupby("cell_id", sort=False):
@@ -203,7 +204,7 @@ def of_compositions(
 
 
 def _seconds(rows: pd.DataFrame, cells: pd.DataFrame, runs: pd.DataFrame, limits: Sequence[Objective]) -> float:
-    """A second over the highest rate of a series; 0 where no rate fails, infinite where none holds, nan where nothing is known."""
+    """Seconds a request at the highest rate of a series; 0 where no rate fails, infinite where none holds, nan where unknown."""
     rate = min((_crossed(*each) for each in _measured(rows, cells, runs, limits).items()), default=np.nan)
     return float(np.inf if rate == 0 else 1 / rate)
 

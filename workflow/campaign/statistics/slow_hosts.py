@@ -85,7 +85,7 @@ class HostResult:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """The logarithm of a host's runs over others', and its standard error."""
+    """The logarithm of the ratio of a host's runs to those of others, and its standard error."""
 
     value: float
     error: float
@@ -168,7 +168,7 @@ class _Judged:
         self.near_variance, _ = _of_leases(self.near, spot, self.lease)
 
     def difference(self, host: str, without: Sequence[str]) -> _Difference | None:
-        """None where no cell was run both on the host and elsewhere; without error where no hosts had two leases."""
+        """The difference of a host; None without a cell that ran there and elsewhere. No error where no host had two leases."""
         ran = self.on[host]
         touched = np.zeros(self.labels.size, dtype=np.bool_)
         touched[self.cell[ran]] = True

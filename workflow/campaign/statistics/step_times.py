@@ -21,7 +21,7 @@ PERCENTILES = (50.0, 90.0, 99.0)
 FEWEST_STEPS = 8
 """In a window with fewer steps, first and last quarter are no more than a step each."""
 UNSTEADY_PCT = 2.0
-"""A trend that is smaller is of no matter beside what a campaign can tell."""
+"""Trends below this are too small to change what a campaign says."""
 NOISY_PCT = 2.0
 """A window whose mean is known no better than this by its own steps is too short for its noise."""
 COARSE_PCT = 50.0
@@ -49,7 +49,7 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
     clusters = np.bincount(cell_of_cluster, minlength=len(ids))
 
     def at(share: Floats) -> Floats:
-        """Each cell's quantile: the smallest step that so many are no longer than."""
+        """The quantile of each cell: the smallest step time that at least this share of the steps does not exceed."""
         place = np.clip(np.ceil(share * sizes - 1e-9).astype(np.int64) - 1, 0, np.maximum(sizes - 1, 0))
         return np.asarray(time_s[starts + place], dtype=np.float64)
 

@@ -147,7 +147,7 @@ def summaries(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> Summa
 
 
 def _of_equal_size(samples: Floats) -> dict[str, Floats]:
-    """samples: shape (samples, n), n >= 1."""
+    """Summaries of samples of one size; shape (samples, n), n >= 1."""
     n = samples.shape[1]
     median = np.median(samples, axis=1)
     found = {"median": median, "minimum": samples.min(axis=1), "maximum": samples.max(axis=1)}

@@ -58,7 +58,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """All parts. `together` is known only where lease and host cannot be told apart."""
+    """All components of a workload. `together` is known only where lease and host cannot be told apart."""
 
     run: Component
     lease: Component
@@ -70,7 +70,7 @@ class Components:
 
 @dataclass(frozen=True)
 class SpreadSources:
-    """by_workload: in the order of names; hosts: slow ones first."""
+    """Where spread comes from. by_workload: in the order of names; hosts: slow ones first."""
 
     by_workload: dict[str, Components]
     hosts: tuple[HostResult, ...]

@@ -94,7 +94,7 @@ def _compositions(row: Mapping[Any, Any]) -> str:
 
 
 def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
-    """What else can pose as the difference."""
+    """What may also have caused the difference."""
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
     order = (
@@ -183,7 +183,7 @@ def extremes(found: Ratios, cells: int) -> str:
 
 
 def together(rows: pd.DataFrame, low: str, high: str) -> str:
-    """Where none of several comparisons is a difference: how large any of them can be at most; '' where one differs.
+    """The largest difference that any of several comparisons may have, where none is significant; '' where one is.
 
     low, high: the columns with the bounds of the difference in percent.
     """
@@ -198,7 +198,7 @@ def together(rows: pd.DataFrame, low: str, high: str) -> str:
 
 
 def p_value(p: float) -> str:
-    """'0.034', '< 0.001', '–'."""
+    """A p-value in words: '0.034', '< 0.001', '–' for none."""
     if not math.isfinite(p):
         return wording.NONE
     return "< 0.001" if p < 0.001 else wording.number(p, 2)
@@ -215,7 +215,7 @@ def _how(row: Mapping[Any, Any]) -> str:
 
 
 def _of_compositions(row: Mapping[Any, Any]) -> str:
-    """'3 / 3': of the cell and of what it is compared with."""
+    """Numbers of compositions, of the cell and of its reference: '3 / 3'."""
     return f"{int(row['compositions']):,} / {int(row['against_compositions']):,}"
 
 
@@ -299,7 +299,7 @@ def unlike(rows: pd.DataFrame) -> str:
 
 
 def order(protocol: Mapping[str, Any]) -> str:
-    """What the order of runs or leases takes from every statement; '' for random blocks."""
+    """What the order of runs or leases means for every statement; '' for random blocks."""
     runs = f" {SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
     several = int(protocol.get("compositions") or 1) > 1
     known = {"least-recomposition": f" {LEASES_IN_ORDER}", None: f" {ORDER_UNKNOWN}"}
@@ -312,7 +312,7 @@ def _detectable(least: float) -> str:
 
 
 def _decimals(pct: float) -> int:
-    """One decimal, and a second one for what would be 0.0 or say too little."""
+    """A percentage with one decimal, or with two where one would give 0.0 or too little."""
     return 2 if pct < 0.5 else 1
 
 

@@ -38,9 +38,7 @@ class Graph500(LineReader):
             verdict.incomplete("the output ends before the times of validation")
         for kind in ("bfs", "sssp"):
             self.check(verdict, kind)
-        processes = self.values.get(("bfs", "num_mpi_processes"))
-        if scope.ranks is not None and processes is not None and processes != scope.ranks:
-            verdict.flag(f"Graph500 used {processes:g} processes, the run {scope.ranks} devices")
+        verdict.processes("Graph500", self.values.get(("bfs", "num_mpi_processes")), scope)
         verdict.metrics["construction_time_s"] = self.values.get(("bfs", "construction_time"))
         verdict.metrics["scale"] = self.values.get(("bfs", "scale"))
 

@@ -75,9 +75,7 @@ class Hpcg(LogReader):
         time_s, least_s = self.values.get(_TIME), self.values.get(_LEAST, 1800.0)
         if time_s is not None and time_s < least_s:
             verdict.flag(f"the run took {time_s:g} s, official results take {least_s:g} s or more")
-        processes = self.values.get(_BEGIN)
-        if scope.ranks is not None and processes is not None and processes != scope.ranks:
-            verdict.flag(f"HPCG used {processes:g} processes, the run {scope.ranks} devices")
+        verdict.processes("HPCG", self.values.get(_BEGIN), scope)
         verdict.metrics |= {
             "hpcg_gflops": gflops,
             "hpcg_raw_gflops": self.values.get(_RAW),

@@ -3,7 +3,7 @@
 A result counts only if its residual check PASSED, and only if its rate is that of its size and time: (2/3 N^3 + 3/2 N^2) /
 time, as the program itself has it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat the best that passed is the
 host's, as TOP500 has it; one that FAILED makes the run invalid, as something computed wrong. The columns of NVIDIA's newest
-containers and of HPL-MxP are unverified.
+containers are unverified. HPL-MxP prints neither size nor time in such a row: its rate counts if its own check PASSED.
 """
 
 from __future__ import annotations
@@ -57,17 +57,22 @@ class Hpl(LogReader):
         self.failed = 0
         self.unchecked = 0
         self.mixed: float | None = None
+        self.mixed_passed: bool | None = None
         self.ended = False
         self.too_large = False
 
     def line(self, line: str) -> None:
         if found := _RESULT.match(line):
-            if self.ended:
+            if self.over:
                 return self.another(line)
             n, p, q = (int(found[group][:20]) for group in (2, 4, 5))
             self.results.append(_Result(n, p * q, float(found[6]), float(found[7])))
         elif found := _CHECK.match(line):
-            if self.results:
+            if self.over:
+                return self.another(line)
+            if not self.results:
+                self.mixed_passed = found[2] == "PASSED"
+            else:
                 residual = float(found[1])
                 self.results[-1].residuals.append(residual)
                 if found[2] == "FAILED" or not residual < _RESIDUAL_MAX:
@@ -81,14 +86,19 @@ class Hpl(LogReader):
             else:
                 self.unchecked = int(found[1])
         elif found := _MXP.match(line):
-            if self.mixed is not None:
+            if self.mixed is not None or self.results:
                 return self.another(line)
             self.mixed = float(found[1])
         elif _BEGIN.match(line):
-            if self.results or self.ended:
+            if self.results or self.over:
                 return self.another(line)
         elif "Memory allocation failed" in line:
             self.too_large = True
+
+    @property
+    def over(self) -> bool:
+        """Whether HPL or HPL-MxP has given its last number."""
+        return self.ended or self.mixed is not None
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
         passed = [result for result in self.results if result.passed]
@@ -106,8 +116,7 @@ class Hpl(LogReader):
                 verdict.nan("the rate is not a number")
             if len(self.results) > 1:
                 verdict.flag(f"the best of {len(self.results)} results of one HPL.dat counts")
-            if scope.ranks and best.ranks != scope.ranks:
-                verdict.flag(f"the grid has {best.ranks} processes, the run {scope.ranks} devices")
+            verdict.processes("HPL", best.ranks, scope)
 
     def check(self, verdict: Verdict) -> None:
         if failed := max(self.failed, sum(result.failed for result in self.results)):
@@ -118,7 +127,10 @@ class Hpl(LogReader):
                     f"{result.gflops:g} Gflops are not those of N = {result.n} in {result.time_s:g} s; the line is torn"
                 )
         if not self.results and self.mixed is not None:
-            verdict.flag("HPL-MxP: its format is unverified, and its check was not read")
+            if self.mixed_passed is None:
+                verdict.incomplete("no residual check of HPL-MxP in the output")
+            elif not self.mixed_passed:
+                verdict.invalid("the result of HPL-MxP failed the residual check")
         elif not self.results and self.too_large:
             verdict.incomplete("HPL had not the memory for its matrix: N is too large")
         elif not self.results:

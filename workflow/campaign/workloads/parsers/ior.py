@@ -120,9 +120,7 @@ class Ior(LogReader):
         self.program = "" if self.number is None else f"test {self.number:g}"
 
     def remarks(self, scope: Scope, verdict: Verdict) -> None:
-        tasks = number(self.options.get("tasks", "").partition(" ")[0])
-        if scope.ranks is not None and tasks is not None and tasks != scope.ranks:
-            verdict.flag(f"IOR used {tasks:g} tasks, the run {scope.ranks} devices")
+        verdict.processes("IOR", number(self.options.get("tasks", "").partition(" ")[0]), scope)
         if len(self.means) == 2 and self.options.get("ordering inter file") == "no tasks offsets":
             verdict.flag("tasks read what they wrote themselves: the rate of reading may be that of the page cache")
 

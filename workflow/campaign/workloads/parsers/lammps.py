@@ -43,8 +43,7 @@ class Lammps(LineReader):
         if len(self.found["end"]) > 1:
             verdict.invalid("several simulations ran at once in place of one: LAMMPS was built without MPI")
         time_s, ranks, steps, atoms = map(float, loop)
-        if scope.ranks is not None and ranks != scope.ranks:
-            verdict.flag(f"LAMMPS used {ranks:.0f} processes, the run {scope.ranks} devices")
+        verdict.processes("LAMMPS", ranks, scope)
         self.rates(verdict, time_s, steps, atoms)
 
     def rates(self, verdict: Verdict, time_s: float, steps: float, atoms: float) -> None:

@@ -9,7 +9,6 @@ TPOT is printed as "time to output token".
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
@@ -119,9 +118,7 @@ class MlperfInference(LogReader):
             verdict.invalid(f"LoadGen says that the result is {validity}")
         if self.errors:
             verdict.flag("LoadGen encountered errors")
-        for name, value in self.found.items():
-            if not math.isfinite(value):
-                verdict.nan(f"{name} is {value:g}")
+        verdict.finite(self.found)
         latencies = scenario != "Offline"
         verdict.metrics = {name: value for name, value in self.found.items() if latencies or "_ms_" not in name}
         verdict.metrics["requests_per_s"] = number(rate)

@@ -291,6 +291,17 @@ class Verdict:
         if printed is not None and known is not None and printed != known:
             self.invalid(f"the program says {what} {printed:g}, the run has {known:g}")
 
+    def processes(self, program: str, printed: float | None, scope: Scope) -> None:
+        """Flag a program that had another number of processes than the run has devices, as it may be meant."""
+        if printed is not None and scope.ranks is not None and printed != scope.ranks:
+            self.flag(f"{program} used {printed:g} processes, the run {scope.ranks} devices")
+
+    def finite(self, numbers: Mapping[str, float]) -> None:
+        """Name every one that is not a number."""
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                self.nan(f"{name} is {value:g}")
+
     def curve(self, name: str, unit: str, points: Mapping[int, float]) -> None:
         """Take it, unless it is empty or not all of it is numbers."""
         if not all(map(math.isfinite, points.values())):

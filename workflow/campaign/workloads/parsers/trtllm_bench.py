@@ -7,7 +7,6 @@ it prints is that of this filling. TTFT and TPOT are there with --streaming only
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -88,9 +87,7 @@ class TrtllmBench(LogReader):
             verdict.incomplete("no performance overview of trtllm-bench in the output")
         elif not whole or rate is None:
             verdict.incomplete("the report was cut off")
-        for name, value in self.found.items():
-            if not math.isfinite(value):
-                verdict.nan(f"{name} is {value:g}")
+        verdict.finite(self.found)
         if rate is not None and total_ms and requests and not agree(requests / total_ms * 1e3, rate, 0.01):
             verdict.invalid(f"{requests:g} requests in {total_ms:g} ms are not {rate:g} per second")
         if whole:
