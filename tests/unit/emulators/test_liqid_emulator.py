@@ -146,17 +146,6 @@ def test_objects_have_at_least_the_members_that_the_sdk_sends(matrix: Matrix) ->
     assert set(recorded["machine"]) <= set(matrix.machine())
 
 
-def test_answers_in_camel_case_on_request() -> None:
-    matrix = Matrix(camel_case=True)
-    try:
-        made = matrix.http.post("digest/mine", auth=matrix.basic).json()["response"]["data"][0]
-        matrix.http.headers["X-API-Key"] = made["digestKey"]
-        assert matrix.ask("GET", "group")[0]["groupName"] == "campaign"
-        assert {"machId", "devType"} < set(matrix.ask("GET", "predevice")[0])
-    finally:
-        matrix.close()
-
-
 # -- the vendor's client ------------------------------------------------------------------------------------------------------
 
 

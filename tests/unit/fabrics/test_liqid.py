@@ -321,7 +321,7 @@ def test_a_group_that_is_new_is_looked_up(site: Site) -> None:
 # -- what is obtained ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("behaviour", [{}, {"camel_case": True}, {"async_polls": 2}, {"error_status": 500}])
+@pytest.mark.parametrize("behaviour", [{}, {"async_polls": 2}, {"error_status": 500}])
 def test_what_is_composed_is_there_at_both_ends_and_gone_after_release(
     behaviour: dict[str, Any], serve: Callable[..., Site]
 ) -> None:

@@ -19,7 +19,6 @@ from campaign.emulators.control_planes.liqid.matrix import (
     LiqidMatrix,
     LiqidRefusal,
     MatrixDevice,
-    cameled,
     counters_json,
     details_json,
     echoed,
@@ -51,7 +50,6 @@ class MatrixBehaviour:
     password: str = "learn-2-compose"
     groups: tuple[str, ...] = ("campaign",)
     computes: Mapping[str, str] = field(default_factory=dict)
-    camel_case: bool = False
     error_status: int = 200
     async_polls: int = 0
     name_max: int = 64
@@ -104,8 +102,7 @@ class LiqidEmulator:
             return self._error(refusal, 404 if found else self.behaviour.error_status)
 
     def _data(self, data: list[Any], status: int = 200) -> Reply:
-        body = {"response": {"code": 0, "errors": None, "data": data}}
-        return Reply(status, cameled(body) if self.behaviour.camel_case else body)
+        return Reply(status, {"response": {"code": 0, "errors": None, "data": data}})
 
     def _error(self, refusal: LiqidRefusal, status: int) -> Reply:
         errors = [{"code": refusal.code, "message": str(refusal), "type": refusal.type}]

@@ -402,16 +402,10 @@ def _location(device: MatrixDevice) -> dict[str, int]:
 
 
 def snaked(value: Any) -> Any:
-    """The same JSON with the names of its members in snake_case: real peers read both."""
+    """The same JSON with the names of its members in snake_case: the Java SDK writes both."""
     if isinstance(value, Mapping):
         return {re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower(): snaked(each) for key, each in value.items()}
     return [snaked(each) for each in value] if isinstance(value, list) else value
-
-
-def cameled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {re.sub(r"_([a-z0-9])", lambda m: m[1].upper(), key): cameled(each) for key, each in value.items()}
-    return [cameled(each) for each in value] if isinstance(value, list) else value
 
 
 def echoed(body: Any, given: Mapping[str, Any], what: str) -> None:

@@ -1,4 +1,4 @@
-"""What a Matrix answers, understood: the envelope, members in either spelling, and lists of devices. Pure.
+"""What a Matrix answers, understood: the envelope, and lists of devices. Pure.
 
 Everything comes as {"response": {"code", "errors", "data": [...]}}, errors too, and errors often with HTTP 200.
 """
@@ -90,12 +90,8 @@ def numbers(message: str) -> tuple[int, ...]:
 
 
 def member(raw: object, name: str) -> Any:
-    """A member by its name in snake_case, or in camelCase: Matrix software writes both."""
-    if not isinstance(raw, Mapping):
-        return None
-    if name in raw:
-        return raw[name]
-    return raw.get(re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name))
+    """A member by its name; None where there is none, or no object."""
+    return raw.get(name) if isinstance(raw, Mapping) else None
 
 
 def number(value: object) -> int | None:
