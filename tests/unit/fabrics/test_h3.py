@@ -360,7 +360,7 @@ def test_one_thing_at_a_time_is_asked_of_a_box(site: Site) -> None:
         site.open(operation_s=0.1).inventory()
 
 
-def test_what_is_not_known_is_passed_over_and_told(site: Site) -> None:
+def test_what_is_not_known_is_passed_over(site: Site) -> None:
     fabric = site.open(movable=["a", "b"])
     right = fabric.inventory()
     strange = [

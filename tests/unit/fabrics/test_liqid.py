@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -245,15 +245,6 @@ def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site
     assert fabric.release(LEASE) == ()
 
 
-def test_a_refusal_of_peer_to_peer_is_no_lease(serve: Callable[..., Site]) -> None:
-    site = serve()
-    fabric, selection = site.selecting(attach="fabric-p2p")
-    site.server.faults.add(WireFault("status", "POST", "*/machine/p2p", status=422))
-    with pytest.raises(PartialFailure, match="machine/p2p"):
-        fabric.compose(selection)
-    assert site.given_back(fabric)
-
-
 def test_objects_are_echoed_whole_and_a_new_machine_is_as_the_sdk_makes_it(site: Site) -> None:
     site.open().compose(selected(site.open()))
     sent = {(asked.method, asked.path.removeprefix(BASE)): asked.body for asked in site.server.log}
@@ -358,12 +349,6 @@ def test_a_host_is_its_compute_device_and_models_are_renamed(serve: Callable[...
     assert site.emulator.rack.attached("host1")
 
 
-def test_a_host_whose_compute_device_is_not_there_says_so(site: Site) -> None:
-    fabric = site.open(hosts={"host1": "pcpu7", "host2": "pcpu8"})
-    with pytest.raises(Conflict, match=r"no compute device 'pcpu7' \(see `hosts`"):
-        selected(fabric)
-
-
 @pytest.mark.parametrize(
     ("mode", "after", "before"),
     [("hot", [], []), ("reboot", ["reboot"], []), ("powered_off", ["start"], ["shutdown"])],
@@ -391,10 +376,20 @@ def test_a_matrix_that_renames_machines_is_refused_and_keeps_nothing(serve: Call
 # -- options ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", ["slurm", "SLURM"])
-def test_the_label_of_liqids_slurm_plugin_is_refused(label: str, site: Site) -> None:
-    with pytest.raises(ConfigError, match="reserved for Liqid's own Slurm plugin"):
-        site.open(label=label)
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"label": "slurm"}, ConfigError, "reserved for Liqid's own Slurm plugin"),
+        ({"label": "SLURM"}, ConfigError, "reserved for Liqid's own Slurm plugin"),
+        ({"credentials": {}}, ConfigError, "user_env"),
+        ({"hosts": {"host1": "pcpu7", "host2": "pcpu8"}}, Conflict, r"no compute device 'pcpu7' \(see `hosts`"),
+    ],
+)
+def test_options_that_do_not_fit_are_told(
+    options: dict[str, Any], error: type[Exception], words: str, site: Site
+) -> None:
+    with pytest.raises(error, match=words):
+        selected(site.open(**options))
 
 
 def test_a_missing_group_is_named_before_anything_is_changed_or_made_where_that_is_wanted(
@@ -418,11 +413,6 @@ def test_wrong_credentials_are_told_with_the_user_and_never_the_password(
     with pytest.raises(FabricError, match=r"login as 'campaign'.*Bad credentials") as caught:
         site.open().inventory()
     assert "not-it-at-all" not in str(caught.value)
-
-
-def test_without_credentials_the_ways_to_give_them_are_told(site: Site) -> None:
-    with pytest.raises(ConfigError, match="user_env"):
-        site.open(credentials={}).inventory()
 
 
 def test_a_session_that_ended_is_begun_again_and_nothing_is_sent_twice(site: Site) -> None:
@@ -611,36 +601,48 @@ def test_a_group_that_is_edited_makes_a_release_busy_and_the_next_one_goes_on(si
     assert site.given_back(stranger)
 
 
-def test_a_refusal_within_an_edit_cancels_it_and_says_which_devices(site: Site) -> None:
-    fabric, selection = site.selecting()
-    error = '{"response": {"code": 17, "errors": [{"code": 17, "message": "lane is down", "type": "E"}], "data": null}}'
-    site.server.faults.add(WireFault("lie", "POST", "*/relate/gpu", after=1, body=error))
-    with pytest.raises(PartialFailure, match="lane is down") as caught:
-        fabric.compose(selection)
-    assert (caught.value.done, set(caught.value.failed)) == ((), set(selection.ids))
-    assert site.emulator.matrix.quiet
-    assert told(site.changes()[-1]).startswith("POST fabric/edit/cancel")
-    assert site.given_back(fabric)
+LANE = '{"response": {"code": 17, "errors": [{"code": 17, "message": "lane is down", "type": "E"}], "data": null}}'
 
 
-def test_the_second_machine_failing_leaves_the_first_one_done(site: Site) -> None:
-    fabric, selection = site.selecting(hosts=2)
-    site.server.faults.add(WireFault("status", "POST", "*/relate/compute", after=1, status=422))
-    with pytest.raises(PartialFailure) as caught:
-        fabric.compose(selection)
-    first = next(host for host in selection.hosts if host.host == "host1")
-    assert set(caught.value.done) == set(first.ids)
-    assert set(caught.value.failed) == set(selection.ids) - set(first.ids)
-    assert site.given_back(fabric)
-
-
-def test_an_error_while_reprogramming_is_an_unknown_outcome(serve: Callable[..., Site]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "fault", "error", "words", "done"),
+    [
+        ({}, WireFault("lie", "POST", "*/relate/gpu", after=1, body=LANE), PartialFailure, "lane is down", ()),
+        (
+            {"hosts": 2},
+            WireFault("status", "POST", "*/relate/compute", after=1, status=422),
+            PartialFailure,
+            "relate/compute",
+            ("host1",),
+        ),
+        (
+            {"attach": "fabric-p2p"},
+            WireFault("status", "POST", "*/machine/p2p", status=422),
+            PartialFailure,
+            "machine/p2p",
+            (),
+        ),
+        ({}, WireFault("status", "POST", "*/fabric/reprogram", status=400), OutcomeUnknown, "reprogram", None),
+    ],
+    ids=["within an edit", "at the second machine", "of peer-to-peer", "while reprogramming"],
+)
+def test_a_refusal_cancels_the_edit_and_says_which_devices(
+    changes: dict[str, Any],
+    fault: WireFault,
+    error: type[FabricError],
+    words: str,
+    done: Any,
+    serve: Callable[..., Site],
+) -> None:
     site = serve()
-    fabric, selection = site.selecting()
-    site.server.faults.add(WireFault("status", "POST", "*/fabric/reprogram", status=400))
-    with pytest.raises(OutcomeUnknown, match="reprogram"):
+    fabric, selection = site.selecting(**changes)
+    site.server.faults.add(replace(fault))
+    with pytest.raises(error, match=words) as caught:
         fabric.compose(selection)
     assert site.emulator.matrix.quiet
+    if isinstance(caught.value, PartialFailure):
+        attached = {name for host in selection.hosts if host.host in done for name in host.ids}
+        assert (set(caught.value.done), set(caught.value.failed)) == (attached, set(selection.ids) - attached)
     assert site.given_back(fabric)
 
 

@@ -311,6 +311,14 @@ def test_each_way_to_disagree_has_words() -> None:
     assert "Sunfish does not" in found.words
 
 
+def test_what_the_reference_server_lists_after_a_deletion_is_no_connection() -> None:
+    after = sample("after_delete.json")
+    left = shown(**{end: tuple(map(connection, after[of])) for end, of in (("listed", "sunfish"), ("agent", "agent"))})
+    (target,) = (one for one in left.targets if one.id == "T1")
+    assert (left.connections, [one.name for one in left.ghosts]) == ((), [after["sunfish"][0]["Name"]])
+    assert use(target, left) == EndpointUse()
+
+
 def test_an_id_belongs_to_one_composition() -> None:
     first, again = (Tag("one", "demo", "tester", since_s, ()) for since_s in (1700000000.0, 1700000000.1))
     assert connection_id(first, "T1") == connection_id(first, "T1")
