@@ -122,7 +122,7 @@ class StandIns:
         asked["seconds"] = round(one.seconds, 3)
         if one.status is None:
             return asked | {"lost": self.text(one.error)}
-        told = {name: self.text(value) for name, value in one.headers.items() if name not in _PASSING}
+        told = {self._key(name): self.text(value) for name, value in one.headers.items() if name not in _PASSING}
         headers = {"headers": told} if told else {}
         return asked | {"status": one.status, **headers} | self._body("answer", one.body, one.text)
 
