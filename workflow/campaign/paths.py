@@ -61,6 +61,11 @@ class Results:
         return self.directory / "stops"
 
     @property
+    def readings(self) -> Path:
+        """What kept logs were read to say later."""
+        return self.directory / "readings"
+
+    @property
     def memory_limits(self) -> Path:
         """Batches that ran out of memory, and batches that fit."""
         return self.directory / "limits"

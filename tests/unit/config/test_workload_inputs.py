@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from campaign.config.resolve import Campaign, from_document, load_campaign
-from campaign.config.workload_inputs import inputs_of, refuse_edited
+from campaign.config.workload_inputs import edited, inputs_of, refuse_edited
 from campaign.documents.record import Store
 from campaign.errors import ConfigError, LaunchError
 from campaign.files import write_json
@@ -93,6 +94,70 @@ def test_named_inputs_replace_the_default_and_follow_options(tmp_path: Path, scr
     (script.parent / "HPL-8.dat").write_text("other\n")
     again = {cell.id for cell in expand(load(tmp_path, changes)).cells}
     assert {cell.options["size"] for cell in cells if cell.id in again} == {16}
+
+
+def test_a_version_counts_in_place_of_the_content(tmp_path: Path, script: Path) -> None:
+    def with_inputs(inputs: Any) -> list[str]:
+        return ids(scripted(tmp_path, ["python3", "bench.py"], inputs=inputs))
+
+    plain, labelled = with_inputs(["bench.py"]), with_inputs({"bench.py": "v1"})
+    assert with_inputs({"bench.py": None}) == plain
+    assert with_inputs({"bench.py": "v2"}) not in (plain, labelled)
+    measured = scripted(tmp_path, ["python3", "bench.py"])
+    script.write_text("# a comment\nprint('rate: 1')\n")
+    assert with_inputs({"bench.py": "v1"}) == labelled
+    assert with_inputs({"bench.py": None}) != plain
+    # The message has the line that keeps what was measured.
+    now = scripted(tmp_path, ["python3", "bench.py"])
+    (told,) = edited(now.workloads, now.inputs, measured.inputs)
+    assert with_inputs(yaml.safe_load(told.split("`")[1])["inputs"]) == plain
+    now = scripted(tmp_path, ["python3", "bench.py"], inputs={"bench.py": "v1"})
+    (told,) = edited(now.workloads, now.inputs, measured.inputs)
+    assert "its version 'v1' counts" in told
+    for size in (8, 16):
+        (script.parent / f"HPL-{size}.dat").write_text(f"{size}\n")
+    varied = scripted(tmp_path, ["x"], inputs={"HPL-{size}.dat": "v3"}, options={"size": 16})
+    assert specification(varied, expand(varied).cells[0])["inputs"] == {"HPL-16.dat": "v3"}
+
+
+OTHER_PARSER = [{"metric": "throughput_per_s", "regex": "speed: (.*)"}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "same"),
+    [
+        ({"parsers": OTHER_PARSER}, True),
+        ({"parsers": None, "parser": "osu"}, True),
+        ({"at_least": {"throughput_per_s": "size"}}, True),
+        ({"parsers": OTHER_PARSER, "command": ["echo", "speed: 1"]}, False),
+        ({"environment": {"A": "1"}}, False),
+    ],
+)
+@pytest.mark.parametrize("known", ["plan", "records"])
+def test_another_reading_of_what_was_measured_makes_no_other_cells(
+    tmp_path: Path, keys: dict[str, Any], same: bool, known: str
+) -> None:
+    results = tmp_path / "results"
+    path = write_files(tmp_path, PROGRAM)
+    before = load_campaign(path)
+    store = Store(results / before.name)
+
+    def planned(campaign: Campaign) -> None:
+        name = store.share(campaign.document())
+        if known == "plan":
+            write_json(results / before.name / "plan" / "plan.json", {"campaign_hash": name})
+
+    planned(before)
+    write_files(tmp_path, {**PROGRAM, **{f"workloads.program.{key}": value for key, value in keys.items()}})
+    after = load_campaign(path, results=results)
+    assert (ids(after) == ids(before)) == same
+    assert ids(from_document(after.document())) == ids(after)
+    planned(after)
+    write_files(tmp_path, {**PROGRAM, "workloads.program.parsers": [{"metric": "latency_us", "regex": "(.*) us"}]})
+    assert ids(load_campaign(path, results=results)) == ids(before)
+    # Elsewhere, where nothing was measured, and here once it is read as at first.
+    assert not load_campaign(path, results=tmp_path / "elsewhere").readings
+    assert load_campaign(write_files(tmp_path, PROGRAM), results=results) == before
 
 
 @pytest.mark.parametrize(

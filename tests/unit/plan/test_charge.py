@@ -106,6 +106,26 @@ def test_the_plan_the_table_and_the_lease_plans_say_the_same(tmp_path: Path) -> 
     assert total[-2] == "28.04"
 
 
+@pytest.mark.parametrize(("priced", "words"), [({"price_per_h": 2.0}, "8.00"), ({}, "unknown")])
+def test_prices_of_the_system_file_are_in_the_table_and_in_the_plan(
+    tmp_path: Path, priced: dict[str, float], words: str
+) -> None:
+    devices = {"cpu-rank": {"runs_on": "cpu", **priced}}
+    changes = {
+        "system.devices": devices,
+        "system.currency": "EUR",
+        "campaign.configurations": [{"devices_per_host": [1, 2]}],
+    }
+    plan = read_plan(PlanRequest(write_files(tmp_path, changes), tmp_path / "results", assumed=ASSUMED))
+    table, totals = cost_table(plan), plan_document(plan)["totals"]
+    assert table.columns[-1] == "price\nEUR"
+    # 8 runs of 10 minutes on one device, and 8 on two, which are the host's own: 4 device-hours.
+    assert [row[-1] for row in table.rows][-1] == words
+    assert (totals["price"], totals["currency"]) == (8.0 if priced else None, "EUR")
+    plain = cost_table(read_plan(PlanRequest(write_files(tmp_path / "b"), tmp_path / "results", assumed=ASSUMED)))
+    assert plain.columns[-1] == "host\nhours"
+
+
 def test_the_plan_says_what_times_of_composing_rest_on(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"system.fabric.times": "h3"})
     document = plan_document(read_plan(PlanRequest(path, tmp_path / "results", assumed=ASSUMED)))

@@ -83,6 +83,7 @@ SAME = {
     "more hosts": {"system.hosts.0.name": "host[1-9]"},
 }
 OTHER = {
+    "label": {"campaign.version": "driver-580"},
     "batch": {"campaign.axes.batch": [3, 4]},
     "precision": {"campaign.axes.precision": ["fp16"], "workloads.steps.precisions": ["fp16"]},
     "workload content": {"workloads.steps.sample_ms": 2.5},
@@ -97,6 +98,21 @@ OTHER = {
     "seed": {"campaign.protocol.seed": 1},
     "device": {"system.devices.cpu-rank.runs_on": "cuda"},
 }
+LABELS = st.text("abz09.", min_size=1, max_size=9).filter(lambda text: text[0] != "." and text != "none")
+
+
+@settings(max_examples=15, deadline=None)
+@given(LABELS, LABELS)
+def test_a_label_is_all_that_sets_its_cells_apart(home: Path, one: str, two: str) -> None:
+    plain = load(home)
+    first, second = (plain.labelled(label) for label in (one, two))
+    cells = [{cell.id for cell in expand(each).cells} for each in (plain, first, second)]
+    assert cells[0].isdisjoint(cells[1])
+    assert (cells[1] == cells[2]) == (one == two)
+    assert expand(first.labelled("none")).cells == expand(plain).cells
+    labelled, bare = (specification(each, expand(each).cells[0]) for each in (first, plain))
+    assert labelled == {**bare, "version": one}
+    assert expand(from_document(first.document())).cells == expand(first).cells
 
 
 @pytest.mark.parametrize("changes", SAME.values(), ids=SAME)

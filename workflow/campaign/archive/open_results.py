@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from campaign.archive.read import opened
+from campaign.config.campaign_file import NO_VERSION
 from campaign.config.resolve import Campaign, from_document, load_campaign, systems_of
-from campaign.documents.record import campaigns_as_used
+from campaign.documents.record import Store, campaigns_as_used
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.report.write import draw_figures, render_report, write_recommendation
@@ -40,7 +42,7 @@ def as_planned(campaign: Campaign, directory: Path) -> Campaign:
 
 def _files_of(campaign: Campaign) -> dict[str, Any]:
     document = campaign.document()
-    for name in ("inputs", "workload_dirs"):
+    for name in ("inputs", "workload_dirs", "readings"):
         document.pop(name, None)
     del document["campaign"]["references"]  # names of files, whose content stands beside
     del document["campaign"]["protocol"]["skip_implied"]
@@ -49,16 +51,19 @@ def _files_of(campaign: Campaign) -> dict[str, Any]:
     return document
 
 
-def tables_from(source: Path, results: Path = Path("results"), where: str | None = None) -> Tables:
+def tables_from(
+    source: Path, results: Path = Path("results"), where: str | None = None, version: str | None = None
+) -> Tables:
     """The tables of a source, made from its records as they are now.
 
     source: a campaign file (its results are below `results`), an archive (`.zip`), or one campaign's results directory, whose
-    tables/ are read as they are, if it has them and all is wanted. ConfigError for anything else, with what is allowed.
+    tables/ are read as they are, if it has them and all is wanted. version: of the runs that are meant, in place of the campaign's
+    (`Campaign.labelled`); the tables are named after it. ConfigError for anything else, with what is allowed.
     """
     if source.suffix == ".zip" and not source.is_dir():
         with opened(source) as archive:
-            return tables_of(gather(archive.campaign, archive.directory, where or archive.where))
-    if not where and (Results.at(source).tables / "runs.parquet").is_file():
+            return _tables(archive.campaign, archive.directory, where or archive.where, version)
+    if not where and not version and (Results.at(source).tables / "runs.parquet").is_file():
         from campaign.tables.io import read
 
         return read(Results.at(source).tables)
@@ -69,7 +74,20 @@ def tables_from(source: Path, results: Path = Path("results"), where: str | None
         )
     campaign = load_campaign(source, results=results)
     directory = source if source.is_dir() else Results(results, campaign.name).directory
-    return tables_of(gather(as_planned(campaign, directory), directory, where))
+    return _tables(as_planned(campaign, directory), directory, where, version)
+
+
+def _tables(campaign: Campaign, directory: Path, where: str | None, version: str | None) -> Tables:
+    tables = tables_of(gather(campaign.labelled(version), directory, where))
+    if version is None:
+        return tables
+    if tables.runs.empty:
+        known = sorted({str(each.specification.get("version", NO_VERSION)) for each in Store(directory)})
+        raise ConfigError(
+            f"version {version}: campaign {campaign.name} has no runs of it; there are: {', '.join(known)}"
+        )
+    named = {**tables.context["campaign"], "name": f"{tables.name} ({version})"}
+    return replace(tables, context={**tables.context, "campaign": named})
 
 
 def collect_into(scratch: Path, source: Path, results: Results) -> Results:

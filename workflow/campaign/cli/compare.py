@@ -36,8 +36,14 @@ _SHOWN = 20  # changes, and what breaks a rule, on the terminal
 
 @click.command()
 @click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("second", metavar="[B]", default="")
 @results_option
+@click.option(
+    "--versions",
+    nargs=2,
+    metavar="LABEL LABEL",
+    help="Compare the runs of A under the second `version` label with those under the first; 'none' is without a label.",
+)
 @click.option(
     "--match",
     "matches",
@@ -61,6 +67,7 @@ def compare(
     first: str,
     second: str,
     results: Path,
+    versions: tuple[str, str] | None,
     matches: tuple[str, ...],
     baseline: str | None,
     rules: tuple[str, ...],
@@ -78,12 +85,18 @@ def compare(
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
+    campaign compare my-campaign.yaml --versions none driver-580
     campaign compare demo.zip falcon
     campaign compare predicted.zip measured.zip --match bert-large-v100=bert-large
     """
     if rules:
         click.get_current_context().meta[ERROR_CODE] = 2  # 1 says that a rule is broken
-    one, two = _compared(first, results), _compared(second, results)
+    if bool(second) == bool(versions):
+        raise ConfigError("give either a second campaign B, or two labels: --versions none driver-580")
+    labels = versions or (None, None)
+    one, two = _compared(first, results, labels[0]), _compared(second or first, results, labels[1])
+    if versions:
+        first, second = versions
     if isinstance(one, ReferenceSet):
         one, two, first, second = two, one, second, first
     if isinstance(one, ReferenceSet):
@@ -101,13 +114,13 @@ def compare(
     _held(one, two, rules, output, style)
 
 
-def _compared(text: str, results: Path) -> Tables | ReferenceSet:
+def _compared(text: str, results: Path, version: str | None) -> Tables | ReferenceSet:
     """The tables of a source, or the set of published claims that a text names."""
     path = Path(text)
     of_claims = path.suffix in (".yaml", ".yml") and path.is_file() and "claims" in read_yaml(path).data
     if (not path.exists() and published_file.is_set(text)) or of_claims:
         return published_file.load(text)
-    return tables_from(path, results)
+    return tables_from(path, results, version=version)
 
 
 def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:

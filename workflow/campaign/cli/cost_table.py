@@ -12,7 +12,7 @@ from campaign.plan.plan import Plan, PlannedLease
 _GROUPS = 20
 _SLURM = ("partition", "time\nlimit", "gres")
 _ASKED = ("lease", "runs", "hosts", "devices", "idle", *_SLURM)
-_COLUMNS = (*_ASKED, "composing", "95 %", "expected", "device\nhours", "host\nhours")
+_COLUMNS = (*_ASKED, "composing", "95 %", "expected", "device\nhours", "host\nhours", "price")
 _SPARE = ("expected", "runs", "95 %", "idle")
 
 
@@ -30,10 +30,14 @@ def cost_table(plan: Plan) -> TextTable:
         total, runs = plan.forecast, sum(lease.missing for lease, _ in leases)
         asked = ["total", runs, *[""] * (len(_ASKED) - 2)]
         hours = [_hours(each.expected_s and each.expected_s / 3600) for each in (total.device_s, total.host_s)]
-        rows.append((*asked, *_brief(total.total.parts["composing"]), _brief(total.total.whole)[0], *hours))
+        rows.append(
+            (*asked, *_brief(total.total.parts["composing"]), _brief(total.total.whole)[0], *hours, _price(plan.price))
+        )
     by_slurm = any(system.launcher == "slurm" for system in plan.campaign.systems.values())
-    kept = [n for n, name in enumerate(_COLUMNS) if by_slurm or name not in _SLURM]
-    columns = [_COLUMNS[n] for n in kept]
+    currency = plan.campaign.currency
+    left_out = {*(() if by_slurm else _SLURM), *(() if currency else ("price",))}
+    kept = [n for n, name in enumerate(_COLUMNS) if name not in left_out]
+    columns = [f"price\n{currency}" if _COLUMNS[n] == "price" else _COLUMNS[n] for n in kept]
     title = "Cost: what is held from composing to release"
     return TextTable(title, columns, [[row[n] for n in kept] for row in rows], columns[1:], spare=_SPARE)
 
@@ -58,6 +62,7 @@ def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[
         _brief(Estimate(_sum([lease.expected_s for lease, _ in group])))[0],
         _hours(_sum([charge.device_hours for charge in charges])),
         _hours(_sum([charge.host_hours for charge in charges])),
+        _price(_sum([charge.price for charge in charges])),
     )
 
 
@@ -81,6 +86,10 @@ def _limit(minutes: int) -> str:
 def _sum(times: Sequence[float | None]) -> float | None:
     known = [each for each in times if each is not None]
     return sum(known) if len(known) == len(times) else None
+
+
+def _price(price: float | None) -> str:
+    return "unknown" if price is None else f"{price:.2f}"
 
 
 def _hours(hours: float | None) -> str:

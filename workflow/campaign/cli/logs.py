@@ -12,6 +12,7 @@ import click
 from campaign.cli.options import format_option, source_options
 from campaign.cli.source import results_of
 from campaign.cli.terminal import say, show_json
+from campaign.documents.readings import READ_AGAIN
 from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import composition_of
 from campaign.errors import ConfigError
@@ -110,7 +111,8 @@ def _show(runs: Sequence[Record], results: Results, lines: int) -> None:
         where = (
             "nothing was started, so there is no log" if not run.log else log if log.exists() else "its log is not here"
         )
-        say(f"  {_words(run)}: {where}")
+        again = "; read again by 'campaign parse'" if READ_AGAIN in run.flags else ""
+        say(f"  {_words(run)}: {where}{again}")
     if len(runs) > _PATHS:
         say(f"  ... and {len(runs) - _PATHS} more; --of CONFIGURATION shows each")
     shown = _document(first, results, lines)

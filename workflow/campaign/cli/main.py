@@ -32,6 +32,7 @@ GROUPS = {
         "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
         "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
         "logs": ("logs", "Show why runs failed or are missing, where their logs are, and the last lines."),
+        "parse": ("parse", "Read the kept logs again with corrected parsers, without a run."),
         "redo": ("run", "Move the records that match aside, so that 'campaign run' measures their runs again."),
         "remove": ("run", "Delete the results of a campaign."),
     },

@@ -26,6 +26,7 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import counts_per_axis, plan_document, plan_rows, write_plan, write_tables
 from campaign.report.sections.question import answer, chosen, cost, leading, state
 from campaign.run.preflight import missing_software
+from campaign.run.since_measured import since_measured
 from campaign.wording import plural
 from campaign.workloads.steady_warmup import least_of
 
@@ -88,9 +89,10 @@ def plan(
         from campaign.insight.question_rounds import next_rounds  # loads pandas
 
         planned = read_plan(asked, allow_unfit=not write, rounds=next_rounds(asked, allow_unfit=not write))
-    warn([*planned.warnings, *missing_software(planned.campaign)])
+    results = Results(asked.results, planned.campaign.name)
+    warn([*planned.warnings, *missing_software(planned.campaign), *since_measured(planned, results)])
     if write or output:
-        written = write_plan(planned, Results(asked.results, planned.campaign.name)) if write else []
+        written = write_plan(planned, results) if write else []
         click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
     elif style == "table":
         _show(planned)
@@ -131,7 +133,7 @@ def end_dry_run(dag: Dag) -> None:
 
         plan = read_plan(dag.asked, rounds=next_rounds(dag.asked))
     _show_totals(plan)
-    warn([*plan.warnings, *missing_software(plan.campaign)])
+    warn([*plan.warnings, *missing_software(plan.campaign), *since_measured(plan, dag.results)])
 
 
 def _show_leases(plan: Plan) -> None:

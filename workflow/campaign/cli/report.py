@@ -140,7 +140,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
             )  # ConfigError: it does not fit its system, so nothing will ever be measured
         out = output or paths.report
         measured = as_planned(loaded, paths.directory)
-        warn([*edited(loaded.inputs, measured.inputs), *missing_inputs(loaded)])
+        warn([*edited(loaded.workloads, loaded.inputs, measured.inputs), *missing_inputs(loaded)])
         with writable(paths) as scratch:
             report_from(measured, paths.directory, where, scratch, out)
     click.echo(out)

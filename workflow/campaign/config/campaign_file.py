@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
-from campaign.documents.fields import AxisName, Count, FileModel, Many, Name, Precision
+from campaign.documents.fields import AxisName, Count, FileModel, Label, Many, Name, Precision
 from campaign.documents.metric import Better
 
 
@@ -236,6 +236,10 @@ class Protocol(FileModel):
     """How long to wait for devices that another lease holds."""
 
 
+NO_VERSION = "none"
+"""What names the runs that have no label of what was installed."""
+
+
 class PrimaryMetric(FileModel):
     """The number of a run that figures, tables and comparisons are about."""
 
@@ -263,6 +267,10 @@ class CampaignFile(FileModel):
     systems: tuple[Name, ...] = ()
     """Names of several system files, in place of `system`: `[faster, grace]`. Each shape is measured on every system that can hold
     it, and equally many devices of two systems are compared."""
+    version: Label | None = None
+    """Label of the installed driver, firmware or libraries, such as `driver-580`. It is part of every cell's identity: another
+    label measures all cells again, and keeps what was measured. `--config version=LABEL` sets it for one invocation, `none`
+    unsets it. Default: no label."""
     metric: PrimaryMetric | None = None
     """The primary metric, such as `{name: latency_us, better: lower}`. Default: `throughput_per_s`; of workloads that only print
     other numbers, the first of their `parsers`."""
@@ -288,6 +296,8 @@ class CampaignFile(FileModel):
 
     @model_validator(mode="after")
     def _named_systems(self) -> CampaignFile:
+        if self.version == NO_VERSION:
+            raise ValueError(f"'version: {NO_VERSION}' stands for no label; remove the key")
         if self.system and self.systems:
             raise ValueError("'system' names one system, and 'systems' several; give one of the two keys")
         if not self.systems and "systems" in self.model_fields_set:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config import workload_inputs
-from campaign.config.campaign_file import CampaignFile, Protocol, composed_once
+from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol, composed_once
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
@@ -19,6 +20,7 @@ from campaign.config.probable_mistakes import in_campaign, in_system, in_workloa
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
+from campaign.documents.fields import NAME_PATTERN, PATTERN_WORDS
 from campaign.documents.metric import Metric
 from campaign.documents.record import CAMPAIGN_SCHEMA, campaigns_as_used
 from campaign.errors import ConfigError
@@ -48,6 +50,8 @@ class Campaign:
     """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
     inputs: workload_inputs.Inputs = field(default_factory=dict)
     """The input files of workloads, with the hashes of their content."""
+    readings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How the logs of workloads were read when their runs were first measured, where they are read in another way now."""
     workload_dirs: Mapping[str, str] = field(default_factory=dict)
     """Where the files of workloads stand that say `{workload_dir}`."""
     references: tuple[ReferenceSet, ...] = ()
@@ -74,6 +78,12 @@ class Campaign:
         return ", ".join(self.systems)
 
     @property
+    def currency(self) -> str | None:
+        """What prices are in; None without prices, or where systems have several currencies."""
+        found = {system.currency for system in self.systems.values() if system.currency}
+        return next(iter(found)) if len(found) == 1 else None
+
+    @property
     def system_source(self) -> YamlFile:
         """The document of `system`."""
         return self.sources.systems[self.part]
@@ -97,6 +107,21 @@ class Campaign:
     @property
     def protocol(self) -> Protocol:
         return self.file.protocol
+
+    def workload_identity(self, name: str) -> dict[str, Any]:
+        """What of a workload's file is part of its cells' identity. How its logs are read counts as it was at first: another
+        reading of what was measured makes no other cells."""
+        workload, first = self.workloads[name], self.readings.get(name)
+        return workload.identity() if first is None else {**workload.runs(), **first}
+
+    def labelled(self, version: str | None) -> Campaign:
+        """The campaign under another label of what is installed, `none` for none; None leaves it as it is."""
+        if version is None:
+            return self
+        if re.fullmatch(NAME_PATTERN, version) is None or len(version) > 64:
+            raise ConfigError(f"version: '{version}': a label has {PATTERN_WORDS[NAME_PATTERN]}; 64 characters at most")
+        label = None if version == NO_VERSION else version
+        return replace(self, file=self.file.model_copy(update={"version": label}))
 
     @property
     def metric(self) -> Metric:
@@ -130,14 +155,17 @@ class Campaign:
 
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
+        gone = "system" if self.file.systems else "systems"
         document: dict[str, Any] = {
             "schema_version": CAMPAIGN_SCHEMA,
-            "campaign": self.file.model_dump(mode="json", exclude={"system" if self.file.systems else "systems"}),
+            "campaign": self.file.model_dump(mode="json", exclude={gone, *([] if self.file.version else ["version"])}),
             **self._systems(),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }
         if self.inputs:
             document["inputs"] = workload_inputs.document(self.inputs)
+        if self.readings:
+            document["readings"] = {name: dict(first) for name, first in self.readings.items()}
         if self.workload_dirs:
             document["workload_dirs"] = dict(self.workload_dirs)
         if self.references:
@@ -163,16 +191,17 @@ def load_campaign(
     *,
     run_implied: bool = False,
     results: Path | None = None,
+    version: str | None = None,
 ) -> Campaign:
     """Read a campaign and the files it names; ConfigError lists what is wrong, where, and what is allowed.
 
     path: of a campaign file, or of a directory of results, whose campaign is as it was planned there. launcher: who starts runs,
     where that is not for the system file to say (a Snakemake profile); person: what allocations ask of Slurm, likewise;
     run_implied: what a smaller batch implies is run all the same; results: directory of all results, whose plan and records say
-    what files that are gone held when they were measured.
+    what files that are gone held when they were measured; version: as in `labelled`.
     """
     if path.is_dir():
-        return _planned_in(path, launcher, person, run_implied)
+        return _planned_in(path, launcher, person, run_implied).labelled(version)
     campaign = load_campaign_file(path)
     named, place = list(dict.fromkeys(campaign.model.axes.workload)), campaign.source.place
     calls: list[Callable[[], Any]] = [
@@ -199,13 +228,15 @@ def load_campaign(
     used = [_launched_by(launcher, system.model) for system in systems]
     campaign_as_used = resolve(path, file, used, models, sources)
     # What was imported was measured elsewhere, by programs that are not here.
-    own = results and results / file.name
-    inputs = {} if file.imported else workload_inputs.read_inputs(path, models, file.axes.options, sources, own)
+    measured = workload_inputs.MeasuredWorkloads(path, results and results / file.name)
+    inputs = {} if file.imported else workload_inputs.read_inputs(path, models, file.axes.options, sources, measured)
+    first = {name: measured.reading(model) for name, model in models.items() if model.reading_keys}
     return replace(
-        campaign_as_used,
+        campaign_as_used.labelled(version),
         person=person or SlurmOptions(),
         references=tuple(references),
         inputs=inputs,
+        readings={name: reading for name, reading in first.items() if reading is not None},
         workload_dirs={} if file.imported else workload_inputs.workload_dirs(models, sources),
         warnings=(
             *in_campaign(file, models, sources.campaign),
@@ -278,7 +309,8 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         raise ConfigError(f"the stored campaign is damaged (it has no {min(lacking)}); restore it from an archive")
     campaign = resolve(name, file, systems, workloads, sources)
     inputs = workload_inputs.from_document(document.get("inputs", {}))
-    campaign = replace(campaign, inputs=inputs, workload_dirs=document.get("workload_dirs") or {})
+    readings, places = document.get("readings") or {}, document.get("workload_dirs") or {}
+    campaign = replace(campaign, inputs=inputs, readings=readings, workload_dirs=places)
     if not document.get("references"):
         return campaign
     from campaign.config.published_file import from_document as reference_set

@@ -143,8 +143,9 @@ def with_campaign_path(config: Mapping[str, Any], configfiles: Sequence[Path]) -
 
     ConfigError for keys of a campaign that are in no file, or that --config or another file has changed.
     """
-    # A campaign file says which question it answers; `--config question=` asks one that decides what is measured.
-    keys = [key for key in config if key in CampaignFile.model_fields and key != "question"]
+    # A campaign file says which question it answers; `--config question=` asks one that decides what is measured. A version may
+    # take the place of the file's.
+    keys = [key for key in config if key in CampaignFile.model_fields and key not in ("question", "version")]
     rest = {key: value for key, value in config.items() if key not in keys}
     if not keys:
         return rest

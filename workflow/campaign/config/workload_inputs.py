@@ -13,8 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from campaign.config.check import Sources
-from campaign.config.load import config_directories
+from campaign.config.load import config_directories, validate
+from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Scalar
 from campaign.documents.record import IN_ARCHIVE, campaigns_as_used
 from campaign.errors import ConfigError, LaunchError
@@ -48,8 +51,9 @@ def carried_place(text: str, sha256: str) -> str:
     return f"config/inputs/{sha256[:20]}/{Path(text).name}"
 
 
-class MeasuredInputs:
-    """Input files as the plan and the records of a campaign name them: what was measured does not change when a file is gone."""
+class MeasuredWorkloads:
+    """Workloads and their input files as the plan and the records of a campaign name them: what was measured does not change when a
+    file is gone, or when its output is read in another way."""
 
     def __init__(self, campaign_path: Path, results: Path | None = None) -> None:
         """results: directory of the campaign's results, where that is known."""
@@ -64,6 +68,18 @@ class MeasuredInputs:
             with suppress(ConfigError):
                 found.append(from_document(document.get("inputs", {})))
         return found
+
+    def reading(self, workload: Workload) -> dict[str, Any] | None:
+        """How a workload that runs the same was read when it was first measured; None where it was not, or is read so now."""
+        own = workload.runs()
+        for document in (each for directory in self._directories for each in campaigns_as_used(directory, every=True)):
+            stored = document.get("workloads", {}).get(workload.name)
+            with suppress(ConfigError, TypeError, AttributeError):
+                before = validate(YamlFile(Path(workload.name), stored, {}), Workload)
+                if type(before) is type(workload) and before.runs() == own:
+                    first = document.get("readings", {}).get(workload.name, before.reading())
+                    return None if first == workload.reading() else dict(first)
+        return None
 
     def named(self, workload: str, text: str) -> Iterator[InputFile]:
         """The file that a workload calls `text`, by the newest document first."""
@@ -83,13 +99,13 @@ def read_inputs(
     workloads: Mapping[str, Workload],
     axes: Mapping[str, Sequence[Scalar]],
     sources: Sources,
-    results: Path | None = None,
+    measured: MeasuredWorkloads | None = None,
 ) -> dict[str, dict[str, InputFile]]:
-    """The input files of every workload that has any; a file that is gone is as the plan or the records in `results` have it.
+    """The input files of every workload that has any; a file that is gone is as it was measured.
 
     axes: option -> its values; ConfigError names what is not there and was never measured.
     """
-    measured = MeasuredInputs(campaign_path, results)
+    measured = measured or MeasuredWorkloads(campaign_path)
     found: dict[str, dict[str, InputFile]] = {}
     problems: list[str] = []
     for name, workload in workloads.items():
@@ -134,6 +150,12 @@ def inputs_of(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs)
     return {text: known[text] for text in named if text in known}
 
 
+def input_identity(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, str]:
+    """What of its input files is part of a cell's identity: the version in the workload's file, or the hash of the content."""
+    files = inputs_of(workload, options, inputs)
+    return {text: workload.version_of(text) or file.sha256 for text, file in files.items()}
+
+
 def missing_files(
     workloads: Mapping[str, Workload], axes: Mapping[str, Sequence[Scalar]], inputs: Inputs, *, elsewhere: bool
 ) -> Iterator[tuple[str, str]]:
@@ -166,15 +188,24 @@ def missing_files(
                 )
 
 
-def edited(now: Inputs, measured: Inputs) -> list[str]:
+def edited(workloads: Mapping[str, Workload], now: Inputs, measured: Inputs) -> list[str]:
     """A message for every file that holds something else than what was measured."""
-    return [
-        f"{file.path}: was edited after it was measured; shown is what was measured (SHA-256 {then.sha256[:12]}..), and 'campaign "
-        "run' measures the edited file"
-        for name, files in now.items()
-        for text, file in files.items()
-        if (then := measured.get(name, {}).get(text)) and then.sha256 != file.sha256
-    ]
+    messages = []
+    for name, files in now.items():
+        then = {text: file.sha256 for text, file in measured.get(name, {}).items()}
+        changed = [text for text, file in files.items() if then.get(text, file.sha256) != file.sha256]
+        kept = {text: then[text] if text in changed else workloads[name].version_of(text) for text in files}
+        for text in changed:
+            told = f"{files[text].path}: was edited after it was measured"
+            if version := workloads[name].version_of(text):
+                messages.append(f"{told}; its version '{version}' counts, so that nothing is measured again")
+                continue
+            keeps = yaml.safe_dump({"inputs": kept}, default_flow_style=True, width=float("inf")).strip()[1:-1]
+            messages.append(
+                f"{told}, and 'campaign run' measures the edited file. Where the edit changes nothing that is measured, write "
+                f"`{keeps}` into the file of workload '{name}': what was measured then counts"
+            )
+    return messages
 
 
 def refuse_edited(files: Mapping[str, InputFile], *, in_container: bool = False) -> None:

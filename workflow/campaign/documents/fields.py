@@ -34,6 +34,7 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=48)]
 AxisName = Annotated[str, StringConstraints(pattern=AXIS_PATTERN, max_length=40)]
 VariableName = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, max_length=200)]
 Argument = Annotated[str, StringConstraints(pattern=TEXT_PATTERN)]
+Label = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]
 Count = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -46,6 +47,11 @@ _Value = Annotated[
 ]
 Variables = dict[VariableName, _Value]
 """Environment variables of a program."""
+InputFiles = Annotated[
+    Annotated[tuple[Argument, ...], Tag("names")] | Annotated[dict[Argument, Label | None], Tag("versions")],
+    Discriminator(lambda value: "versions" if isinstance(value, dict) else "names"),
+]
+"""Names of files, or name -> version."""
 
 
 class ClosedModel(BaseModel):

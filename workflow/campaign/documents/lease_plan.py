@@ -63,6 +63,8 @@ class LeaseCharge(ClosedModel):
     """Expected device-hours held; null where they are unknown."""
     host_hours: float | None
     """Expected host-hours held; null where they are unknown."""
+    price: float | None = None
+    """Price of these device-hours, at the mean price of the configuration's devices; null where one has none."""
 
 
 class LeaseForecast(ClosedModel):

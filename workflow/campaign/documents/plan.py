@@ -65,6 +65,10 @@ class Totals(_PlanPart):
     """Lower end of its 95 % interval; null where it is unknown or assumed."""
     host_hours_high: float | None = None
     """Upper end of it."""
+    price: float | None = None
+    """Price of the device-hours, by the prices of the system file; null where not all of it is known."""
+    currency: str | None = None
+    """Currency of prices; null without prices, or where systems have several currencies."""
     parts: tuple[PartForecast, ...] = ()
     """Expected durations of all leases one after another, by part."""
     wall_s: float | None

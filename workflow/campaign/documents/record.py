@@ -14,8 +14,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -24,8 +25,9 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from campaign.credentials import masked
 from campaign.documents.cell import Attach, Cell, Configuration, Scalar, Storage
 from campaign.documents.fields import ClosedModel
+from campaign.documents.readings import Reading, newest_readings
 from campaign.documents.requests import Requests
-from campaign.errors import RecordError, first_problem
+from campaign.errors import ConfigError, RecordError, first_problem
 from campaign.files import content_hash, read_bytes, read_json, require_json, write_once
 from campaign.paths import Results
 
@@ -270,16 +272,36 @@ class Store:
         write_once(path, body + b',"checksum":"%s"}\n' % _checksum(body))
 
     def read(self, cell_id: str, repetition: int) -> Record:
-        """The record of a run, or the one that says what implies how it ends."""
+        """The record of a run with the newest reading of its log, or the record that says what implies how it ends.
+
+        RecordError: it is damaged; ConfigError: a reading is.
+        """
+        record = self.read_measured(cell_id, repetition)
+        if found := self._readings.get((f"{cell_id}.{repetition}", record.started)):
+            try:
+                return Record.model_validate({**dict(record), **found.record})
+            except ValidationError as error:
+                raise ConfigError(
+                    f"{Results.at(self.results).readings}: the reading of run {cell_id}.{repetition} is damaged "
+                    f"({first_problem(error, 'the run')}); read the logs again with 'campaign parse'"
+                ) from error
+        return record
+
+    def read_measured(self, cell_id: str, repetition: int) -> Record:
+        """The record as it was written after the run."""
         path = self.path(cell_id, repetition)
         return read_record(path if path.exists() else self._implied(cell_id, repetition) or path)
+
+    @cached_property
+    def _readings(self) -> Mapping[tuple[str, float], Reading]:
+        return newest_readings(self.results)
 
     def damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
         """Which of these records cannot be read, and why."""
         found = {}
         for key in keys:
             try:
-                self.read(*key)
+                self.read_measured(*key)
             except RecordError as error:
                 found[key] = str(error)
         return found
@@ -358,10 +380,10 @@ IN_ARCHIVE = "campaign.json"
 """Where an archive holds the campaign as used."""
 
 
-def campaigns_as_used(directory: Path) -> Iterator[dict[str, Any]]:
+def campaigns_as_used(directory: Path, *, every: bool = False) -> Iterator[dict[str, Any]]:
     """The campaign as used in a results directory: that of its plan, then that of an archive that was extracted there.
 
-    Without both, those that records name, the newest first.
+    Without both, or where `every` one is wanted, those that records name, the newest first.
     """
     results, alone = Results.at(directory), True
     if name := read_json(results.plan_document).get("campaign_hash"):
@@ -371,6 +393,6 @@ def campaigns_as_used(directory: Path) -> Iterator[dict[str, Any]]:
     if document := read_json(directory / IN_ARCHIVE):
         yield document
         alone = False
-    if alone:
+    if alone or every:
         paths = sorted(results.shared.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         yield from (each for each in map(read_json, paths) if each.get("schema_version") == CAMPAIGN_SCHEMA)

@@ -13,9 +13,10 @@ from campaign.accelerators import ACCELERATORS
 from campaign.config.expand_shapes import MAX_COMBINATIONS, product
 from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
-from campaign.config.workload_inputs import inputs_of
-from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
+from campaign.config.workload_inputs import input_identity
+from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Settings
 from campaign.documents.expression import Expression, parse
+from campaign.documents.lease_plan import HASHED_PARTS
 from campaign.documents.run_numbers import runs_of
 from campaign.errors import ConfigError
 from campaign.files import content_hash
@@ -137,23 +138,15 @@ def _holds(rule: Expression, axes: Mapping[str, Any]) -> bool:
 
 def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
     """Everything that makes a cell what it is; its id is the hash of this (see `Specifications`)."""
-    return {
-        "system": _system_identity(campaign, cell.configuration, reads_storage(campaign, cell)),
-        "configuration": cell.configuration.shape(),
-        "workload": campaign.workloads[cell.workload].identity(),
-        "batch": cell.batch,
-        "precision": cell.precision,
-        "options": _options(campaign, cell),
-        **_inputs(campaign, cell),
-        **_beside(cell),
-        **_measured(cell.settings),
-    }
+    identity = Specifications(campaign)
+    hashed = identity.hashed(cell, cell.settings)
+    return {**hashed, **{part: identity.parts[hashed[part]] for part in HASHED_PARTS}}
 
 
 def cell_id(document: Mapping[str, Any]) -> str:
     """Hash of a specification. Parts are hashed apart, so that 100,000 cells need not serialise their workload each."""
     parts = dict(document)
-    for part in ("system", "configuration", "workload"):
+    for part in HASHED_PARTS:
         parts[part] = content_hash(parts[part])
     return content_hash(parts)
 
@@ -215,52 +208,29 @@ def _measured(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _options(campaign: Campaign, cell: Cell) -> Mapping[str, Scalar]:
-    workload = campaign.workloads[cell.workload]
-    return workload.counted_options({**workload.options, **cell.options})
-
-
-def _inputs(campaign: Campaign, cell: Cell) -> dict[str, Any]:
-    """Hashes of the input files; a cell without any has the identity that it had before there were such."""
-    workload = campaign.workloads[cell.workload]
-    files = inputs_of(workload, {**workload.options, **cell.options}, campaign.inputs)
-    return {"inputs": {text: file.sha256 for text, file in files.items()}} if files else {}
-
-
-def _beside(cell: Cell) -> dict[str, Any]:
-    """A reference cell is one of its own on every lease: runs are numbered by cell and composition."""
-    return {"reference": cell.reference} if cell.reference else {}
-
-
 class Specifications:
     """Specifications and ids of cells; parts that many cells share are hashed once, and kept by their hash (`parts`)."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
         self.parts: dict[str, dict[str, Any]] = {}
-        self._configurations = {
-            (c.name, from_storage): (self._part(_system_identity(campaign, c, from_storage)), self._part(c.shape()))
-            for c in campaign.configurations
-            for from_storage in (False, True)
-        }
-        self._workloads = {name: self._part(w.identity()) for name, w in campaign.workloads.items()}
-        self._objections = {
-            (c.name, name): objection(campaign.on(c).system, c, workload)
-            for c in campaign.configurations
-            for name, workload in campaign.workloads.items()
-        }
+        self._hardware: dict[tuple[Configuration, bool], tuple[str, str]] = {}
+        self._workloads = {name: self._part(campaign.workload_identity(name)) for name in campaign.workloads}
+        self._objections: dict[tuple[str, str], str | None] = {}
 
     def refuse(self, cell: Cell) -> None:
         """ConfigError where the cell's workload cannot be started on its devices, or has nowhere to read from."""
-        if why := self._objections[cell.configuration.name, cell.workload]:
-            raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
-        if why := self._campaign.workloads[cell.workload].refusal(cell):
-            raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
-        kind, system = cell.configuration.storage, self._campaign.on(cell.configuration).system
+        configuration, workload = cell.configuration, self._campaign.workloads[cell.workload]
+        key, system = (configuration.name, cell.workload), self._campaign.on(configuration).system
+        if key not in self._objections:
+            self._objections[key] = objection(system, configuration, workload)
+        if why := self._objections[key] or workload.refusal(cell):
+            raise ConfigError(f"{self._campaign.path}: configuration '{configuration.name}': {why}")
+        kind = configuration.storage
         if not reads_storage(self._campaign, cell):
             return
         reading = (
-            f"{self._campaign.path}: configuration '{cell.configuration.name}': with option input: storage, workload "
+            f"{self._campaign.path}: configuration '{configuration.name}': with option input: storage, workload "
             f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say"
         )
         if kind not in system.storage:
@@ -268,7 +238,7 @@ class Specifications:
                 f"{reading} where its hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's "
                 "file, or exclude these cells"
             )
-        if self._campaign.workloads[cell.workload].predicts and system.storage_limit_gb_per_s(kind) is None:
+        if workload.predicts and system.storage_limit_gb_per_s(kind) is None:
             raise ConfigError(
                 f"{reading} at which rate it is to be predicted; add `gb_per_s` to `storage.{kind}` in the system's file, which "
                 "`emulation` scales, or exclude these cells"
@@ -295,20 +265,25 @@ class Specifications:
         return content_hash({**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib})
 
     def _without_batch(self, cell: Cell) -> dict[str, Any]:
-        from_storage = reads_storage(self._campaign, cell)
-        if cell.reference:
-            system = self._part(_system_identity(self._campaign, cell.configuration, from_storage))
-            configuration = self._part(cell.configuration.shape())
-        else:
-            system, configuration = self._configurations[cell.configuration.name, from_storage]
+        campaign, workload = self._campaign, self._campaign.workloads[cell.workload]
+        chosen = {**workload.options, **cell.options}
+        key = cell.configuration, workload.reads_storage(chosen)
+        if key not in self._hardware:
+            self._hardware[key] = self._part(_system_identity(campaign, *key)), self._part(cell.configuration.shape())
+        system, configuration = self._hardware[key]
+        # What a cell does not have is not named, so that it has the identity of before there were such.
+        inputs = input_identity(workload, chosen, campaign.inputs)
+        version, reference = campaign.file.version, cell.reference
         return {
             "system": system,
             "configuration": configuration,
             "workload": self._workloads[cell.workload],
             "precision": cell.precision,
-            "options": _options(self._campaign, cell),
-            **_inputs(self._campaign, cell),
-            **_beside(cell),
+            "options": workload.counted_options(chosen),
+            **({"inputs": inputs} if inputs else {}),
+            **({"version": version} if version else {}),
+            # A reference cell is one of its own on every lease: runs are numbered by cell and composition.
+            **({"reference": reference} if reference else {}),
         }
 
 

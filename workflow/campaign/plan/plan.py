@@ -150,6 +150,13 @@ class Plan:
         )
 
     @property
+    def price(self) -> float | None:
+        """Price of what is to be measured; None where a part of it has none, or is unknown."""
+        prices = [lease.charge.price for lease in self.leases if lease.charge]
+        known = [price for price in prices if price is not None]
+        return round(sum(known), 2) if self.campaign.currency and len(known) == len(prices) else None
+
+    @property
     def cell_count(self) -> int:
         """Cells of the matrix; each may be measured in several leases."""
         return len({cell.id for _, cell in self.cells})

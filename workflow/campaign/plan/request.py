@@ -111,6 +111,13 @@ class PlanRequest:
             _text, "selection", metavar="EXPRESSION",
         ),
     ] = None  # fmt: skip
+    version: Annotated[
+        str | None,
+        PlanOption(
+            "Label of what is installed, in place of the campaign's `version`; `none` for none.",
+            _text, "selection", metavar="LABEL",
+        ),
+    ] = None  # fmt: skip
     archive: Annotated[Path | None, PlanOption("Path of an archive. Only its report is written.", _path)] = None
     launcher: Annotated[
         str | None,
@@ -194,7 +201,10 @@ class PlanRequest:
     def load(self) -> Campaign:
         """The campaign as asked for."""
         implied = self.run_implied
-        return load_campaign(self.campaign, self.launcher, self.slurm, run_implied=implied, results=self.results)
+        results, version = self.results, self.version
+        return load_campaign(
+            self.campaign, self.launcher, self.slurm, run_implied=implied, results=results, version=version
+        )
 
 
 OPTIONS: Mapping[str, PlanOption] = {

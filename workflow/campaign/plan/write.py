@@ -88,6 +88,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             host_hours=_hours(plan.forecast.host_s.expected_s),
             host_hours_low=_hours(plan.forecast.host_s.low_s),
             host_hours_high=_hours(plan.forecast.host_s.high_s),
+            price=plan.price,
+            currency=plan.campaign.currency,
             parts=part_forecasts(plan.forecast.total),
             wall_s=_rounded(plan.wall_s),
             wall_low_s=_rounded(plan.wall_range_s and plan.wall_range_s[0]),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from campaign.documents.lease_plan import read_lease_plan
+from campaign.documents.readings import all_readings
 from campaign.documents.record import IMPORTED, Record, Store
 from campaign.errors import CampaignError, ConfigError
 from campaign.files import parse_json, read_bytes, require_json
@@ -36,12 +38,16 @@ def problems(results: Results) -> Iterator[str]:
             yield str(error)
     for key in keys:
         try:
-            record = store.read(*key)
+            record = store.read_measured(*key)
         except CampaignError as error:
             yield str(error)
             continue
         yield from _of_record(record, store.path(*key), results, leases.get(record.lease_id))
     yield from _of_shared(store)
+    try:
+        deque(all_readings(results.directory), maxlen=0)
+    except CampaignError as error:
+        yield str(error)
     for path in sorted(results.lease_plans.glob("*.json")):
         try:
             read_lease_plan(path)

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,9 +19,17 @@ from campaign.processes.command import run_command
 PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers", "torchvision", "composable-campaign")
 
 
+_DRIVERS = ("nvidia", "amdgpu", "mlx5_core")
+"""Kernel modules that are updated apart from the kernel."""
+_SYS = Path("/sys")
+
+
 def environment_document() -> dict[str, Any]:
-    """Host, processor, memory, kernel, Python, packages and GPUs; what cannot be found out is absent."""
+    """Host, processor, memory, kernel, drivers, firmware, Python, packages and GPUs; what cannot be found out is absent."""
     gpus = _gpus()
+    drivers = {name: _SYS / "module" / name / "version" for name in _DRIVERS}
+    firmware = {"BIOS": _SYS / "class/dmi/id/bios_version"}
+    firmware |= {path.parent.name: path for path in sorted(_SYS.glob("class/infiniband/*/fw_ver"))}
     return {
         "schema_version": "environment/1",
         "host": platform.node(),
@@ -31,8 +40,32 @@ def environment_document() -> dict[str, Any]:
         "cpus_usable": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "packages": package_versions(),
+        **({"drivers": known} if (known := _texts(drivers)) else {}),
+        **({"firmware": known} if (known := _texts(firmware)) else {}),
         **({"gpus": gpus} if gpus else {}),
     }
+
+
+def versions(document: Mapping[str, Any]) -> dict[str, str]:
+    """What an environment has installed, and in which version: 'nvidia driver' -> '570.86'."""
+    lines = (line.split(", ") for line in document.get("gpus", ()))
+    by_tool = [line[4] for line in lines if len(line) > 4 and line[1].startswith("GPU-")]
+    return {
+        **{name: str(document[key]) for name, key in (("kernel", "system"), ("python", "python")) if key in document},
+        **({"nvidia driver": by_tool[0]} if by_tool else {}),
+        **{f"{name} driver": version for name, version in document.get("drivers", {}).items()},
+        **{f"{name} firmware": version for name, version in document.get("firmware", {}).items()},
+        **document.get("packages", {}),
+    }
+
+
+def _texts(files: Mapping[str, Path]) -> dict[str, str]:
+    """The content of those files that can be read."""
+    found = {}
+    for name, path in files.items():
+        with suppress(OSError):
+            found[name] = path.read_text().strip()
+    return {name: text for name, text in found.items() if text}
 
 
 @cache

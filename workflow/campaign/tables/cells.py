@@ -32,7 +32,7 @@ class CellPlan:
     """A cell of the plan: how often it is to be run, under which lease, and why a run has no record (yet).
 
     lease: of its first composition. runs: their numbers; empty for 1, 2, .. in one composition. price_per_h: of its composed
-    devices, None where they have none.
+    devices, None where they have none; version: of the campaign, as its tables have it.
     """
 
     cell: Cell
@@ -41,6 +41,7 @@ class CellPlan:
     missing: Mapping[int, str] = field(default_factory=dict)
     runs: tuple[int, ...] = ()
     price_per_h: float | None = None
+    version: str = ""
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -173,6 +174,7 @@ def _planned_row(entry: CellPlan) -> dict[str, Any]:
         "cell_id": cell.id,
         "configuration": configuration.name,
         "system": configuration.system,
+        "version": entry.version,
         **{name: value for name, value in configuration.shape().items() if name != "layout"},
         "device": configuration.hardware,
         "ranks": configuration.ranks,

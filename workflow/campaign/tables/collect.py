@@ -199,7 +199,7 @@ def tables_of(collected: Collected) -> Tables:
         found.setdefault(record.cell_id, []).append(record.repetition)
     nothing = "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
     # Prices in two currencies cannot be compared.
-    priced = len({each.currency for each in collected.campaign.systems.values() if each.currency}) == 1 or None
+    priced = collected.campaign.currency is not None or None
     planned = []
     for cell in collected.matrix.cells:
         leases = {c: lease_name(collected.campaign.protocol, cell, c) for c in compositions_of(cell.settings)}
@@ -213,7 +213,8 @@ def tables_of(collected: Collected) -> Tables:
             if (cell.id, run) not in present
         }
         price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
-        planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h))
+        version = collected.campaign.file.version or ""
+        planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h, version))
     cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting))
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)

@@ -32,6 +32,7 @@ workload text name of the workload
 batch count samples a device takes in one step
 batch_global count batch times ranks
 precision text number format
+version text label of what was installed when it was measured; empty without one
 predicted flag whether its workload is replayed: then its numbers are predictions, and no device was measured
 """)
 _ID: Columns = _columns("""

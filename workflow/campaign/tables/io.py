@@ -116,7 +116,10 @@ def read(directory: Path) -> Tables:
         # Tables of earlier versions have fewer.
         paths = [directory / f"{name}.parquet" for name in SERIES]
         series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
-        runs, cells = (table.assign(predicted=table.get("predicted", False)) for table in (runs, cells))
+        runs, cells = (
+            table.assign(predicted=table.get("predicted", False), version=table.get("version", ""))
+            for table in (runs, cells)
+        )
         runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
         leases = [checked_lease(each) for each in leases]
         links = [{**each, "document": dict(each["document"])} for each in links]

@@ -17,6 +17,7 @@ from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign, systems_of
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.operation_times import OPERATIONS
+from campaign.documents.readings import READ_AGAIN
 from campaign.documents.record import IMPORTED, Record, Store
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
 from campaign.documents.rounds import CellIn, all_rounds
@@ -33,6 +34,7 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
+from campaign.tables.provenance import labels, read_again, updates
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
@@ -74,6 +76,7 @@ class Collected:
 
 
 FLAGS = {
+    READ_AGAIN: "its numbers are of a later reading of its log by `campaign parse`; its record stays as it was measured",
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
     CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
     IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
@@ -130,6 +133,9 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_not_adjusted(collected),
             *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),
             *_set_aside(collected),
+            *read_again(collected.records, collected.store),
+            *labels(campaign, collected.records, collected.store),
+            *updates(collected.records, collected.store),
         ],
         "prediction": " ".join(_of_each(campaign, lambda part: [each] if (each := _prediction(part)) else [])),
         "conditions": list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
@@ -186,7 +192,6 @@ def _notes(collected: Collected, campaign: Campaign) -> list[str]:
 def _system(campaign: Campaign) -> dict[str, Any]:
     """Name, description and fabric of the system; of several, those of each, and the first recordings of a fabric."""
     imported, parts = campaign.file.imported, campaign.parts
-    currencies = {part.system.currency for part in parts} - {None}
 
     def joined(of: Mapping[str, str], by: str) -> str:
         if campaign.part:
@@ -200,7 +205,7 @@ def _system(campaign: Campaign) -> dict[str, Any]:
         if imported
         else joined({part.part: str(part.system.fabric.get("kind", "")) for part in parts}, ", "),
         **next((times for part in parts if (times := _times(part))), {}),
-        **({"currency": currencies.pop()} if len(currencies) == 1 else {}),
+        **({"currency": campaign.currency} if campaign.currency else {}),
     }
 
 

@@ -92,6 +92,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         "composition": composition_of(record.repetition),
         **{name: getattr(cell, name) for name in RecordedCell.model_fields if name != "options"},
         "system": record.system,
+        "version": record.specification.get("version", ""),
         "device": requested.hardware,
         "ranks": ranks,
         "devices": requested.devices,

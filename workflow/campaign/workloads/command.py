@@ -62,6 +62,7 @@ class CommandWorkload(Workload):
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
+    reading_keys: ClassVar[frozenset[str]] = frozenset({"parser", "test", "parsers", "at_least"})
 
     kind: Literal["command"]
     """Any program."""
@@ -171,10 +172,8 @@ class CommandWorkload(Workload):
         return self.software is not None and self.software.apptainer is not None
 
     def input_words(self) -> tuple[str, ...]:
-        words = self.inputs
-        if words is None:
-            words = tuple(word for command in (self.command, *self.prepare) for word in _shell_words(command))
-        return tuple(word.removeprefix(BESIDE) for word in words)
+        scripts = (word for command in (self.command, *self.prepare) for word in _shell_words(command))
+        return tuple(word.removeprefix(BESIDE) for word in (scripts if self.inputs is None else self.inputs))
 
     def script_words(self) -> tuple[str, ...]:
         if self.inputs is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,12 @@ from pydantic import Field
 
 from campaign.accelerators import ACCELERATORS, Kind, fallback_in
 from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import Argument, AxisName, FileModel, Name, Precision
+from campaign.documents.fields import AxisName, FileModel, InputFiles, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
 from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
+from campaign.workloads.command_template import BESIDE
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import LogReading
@@ -204,6 +206,8 @@ class Workload(FileModel):
     """Whether its numbers are predictions of what devices would do, and no measurements of devices."""
     serves_requests: ClassVar[bool] = False
     """Whether its runs are made of requests, and not of steps: then its cells have no batch, which is 1 for them."""
+    reading_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys that say how its kept logs are read, and nothing of what is run."""
     rate_unit: ClassVar[str] = "samples/s"
     """Unit of `throughput_per_s`."""
 
@@ -219,9 +223,11 @@ class Workload(FileModel):
     """Options with their default values. A campaign may vary them under `axes.options`."""
     metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
     """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
-    inputs: tuple[Argument, ...] | None = None
+    inputs: InputFiles | None = None
     """Files whose content is part of a cell's identity, so that an edited one is measured anew. Relative to the workload file or
-    the project; `{name}` is replaced by an option. Default: of a `command` workload the scripts in its command line. `[]`: none."""
+    the project; `{name}` is replaced by an option. Default: of a `command` workload the scripts in its command line. `[]`: none.
+    `{train.py: v3}`: the version counts in place of the content; null: the content. A version that is the SHA-256 of an earlier
+    content keeps what was measured with that."""
     kind: str
     """Kind of the workload."""
 
@@ -275,7 +281,15 @@ class Workload(FileModel):
 
     def input_words(self) -> Sequence[str]:
         """Names of input files, with options in braces. Where `inputs` is None: words that may be the name of a script."""
-        return self.inputs or ()
+        return tuple(self.inputs or ())
+
+    def version_of(self, text: str) -> str | None:
+        """The version that counts in place of an input file's content; None where the content does. text: its name, filled in."""
+        versions = self.inputs if isinstance(self.inputs, Mapping) else {}
+        patterns = {
+            word: ".*".join(map(re.escape, re.split(r"\{[^}]*\}", word.removeprefix(BESIDE)))) for word in versions
+        }
+        return next((versions[word] for word, pattern in patterns.items() if re.fullmatch(pattern, text)), None)
 
     def script_words(self) -> Sequence[str]:
         """The `input_words` that, where `inputs` is None, name a script only if it is there before a run starts."""
@@ -300,6 +314,14 @@ class Workload(FileModel):
         # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
         words = {"description", "precisions", "schema_version", "options", "metrics", "inputs"}
         return self.model_dump(mode="json", exclude=words, exclude_defaults=True)
+
+    def runs(self) -> dict[str, Any]:
+        """The part of `identity` that says what is run, and not how its logs are read."""
+        return {key: value for key, value in self.identity().items() if key not in self.reading_keys}
+
+    def reading(self) -> dict[str, Any]:
+        """What of its file says how logs are read."""
+        return self.model_dump(mode="json", include=set(self.reading_keys), exclude_defaults=True)
 
     def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """The options of a cell that are part of its identity. options: the file's, with the cell's own on top."""

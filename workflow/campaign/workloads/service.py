@@ -137,7 +137,7 @@ class ServiceWorkload(Workload):
 
     def input_words(self) -> Sequence[str]:
         if self.inputs is not None:
-            return self.inputs
+            return tuple(self.inputs)
         words = (*self.server.command, *(self.client.command if self.client else ()))
         return tuple(word.removeprefix(BESIDE) for word in words)
 

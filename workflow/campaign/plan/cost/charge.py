@@ -87,6 +87,8 @@ class Charges:
             options = self._options[configuration.name]
             longest_s = sum(cell.settings.time_limit_s * count for cell, count in work.runs)
             time_min = options.time_min or time_limit_min(expected.runs_s, longest_s)
+        device_hours = _hours(expected, {part: work.devices(part) for part in PARTS})
+        price_per_h = system.price_per_h(configuration) if self._campaign.currency else None
         return LeaseCharge(
             hosts=configuration.hosts,
             donors=work.held.donors if work.held else 0,
@@ -96,8 +98,11 @@ class Charges:
             time_limit_min=time_min,
             gres=gres_of(system, configuration, hosts if is_pinned(system) else ()) if by_slurm else "",
             exclusive=by_slurm and system.slurm.exclusive,
-            device_hours=_hours(expected, {part: work.devices(part) for part in PARTS}),
+            device_hours=device_hours,
             host_hours=_hours(expected, {part: work.hosts(part) for part in PARTS}),
+            price=None
+            if device_hours is None or price_per_h is None
+            else round(device_hours * price_per_h / configuration.devices, 2),
         )
 
 

@@ -1,0 +1,212 @@
+"""Logs that are read again: what a reading changes, what it leaves, and what plans say of it."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.config.resolve import Campaign, load_campaign
+from campaign.documents.readings import READ_AGAIN, all_readings
+from campaign.documents.record import Failure, Record, RecordedCell, Store, read_record
+from campaign.errors import ConfigError, RecordError
+from campaign.paths import Results
+from campaign.plan.dag import read_plan
+from campaign.plan.matrix import expand, specification
+from campaign.plan.request import PlanRequest
+from campaign.run import environment
+from campaign.run.check_results import problems
+from campaign.run.parse_logs import LogsRead, parse_logs
+from campaign.run.since_measured import since_measured
+from campaign.tables.collect import gather, tables_of
+from tests.campaign_files import write_files
+
+BASE: dict[str, Any] = {
+    "campaign.axes": {"workload": ["program"], "batch": [1], "precision": ["fp32"]},
+    "campaign.configurations": [{"devices_per_host": 1}],
+    "campaign.protocol.repetitions": 1,
+}
+LOG = "rate: 12 of 15 per s, latency 3 us\n"
+SWAPPED = [
+    {"metric": "throughput_per_s", "regex": r"of (\S+)"},
+    {"metric": "latency_us", "regex": r"latency (\S+)"},
+]
+
+
+class Measured:
+    """A campaign of one run, of which the log is kept."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.root = directory, directory / "results"
+        self.place = Results(self.root, "small")
+        self.store = Store(self.place.directory)
+
+    def campaign(self, **keys: Any) -> Campaign:
+        """As its files are now, with these keys of the workload."""
+        path = write_files(self.directory, {**BASE, **{f"workloads.program.{key}": keys[key] for key in keys}})
+        return load_campaign(path, results=self.root)
+
+    def record(self, campaign: Campaign, *, started: float = 10.0, host: str = "", **changes: Any) -> Record:
+        """Write the record of the run, as its parser reads the log."""
+        cell = expand(campaign).cells[0]
+        log = self.place.directory / "logs" / "program.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(LOG)
+        installed = {"schema_version": "environment/1", "host": host, "drivers": {"nvidia": "570.86"}}
+        record = Record(
+            cell_id=cell.id, repetition=1, cell=RecordedCell.of(cell), specification=specification(campaign, cell),
+            started=started, ended=started + 1, lease_id="l.1", composition="c", log="logs/program.log",
+            environment=self.store.share(installed), campaign=self.store.share(campaign.document()),
+            **{
+                "status": "ok", "throughput_per_s": 12.0, "flags": ("composition: lacks one",),
+                "metrics": {"power_w": 5.0, "energy_per_sample_j": 2.0}, **changes,
+            },
+        )  # fmt: skip
+        self.store.write(record)
+        return record
+
+    def read(self, campaign: Campaign) -> LogsRead:
+        return parse_logs(campaign, Store(self.place.directory))
+
+    @property
+    def now(self) -> Record:
+        """What the run says now, to whoever comes anew."""
+        (record,) = Store(self.place.directory)
+        return record
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Measured:
+    return Measured(tmp_path)
+
+
+def test_a_reading_takes_the_place_of_what_was_read_and_of_nothing_else(measured: Measured) -> None:
+    before = measured.record(measured.campaign())
+    path = measured.store.path(*before.key)
+    content = path.read_bytes()
+    parsed = measured.read(measured.campaign(parsers=SWAPPED))
+    assert (parsed.runs, parsed.changed, parsed.left) == (1, 1, {})
+    now = measured.now
+    assert (now.throughput_per_s, now.metrics["latency_us"], now.metrics["power_w"]) == (15.0, 3.0, 5.0)
+    assert now.metrics["energy_per_sample_j"] == pytest.approx(2.0 * 12 / 15)
+    assert now.flags == ("composition: lacks one", READ_AGAIN)
+    kept = {"throughput_per_s", "metrics", "flags"}
+    assert {name for name in Record.model_fields if getattr(now, name) != getattr(read_record(path), name)} == kept
+    assert path.read_bytes() == content
+
+    # The same reading again changes nothing; an earlier one undoes it; the newest counts.
+    assert measured.read(measured.campaign(parsers=SWAPPED)).changed == 0
+    assert measured.read(measured.campaign()).changed == 1
+    assert (measured.now.throughput_per_s, "latency_us" in measured.now.metrics) == (12.0, False)
+    assert measured.now.metrics["energy_per_sample_j"] == pytest.approx(2.0)
+    (readings, *_) = all_readings(measured.place.directory)
+    assert [each["metric"] for each in readings.workloads["program"]["parsers"]] == ["throughput_per_s", "latency_us"]
+    assert len(list(measured.place.readings.iterdir())) == 3
+
+
+def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> None:
+    measured.record(measured.campaign())
+    campaign = measured.campaign(parsers=SWAPPED)
+    measured.read(campaign)
+    tables = tables_of(gather(campaign, measured.place.directory))
+    assert list(tables.runs["throughput_per_s"]) == list(tables.cells["mean"]) == [15.0]
+    assert READ_AGAIN in tables.runs["flags"][0]
+    assert any("were read again at" in note and "by its own parsers" in note for note in tables.context["notes"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys", "left"),
+    [
+        ({"status": "crashed", "failure": Failure(reason="signal 11")}, {}, "that failed before"),
+        ({"log": ""}, {}, "without a log here"),
+        ({"log": "logs/gone.log"}, {}, "without a log here"),
+        ({}, {"command": ["echo", "rate: 1"]}, "of another command"),
+    ],
+)
+def test_a_run_that_a_parser_has_no_part_in_is_left(
+    measured: Measured, changes: dict[str, Any], keys: dict[str, Any], left: str
+) -> None:
+    before = measured.record(measured.campaign(), **{"flags": (), **changes} if "log" not in changes else {})
+    if "log" in changes:
+        path = measured.store.path(*before.key)
+        path.unlink()
+        before = before.model_copy(update=changes)
+        measured.store.write(before)
+    parsed = measured.read(measured.campaign(parsers=SWAPPED, **keys))
+    assert [why for why in parsed.left if why.startswith(left)]
+    assert (parsed.path, parsed.runs) == (None, 0)
+    assert measured.now.model_dump(exclude={"checksum"}) == before.model_dump(exclude={"checksum"})
+
+
+def test_what_made_a_run_invalid_beside_its_log_stays(measured: Measured) -> None:
+    failure = Failure(reason="devices of the run did no work")
+    measured.record(measured.campaign(), status="invalid", failure=failure)
+    measured.read(measured.campaign(parsers=SWAPPED))
+    assert (measured.now.status, measured.now.failure, measured.now.throughput_per_s) == ("invalid", failure, 15.0)
+
+
+def test_a_run_that_is_measured_again_has_no_earlier_reading(measured: Measured) -> None:
+    campaign = measured.campaign()
+    before = measured.record(campaign)
+    measured.read(measured.campaign(parsers=SWAPPED))
+    measured.store.path(*before.key).unlink()
+    measured.record(campaign, started=99.0)
+    assert measured.now.throughput_per_s == 12.0
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema_version": "readings/1"}', "status"])
+def test_a_damaged_reading_is_named_and_no_record_is_measured_again_for_it(measured: Measured, text: str) -> None:
+    before = measured.record(measured.campaign())
+    path = measured.read(measured.campaign(parsers=SWAPPED)).path
+    assert path is not None
+    path.write_text(path.read_text().replace('"status":"ok"', '"status":"fine"') if text == "status" else text)
+    store = Store(measured.place.directory)
+    with pytest.raises(ConfigError, match=r"readings.*'campaign parse'"):
+        store.read(*before.key)
+    assert store.damaged([before.key]) == {}
+    if text != "status":
+        assert any(str(path) in told for told in problems(measured.place))
+
+
+def test_what_reads_no_log_is_refused(tmp_path: Path) -> None:
+    steps = load_campaign(write_files(tmp_path))
+    with pytest.raises(ConfigError, match="none of steps has a parser"):
+        parse_logs(steps, Store(tmp_path / "results"))
+
+
+def test_the_plan_says_what_has_changed_since_runs_were_measured(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = measured.directory / "sys" / "module" / "nvidia" / "version"
+    version.parent.mkdir(parents=True)
+    monkeypatch.setattr(environment, "_SYS", measured.directory / "sys")
+
+    def told(driver: str, label: str | None = None) -> list[str]:
+        version.write_text(f"{driver}\n")
+        request = PlanRequest(measured.directory / "campaign.yaml", measured.root, version=label)
+        return since_measured(read_plan(request), measured.place)
+
+    campaign = measured.campaign()
+    assert told("580.159") == []
+    measured.record(campaign, host=platform.node())
+    assert told("570.86") == []
+    (said,) = told("580.159")
+    assert said.startswith("1 cell was measured with nvidia driver 570.86; this machine has nvidia driver 580.159. ")
+    assert told("580.159", "driver-580") == []
+    changed = measured.campaign(parsers=SWAPPED)
+    assert [line.split(":")[0] for line in told("570.86")] == ["workload 'program'"]
+    measured.read(changed)
+    assert told("570.86") == []
+    # Of another host, nothing is known here.
+    measured.store.path(*measured.now.key).unlink()
+    measured.record(changed, host="another")
+    assert told("580.159") == []
+
+
+def test_damaged_records_are_still_told(measured: Measured) -> None:
+    before = measured.record(measured.campaign())
+    measured.store.path(*before.key).write_text("{")
+    with pytest.raises(RecordError):
+        parse_logs(measured.campaign(parsers=SWAPPED), measured.store)

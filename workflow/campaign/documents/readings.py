@@ -1,0 +1,76 @@
+"""What kept logs were read to say after their runs, beside the records, which stay as they were measured.
+
+Layout: `readings/<when>.json`, one document for each time that logs were read again; of a run, the newest one counts. A run that is
+measured again does not take over the reading of the earlier one: it started at another time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from campaign.documents.fields import ClosedModel
+from campaign.errors import ConfigError, first_problem
+from campaign.files import read_bytes, write_once
+from campaign.paths import Results
+
+READ_AGAIN = "log read again"
+"""Flag of a run whose numbers are of a later reading of its log."""
+Key = Literal["status", "failure", "throughput_per_s", "step_times_s", "window_s", "metrics", "requests", "flags"]
+"""Keys of a record that a reading takes the place of."""
+
+
+class Reading(ClosedModel):
+    """One run's log, read again."""
+
+    started: Annotated[float, Field(description="as the record has it")]
+    record: Annotated[dict[Key, Any], Field(description="keys of the record, with the values that count from now on")]
+
+
+class Readings(ClosedModel):
+    """Logs of one results directory that were read at one time."""
+
+    schema_version: Literal["readings/1"] = "readings/1"
+    made: Annotated[float, Field(description="Unix seconds")]
+    version: Annotated[str, Field(description="version of the program that read")]
+    workloads: Annotated[
+        dict[str, dict[str, Any]], Field(description="how logs of each workload were read: its parser")
+    ]
+    runs: Annotated[dict[str, Reading], Field(description="`<cell id>.<repetition>`: what was read")]
+
+    @property
+    def when(self) -> str:
+        """'2026-11-24 01:30 UTC'."""
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.made))
+
+
+def keep(results: Path, readings: Readings) -> Path:
+    """Write a document of its own; gives its path."""
+    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(readings.made))
+    directory, number = Results.at(results).readings, 1
+    while (path := directory / f"{name}-{number}.json").exists():
+        number += 1
+    write_once(path, readings.model_dump_json().encode() + b"\n")
+    return path
+
+
+def all_readings(results: Path) -> Iterator[Readings]:
+    """Every time that logs were read again, the oldest first. ConfigError: one cannot be read."""
+    for path in sorted(Results.at(results).readings.glob("*.json")):
+        try:
+            yield Readings.model_validate_json(read_bytes(path))
+        except (OSError, ValidationError) as error:
+            why = first_problem(error, "the file") if isinstance(error, ValidationError) else error.strerror
+            raise ConfigError(
+                f"{path}: cannot be read ({why}); restore it from an archive, or remove it and read the logs again with "
+                "'campaign parse'"
+            ) from error
+
+
+def newest_readings(results: Path) -> Mapping[tuple[str, float], Reading]:
+    """The reading that counts, by `<cell id>.<repetition>` and the start of the run."""
+    return {(run, each.started): each for readings in all_readings(results) for run, each in readings.runs.items()}
