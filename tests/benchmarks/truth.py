@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from campaign.documents.cell import Cell
 from tests import imported_under_truth, services_under_truth
 from tests import statements_under_truth as said
+from tests.choices_under_truth import choices
 from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
 from tests.planted_costs import held
 from tests.planted_records import Planted
 from tests.planted_services import Service
 from tests.statements_under_truth import Statements
+from tests.unit.insight.test_answers_agree import contradictions, planted
+from tests.unit.insight.test_demo_choice import ANYWHERE, default_campaign
 
 Row = tuple[str, Callable[[], Statements]]
 
@@ -208,6 +213,26 @@ def _services(campaigns: int) -> Iterator[Row]:
         yield name, lambda of=of: services_under_truth.ratios_cover(of, 90.0, 37.0, max(4, campaigns // 5))  # type: ignore[misc]
 
 
+def _answers(campaigns: int) -> Iterator[Row]:
+    """wrong: choices that are neither the best nor tied with it; pages with two answers that contradict each other."""
+
+    def chosen(where: Sequence[str]) -> Statements:
+        found = choices(demo, campaigns, 0.01, where=where, seed=2)
+        right = 100 * found["outcome"].isin(["best", "tied"]).mean()
+        return Statements(100 * found["covers"].mean(), 100 - right, right, float("nan"), 100.0)
+
+    def disagree(leases: int) -> Statements:
+        wrong = 100 * np.mean([any(contradictions(*planted(seed, leases))) for seed in range(100, 100 + campaigns)])
+        return Statements(float("nan"), float(wrong), float("nan"), float("nan"), 100.0)
+
+    demo = default_campaign()
+    for where in ANYWHERE:
+        name = f"recommend, the default campaign{', '.join(['', *where])}"
+        yield name, lambda where=where: chosen(where)  # type: ignore[misc]
+    for leases in (1, 2, 3):
+        yield f"answers of one page, {leases} compositions", lambda leases=leases: disagree(leases)  # type: ignore[misc]
+
+
 def _number(value: float, digits: int = 0) -> str:
     return "" if value != value else f"{value:.{digits}f}"
 
@@ -218,7 +243,7 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _others(campaigns), _public(few), _forecasts(few), _services(few)
+        _between(campaigns), _others(campaigns), _public(few), _forecasts(few), _services(few), _answers(few)
     ):
         yield _line(name, make())
     for name, of in _whole(few):

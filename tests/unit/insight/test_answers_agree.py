@@ -170,13 +170,7 @@ def _question(tables: Tables, matrix: PricedMatrix, fastest: list[Recommendation
         yield f"{failed} of {tables.cells['state'].tolist()}"
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_answer_of_a_page_contradicts_another(seed: int) -> None:
-    assert list(contradictions(*planted(seed))) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("leases", [1, 2, 3])
-def test_no_answer_of_many_pages_contradicts_another(leases: int) -> None:
-    for seed in range(100, 110):
-        assert list(contradictions(*planted(seed, leases))) == []
+@pytest.mark.parametrize(("seed", "leases"), [(0, 3), (1, 2), (2, 1), (3, 3), (4, 2), (5, 1)])
+def test_no_answer_of_a_page_contradicts_another(seed: int, leases: int) -> None:
+    """`python -m tests.benchmarks.truth` plants more of them."""
+    assert list(contradictions(*planted(seed, leases))) == []

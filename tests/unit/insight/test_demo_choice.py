@@ -21,6 +21,10 @@ ANYWHERE = ((), ("attach != 'local' or hosts > 1",), ("devices <= 3",))
 
 @pytest.fixture(scope="module")
 def demo() -> Simulated:
+    return default_campaign()
+
+
+def default_campaign() -> Simulated:
     campaign = load_campaign(ROOT / "config" / "campaign.yaml")
     system = campaign.system
     stated = {name: link for name in ("local", "fabric", "network") if (link := getattr(system.links, name))}
@@ -44,6 +48,7 @@ def right(found: pd.DataFrame, least: float) -> None:
 
 @pytest.mark.parametrize("where", ANYWHERE)
 def test_the_choice_is_the_best_or_tied_with_it(demo: Simulated, where: tuple[str, ...]) -> None:
+    """`python -m tests.benchmarks.truth` asks more of them."""
     right(choices(demo, 3, 0.015, where=where), 1.0)
 
 
@@ -52,10 +57,3 @@ def test_one_device_of_several_hosts_or_of_one_costs_the_same_and_is_a_tie(demo:
     found = choices(demo, 3, 0.01, ["throughput"], ["devices == 1"])
     assert (found["tied"] >= 1).mean() > 0.8
     assert (found["outcome"] == "best").all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ANYWHERE)
-@pytest.mark.parametrize("deviation", [0.01])
-def test_in_19_of_20_campaigns_the_choice_is_right(demo: Simulated, where: tuple[str, ...], deviation: float) -> None:
-    right(choices(demo, 20, deviation, where=where, seed=2), 0.95)

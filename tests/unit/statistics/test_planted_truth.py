@@ -46,9 +46,7 @@ def test_intervals_between_compositions_hold_the_truth_and_ties_are_ties(name: s
     assert found.tested >= 95
 
 
-@pytest.mark.parametrize("workloads", [2, 4])
-@pytest.mark.parametrize("compositions", [2, 3, 5])
-@pytest.mark.parametrize("cells", [1, 4])
+@pytest.mark.parametrize(("workloads", "compositions", "cells"), [(2, 2, 1), (4, 2, 4), (2, 3, 4), (4, 5, 1)])
 def test_workloads_that_share_leases_have_a_freedom_each(workloads: int, compositions: int, cells: int) -> None:
     """Judged is the workload whose cover is farthest from 95, of comparisons and of single cells."""
     truth = Truth(workloads=workloads, cells=cells, compositions=compositions, runs=2 * compositions)
@@ -58,10 +56,11 @@ def test_workloads_that_share_leases_have_a_freedom_each(workloads: int, composi
     assert 92.5 <= said.locations(truth, campaigns=250).cover <= 98.5
 
 
-@pytest.mark.parametrize("noisy_at", [0, -1], ids=["the baseline", "the last one"])
-@pytest.mark.parametrize("configurations", [4, 8])
-@pytest.mark.parametrize("compositions", [2, 3])
-@pytest.mark.parametrize("cells", [1, 4])
+@pytest.mark.parametrize(
+    ("noisy_at", "configurations", "compositions", "cells"),
+    [(0, 4, 2, 1), (0, 8, 3, 4), (-1, 4, 3, 4), (-1, 8, 2, 1)],
+    ids=["the baseline of 4", "the baseline of 8", "the last of 4", "the last of 8"],
+)
 def test_a_configuration_of_noisy_leases_is_called_different_in_few_ties(
     noisy_at: int, configurations: int, compositions: int, cells: int
 ) -> None:
@@ -173,9 +172,17 @@ def test_one_composition_each_is_no_test() -> None:
     assert 0 < found.half < 3
 
 
-@pytest.mark.parametrize("runs", [5, 10, 20])
-@pytest.mark.parametrize("noise", ["normal", "heavy", "skew", "two"])
-@pytest.mark.parametrize("slow", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("runs", "noise", "slow"),
+    [
+        (5, "normal", 0.0),
+        (5, "skew", 0.05),
+        (10, "heavy", 0.05),
+        (10, "two", 0.0),
+        (20, "normal", 0.05),
+        (20, "skew", 0.0),
+    ],
+)
 def test_the_location_of_a_cell_is_covered_with_slow_runs_too(runs: int, noise: str, slow: float) -> None:
     truth = Truth(configurations=10, compositions=1, runs=runs, lease=0.0, noise=noise, slow=slow)
     found = said.locations(truth, campaigns=40)
