@@ -21,7 +21,7 @@ from tests.campaign_files import write_files
 from tests.warm_start import run
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = int(os.environ.get("CAMPAIGN_FUZZ_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("CAMPAIGN_FUZZ_EXAMPLES", "20"))
 PATIENCE_S = 60
 # Whose files each command reads.
 COMMANDS = {
@@ -63,7 +63,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_files(
         project / "mine",
         {
-            "campaign.configurations": [{"devices_per_host": [1, 2], "attach": ["local", "fabric"]}],
+            "campaign.configurations": [{"devices_per_host": [1, 2]}],
             "campaign.axes": {"workload": ["nano", "steps"], "batch": [2], "precision": ["fp32"]},
             "campaign.protocol": {
                 **{"repetitions": 2, "compositions": 2, "warmup_steps": 1, "measured_steps": 3, "telemetry_s": 0.1},

@@ -66,7 +66,7 @@ def run(*words: object) -> str:
 def test_an_extracted_archive_says_what_the_archive_says(
     there: Path, tmp_path: Path, inputs_mib: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["scaling", "memory_frontier"])
+    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "a.zip"
     written = packed(there, out, inputs_mib=inputs_mib)
@@ -106,7 +106,7 @@ def test_an_extracted_archive_says_what_the_archive_says(
 def test_an_edited_program_is_not_what_was_measured(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["scaling"])
+    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
     campaign = there / "config" / "campaign.yaml"
     given = ("report", campaign, "--results", there / "results", "--output")
     assert "was edited" not in run(*given, tmp_path / "before.html")
@@ -207,7 +207,7 @@ def test_parts_measured_on_two_machines_are_one_campaign_wherever_its_program_wa
 def test_results_that_may_only_be_read_give_a_report(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["scaling"])
+    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
     results = there / "results" / "small"
     given = ("report", there / "config" / "campaign.yaml", "--results", there / "results", "--output")
     run(*given, tmp_path / "a.html")

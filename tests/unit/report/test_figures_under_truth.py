@@ -22,7 +22,7 @@ def _five_percent(cell: Cell) -> float:
 
 
 def test_intervals_of_every_figure_hold_the_truth_and_ties_are_ties() -> None:
-    found = over(WHOLE, (*FIGURES, "hosts"), campaigns=8)
+    found = over(WHOLE, (*FIGURES, "hosts"), campaigns=4)
     for name in FIGURES:
         assert found[name].cover >= 90, name
         assert found[name].wrong <= 25, name
@@ -41,19 +41,19 @@ def test_without_a_second_composition_nothing_between_compositions_is_tested() -
 
 
 def test_drift_in_blocks_is_no_difference() -> None:
-    found = over(Planted(shapes="12", drift=5.0, repetitions=3), ("overhead",), campaigns=12)["overhead"]
+    found = over(Planted(shapes="12", drift=5.0, repetitions=3), ("overhead",), campaigns=8)["overhead"]
     assert found.cover >= 90
     assert found.wrong <= 17
 
 
 def test_a_difference_of_five_percent_is_found() -> None:
-    found = over(Planted(speed=_five_percent), ("overhead",), campaigns=20)["overhead"]
+    found = over(Planted(speed=_five_percent), ("overhead",), campaigns=12)["overhead"]
     # 82 in the long run: three compositions with a variance of their own find a little less than pooled ones.
     assert found.found >= 70
     assert found.wrong <= 15
 
 
 def test_two_campaigns_of_one_truth_and_equal_configurations_are_ties() -> None:
-    found = over(Planted(lease_sd=2.0), ("compare", "recommend"), campaigns=8)
+    found = over(Planted(lease_sd=2.0), ("compare", "recommend"), campaigns=4)
     assert found["compare"].cover >= 85
     assert [found[name].wrong for name in ("fail-on", "recommend")] <= [13, 13]
