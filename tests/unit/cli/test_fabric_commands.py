@@ -359,6 +359,17 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
         assert found == recorded["findings"]
 
 
+def test_a_site_where_it_fails_is_told_why_and_its_recording_has_no_names(place: Place) -> None:
+    place.server.faults.add(WireFault("status", "GET", "*", -1, status=500, body="cn17.site: power supply 7 of rack9b"))
+    done = place.fabric("record", "--yes", "--output", str(place.directory / "recording.yaml"))
+    assert done.exit_code == 1
+    assert "FAIL  answer     FabricError" in done.output
+    assert "cn17.site: power supply" in done.output
+    recorded = (place.directory / "recording.yaml").read_text()
+    assert "cn17" not in recorded
+    assert "of name" in recorded
+
+
 def test_a_trial_names_what_is_free(place: Place) -> None:
     for trial, told in ((("gpu9", "host1"), "free are: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free are:"),
                         (("gpu1", "host9"), "free are: host1, host2")):  # fmt: skip

@@ -18,9 +18,9 @@ from campaign.documents.operation_times import OPERATIONS
 from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve
 from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
+from campaign.lease import record_site
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import journaled_times
-from campaign.lease.record_site import SiteRecording
 from campaign.wording import printable
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
@@ -93,7 +93,7 @@ def record(
     fabric emulate FILE` answers as the file says.
     """
     site = _site(system, results)
-    recording = SiteRecording(site, keep, trial)
+    recording = record_site.record(site, keep, trial, lambda words: click.echo(printable(words)))
     problems, _ = _tell(recording.findings)
     exchanges = recording.document["exchanges"]
     click.echo(f"\n{len(exchanges)} requests. Replaced:")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,41 +23,47 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding
 
 
+@dataclass(frozen=True)
 class SiteRecording:
     """The document, what was seen, and what stands for what in it (`names.replaced`)."""
 
-    def __init__(self, site: Site, keep: tuple[str, ...] = (), trial: tuple[str, str] | None = None) -> None:
-        """Ask everything. keep: words that are not replaced. trial: id of a device and a host, to which it is attached and from
-        which it is detached; else nothing is changed.
-
-        Raises ConfigError for a fabric without a control plane, and for a trial that cannot be.
-        """
-        with site.fabric() as fabric:
-            control = fabric.controlled
-            if control is None:
-                raise ConfigError(f"{site.system.name}: {site.kind} has no control plane to record")
-            models = {entry.model for entry in site.system.pool}
-            with control.recording() as exchanges:
-                self.findings = list(walk(fabric, trial))
-            with suppress(CampaignError):  # which was told
-                models |= {name for one in fabric.inventory().devices for name in (one.model, one.called)}
-            spec = find_spec(fabric_modules()[site.kind])
-            sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
-            hosts = [name for group in site.system.hosts for name in group.names()]
-            self.names = StandIns(control.scrub, (*models, *keep), (*hosts, owner()), sources)
-            pool = [entry.model_dump(exclude_defaults=True) for entry in site.system.pool]
-            system: dict[str, Any] = {"hosts": hosts, "pool": pool, "trial": list(trial or ())}
-            self.document = {
-                "campaign": __version__,
-                "findings": [asdict(finding) for finding in self.findings],
-                **document(site.kind, site.system.fabric, system, exchanges, self.names),
-            }
+    document: dict[str, Any]
+    findings: list[Finding]
+    names: StandIns
 
 
-def walk(fabric: Fabric, trial: tuple[str, str] | None = None) -> Iterator[Finding]:
-    """Read everything that an adapter reads, attach and detach one device if asked, and say what came of it.
+def record(
+    site: Site, keep: tuple[str, ...] = (), trial: tuple[str, str] | None = None, say: Callable[[str], object] = str
+) -> SiteRecording:
+    """Ask everything that an adapter asks. keep: words that are not replaced. trial: id of a device and a host, to which it is
+    attached and from which it is detached; else nothing is changed. say: is told of errors in full, names included.
 
-    The words have no names and times in them: a recording that is replayed must give the same.
+    Raises ConfigError for a fabric without a control plane, and for a trial that cannot be.
+    """
+    models = {entry.model for entry in site.system.pool}
+    with site.fabric() as fabric:
+        control = fabric.controlled
+        if control is None:
+            raise ConfigError(f"{site.system.name}: {site.kind} has no control plane to record")
+        with control.recording() as exchanges:
+            findings = list(walk(fabric, trial, say))
+        with suppress(CampaignError):  # which was told
+            models |= {name for one in fabric.inventory().devices for name in (one.model, one.called)}
+        spec = find_spec(fabric_modules()[site.kind])
+        sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
+        hosts = [name for group in site.system.hosts for name in group.names()]
+        names = StandIns(control.scrub, (*models, *keep), (*hosts, owner()), sources)
+        pool = [entry.model_dump(exclude_defaults=True) for entry in site.system.pool]
+        system: dict[str, Any] = {"hosts": hosts, "pool": pool, "trial": list(trial or ())}
+        told = document(site.kind, site.system.fabric, system, exchanges, names)
+    head = {"campaign": __version__, "findings": [asdict(finding) for finding in findings]}
+    return SiteRecording({**head, **told}, findings, names)
+
+
+def walk(fabric: Fabric, trial: tuple[str, str] | None = None, say: Callable[[str], object] = str) -> Iterator[Finding]:
+    """Read everything that an adapter reads, attach and detach one device if asked, and give what came of it.
+
+    The words have no names and times in them: a recording that is replayed must give the same. say: see `record`.
     """
     try:
         inventory = fabric.inventory()
@@ -71,11 +77,12 @@ def walk(fabric: Fabric, trial: tuple[str, str] | None = None) -> Iterator[Findi
             "reach", "ok", ", ".join(f"{len(one.slots)} by {len(one.hosts)} hosts" for one in banks) or "nothing"
         )
         if trial is not None:
-            yield from _trial(fabric, inventory, *trial)
+            yield from _trial(fabric, inventory, *trial, say)
             yield Finding("inventory", "ok", _counted(fabric.inventory()))
     except ConfigError:
         raise
     except CampaignError as error:
+        say(str(error))
         yield Finding("answer", "problem", type(error).__name__)
 
 
@@ -84,7 +91,9 @@ def _counted(inventory: Inventory) -> str:
     return "; ".join(f"{count} {' '.join(each)}" for each, count in sorted(pooled.items())) or "no devices"
 
 
-def _trial(fabric: Fabric, inventory: Inventory, device: str, host: str) -> Iterator[Finding]:
+def _trial(
+    fabric: Fabric, inventory: Inventory, device: str, host: str, say: Callable[[str], object]
+) -> Iterator[Finding]:
     found = next((one for one in inventory.devices if one.fabric_id == device and not one.local), None)
     free = [one.fabric_id for one in inventory.devices if not one.local and one.holder is None and one.state == "free"]
     if found is None or device not in free:
@@ -100,6 +109,7 @@ def _trial(fabric: Fabric, inventory: Inventory, device: str, host: str) -> Iter
             fabric.compose(Selection(Request(name, "record", owner(), wanted, (host,)), (chosen,)))
             yield Finding("attach", "ok", "the control plane accepted it")
         except CampaignError as error:
+            say(str(error))
             yield Finding("attach", "problem", type(error).__name__)
         obtained = fabric.read_back(name)
         shown = obtained is not None and device in {one.fabric_id for one in obtained.devices}

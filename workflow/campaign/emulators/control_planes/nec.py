@@ -247,11 +247,6 @@ class Cdim:
             apply.status = "FAILED"
         elif apply.rollback == "SUSPENDED":
             apply.rollback = "FAILED"
-        elif apply.status == "IN_PROGRESS":
-            apply.status = "CANCELED"
-            if query.get("rollbackOnCancel") == "true":
-                self._undo(apply)
-                apply.rollback = "COMPLETED"
         else:
             return Reply(409, {"code": "E40022", "message": "This layoutapply has already executed."})
         return Reply(202, {"status": apply.status})

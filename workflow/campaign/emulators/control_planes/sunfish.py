@@ -40,16 +40,14 @@ def ends(connection: Mapping[str, Any], name: str) -> list[str]:
 class Quirks:
     """How this Sunfish is.
 
-    aliases: its file of renamed objects is there, with this agent in it (deletions are carried out, answered with 500, and stay
-    listed), or without (creations likewise are not stored). down: how an agent that is not there is told of; drops: so many
-    deletions (-1: all) that the agent carries out and nobody answers, `half_made` the same of creations; renamed: addresses of
-    endpoints mean nothing; nameless: it does not say where its agent is.
+    deletions: those that the agent carries out end in an error of Sunfish and stay listed: `dropped` without an answer, `500` where
+    its file of renamed objects is there. unstored: creations that the agent carries out are answered with 500 and not listed.
+    down: the agent is not there. renamed: addresses of endpoints mean nothing; nameless: it does not say where its agent is.
     """
 
-    aliases: Literal["", "agent", "other"] = ""
-    down: Literal["", "html", "drop"] = ""
-    drops: int = 0
-    half_made: int = 0
+    deletions: Literal["", "dropped", "500"] = ""
+    unstored: bool = False
+    down: bool = False
     renamed: bool = False
     nameless: bool = False
 
@@ -193,34 +191,22 @@ class Sunfish:
         if nameless or "/" in name:
             return Reply(500, _PAGE, _HTML)
         if self.quirks.down:
-            return self._no_agent()
-        if not self.agent.create(whole):
-            return Reply(500, _PAGE, _HTML)
-        if self.quirks.half_made:
-            self.quirks.half_made -= 1
             return None
+        if not self.agent.create(whole) or self.quirks.unstored:
+            return Reply(500, _PAGE, _HTML)
         if name in self.store:
             return Reply(409, f"[Error] Resource {own} already exists.")
-        if self.quirks.aliases == "other":
-            return Reply(500, _PAGE, _HTML)
         self._connected = True
         self.store[name] = whole | _managed()
         return Reply(200, self.store[name])
 
     def _delete(self, name: str) -> Reply | None:
-        if self.quirks.down:
-            return self._no_agent()
-        there = self.agent.delete(name)
-        if self.quirks.drops or not there:
-            self.quirks.drops -= 1 if there else 0
-            return None  # what the agent answers, or that it has no such connection, ends Sunfish's answer
-        if self.quirks.aliases:
+        if self.quirks.down or not self.agent.delete(name) or self.quirks.deletions == "dropped":
+            return None  # that the agent has no such connection ends Sunfish's answer, too
+        if self.quirks.deletions:
             return Reply(500, _PAGE, _HTML)
         del self.store[name]
         return Reply(200, {"message": "DELETED"})
-
-    def _no_agent(self) -> Reply | None:
-        return Reply(500, _PAGE, _HTML) if self.quirks.down == "html" else None
 
     def _agents(self, method: str, path: str) -> Reply | None:
         """The agent itself. It has no list while there is nothing to list."""
