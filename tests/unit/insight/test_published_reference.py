@@ -118,13 +118,6 @@ def test_link_matrices_hold_the_published_table() -> None:
     assert {72.37, 19.64, 24.47, 1.85, 2.66, 2.08} <= numbers
 
 
-def test_memory_frontier_shows_what_ran_out_of_memory() -> None:
-    of = tables("faster").cells
-    bert = of[(of["workload"] == "bert-large") & (of["batch"] == 32)]
-    assert set(bert.loc[bert["precision"] == "tf32", "state"]) == {"failed"}
-    assert set(bert.loc[bert["precision"] != "tf32", "state"]) == {"measured"}
-
-
 def held(of: Tables, *wanted: str) -> dict[str, dict[str, Any]]:
     """Some claims held against other tables than the study's own."""
     whole = load(wanted[0].partition(".")[0])

@@ -15,6 +15,7 @@ from campaign.report.campaign_summary import summary
 from campaign.report.figure import Drawing, FigureData, all_figures, load_figure, page_document
 from campaign.report.page import build_context
 from campaign.statistics import comparisons, verdict
+from campaign.tables.cells import cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import reference_table, runs_table
 from tests.unit.report import report_data
@@ -112,18 +113,11 @@ def test_drift_comes_first_on_the_page_and_in_the_summary(tmp_path: Path, change
     assert (said.index("The system drifted" if first else "No drift") < said.index("Something scales")) == first
     plan = report_data.planned()
     runs = runs_table(report_data.records(plan))
-    cells = report_data_cells(plan, runs)
     shown = {name: {**document, "svg": "<svg></svg>"} for name, document in documents.items()}
-    context = build_context(runs, cells, [], report_data.context_document(), shown)
+    context = build_context(runs, cells_table(plan, runs), [], report_data.context_document(), shown)
     assert [each["anchor"] for each in context["findings"]] == (
         ["reference", "scaling"] if first else ["scaling", "reference"]
     )
-
-
-def report_data_cells(plan: Any, runs: pd.DataFrame) -> pd.DataFrame:
-    from campaign.tables.cells import cells_table
-
-    return cells_table(plan, runs)
 
 
 def test_adjusted_comparisons_say_so_in_captions_and_sentences() -> None:

@@ -234,13 +234,11 @@ def test_words_about_a_gap_stand_apart_from_intervals(campaign: FigureData, monk
             assert drawn.x0 > highest
 
 
-def test_one_way_to_attach_stands_on_its_line(campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "<svg></svg>")
+def test_one_way_to_attach_stands_on_its_line(campaign: FigureData) -> None:
     cells = campaign.cells
     kept = (cells["hosts"] == 1) & ((cells["attach"] != "hybrid") | (cells["precision"] == "fp16"))
     kept &= (cells["precision"] == "fp16") | (cells["storage"] == "local")
-    FIGURES["overhead"].draw(replace(campaign, cells=cells[kept].reset_index(drop=True)))
+    figures = with_pictures(FIGURES["overhead"], replace(campaign, cells=cells[kept].reset_index(drop=True)))[1]
     alone = [axes for axes in figures[0].axes if axes.get_title(loc="left").startswith("fp32")]
     assert alone
     for axes in alone:
@@ -273,11 +271,16 @@ def test_nothing_to_show_is_said_with_a_reason(name: str, without_runs: list[Fig
         assert len(drawing.empty_reason) > 20
 
 
+def whole(workload: str, repetitions: int, **noise: float) -> FigureData:
+    """All small cells of a workload, none of which is missing or out of memory."""
+    cells = [each for each in synthetic.planned(repetitions) if each.cell.workload == workload and each.cell.batch < 32]
+    plan = [replace(each, missing={}) for each in cells]
+    return data(plan, list(synthetic.records(plan, **noise)))
+
+
 @pytest.fixture(scope="module")
 def one_run_a_cell() -> FigureData:
-    plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=1) if each.cell.workload == "resnet"]
-    plan = [each for each in plan if each.cell.batch < 32]
-    return data(plan, list(synthetic.records(plan)))
+    return whole("resnet", 1)
 
 
 @pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance", "roofline")])
@@ -370,9 +373,7 @@ def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two_noisy_runs() -> FigureData:
-    plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]
-    plan = [each for each in plan if each.cell.batch < 32]
-    return data(plan, list(synthetic.records(plan, noise=0.4)))
+    return whole("bert", 2, noise=0.4)
 
 
 @pytest.mark.usefixtures("unpainted")

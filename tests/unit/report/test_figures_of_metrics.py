@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -240,11 +239,8 @@ def test_names_of_axes_are_not_what_panels_have_in_common(data: FigureData) -> N
         assert "  " not in drawing.caption
 
 
-def test_numbers_of_a_front_stand_within_its_panel(data: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "<svg></svg>")
-    MODULES["pareto"].draw(data)
-    for axes in figures[0].axes:
+def test_numbers_of_a_front_stand_within_its_panel(painted: dict[str, tuple[Drawing, list[MplFigure]]]) -> None:
+    for axes in painted["pareto"][1][0].axes:
         assert axes.get_xscale() == "log"
         (left, right), (lowest, highest) = axes.get_xlim(), axes.get_ylim()
         for number in axes.texts:

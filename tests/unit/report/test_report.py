@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
-from campaign.documents.cell import Configuration
+from campaign.documents.cell import Cell, Configuration
+from campaign.documents.record import Record
 from campaign.errors import RecordError
 from campaign.report import figure
 from campaign.report import page as report
@@ -53,6 +56,23 @@ def tables(plan: list[CellPlan]) -> Tables:
     return runs, cells_table(plan, runs)
 
 
+def of_records(records: Iterable[Record], cell: Cell, repetitions: int) -> Tables:
+    """Tables of a campaign of one cell."""
+    runs = runs_table(records)
+    return runs, cells_table([CellPlan(cell, repetitions, "l")], runs)
+
+
+def context_of(
+    of: Tables, leases: Sequence[dict] = (), drawings: Mapping[str, dict] | None = None, **changes: Any
+) -> dict:
+    """What the page says of the synthetic campaign; changes: keys of its document."""
+    return report.build_context(*of, leases, synthetic.context_document() | changes, drawings or {})
+
+
+def page_of(of: Tables, leases: Sequence[dict] = (), drawings: Mapping[str, dict] | None = None, **changes: Any) -> str:
+    return report.assemble(*of, leases, synthetic.context_document() | changes, drawings or {})
+
+
 def draw(runs: pd.DataFrame, cells: pd.DataFrame, names: tuple[str, ...] = SHOWN) -> dict:
     data = FigureData(runs, cells, leases_table(synthetic.leases()), synthetic.BASELINE, {})
     documents = {}
@@ -81,7 +101,7 @@ def drawings(measured: Tables) -> dict:
 
 @pytest.fixture(scope="module")
 def page(measured: Tables, drawings: dict) -> str:
-    return report.assemble(*measured, synthetic.leases(), synthetic.context_document(), drawings)
+    return page_of(measured, synthetic.leases(), drawings)
 
 
 def test_sections_come_in_order_with_a_table_of_contents(page: str) -> None:
@@ -120,14 +140,11 @@ def test_no_id_comes_twice(page: str) -> None:
 
 
 def test_the_same_input_gives_the_same_page(page: str, measured: Tables, drawings: dict) -> None:
-    again = report.assemble(
-        *measured, synthetic.leases(), synthetic.context_document(), dict(reversed(drawings.items()))
-    )
-    assert again == page
+    assert page_of(measured, synthetic.leases(), dict(reversed(drawings.items()))) == page
 
 
 def test_summary_counts_what_was_asked_and_what_came(measured: Tables, drawings: dict) -> None:
-    context = report.build_context(*measured, synthetic.leases(), synthetic.context_document(), drawings)
+    context = context_of(measured, synthetic.leases(), drawings)
     assert dict(context["counts"]) == {
         "planned": "112", "measured": "97", "failed": "14", "missing": "1", "excluded": "12", "runs": "444",
         "compositions": "28",
@@ -139,13 +156,13 @@ def test_the_summary_names_a_slow_host() -> None:
     plan = spread_data.plan(repetitions=16)
     runs = runs_table(spread_data.records(plan, slow=0.06, seed=0))
     cells = cells_table(plan, runs)
-    page = report.assemble(runs, cells, [], synthetic.context_document(), draw(runs, cells, ("variance",)))
+    page = page_of((runs, cells), drawings=draw(runs, cells, ("variance",)))
     summary = page[page.index('id="summary"') : page.index('id="coverage"')]
     assert "host2 is slower than the other hosts" in summary
 
 
 def test_every_planned_cell_is_accounted_for_with_reasons(measured: Tables, drawings: dict) -> None:
-    context = report.build_context(*measured, synthetic.leases(), synthetic.context_document(), drawings)
+    context = context_of(measured, synthetic.leases(), drawings)
     rows = context["coverage"]["rows"]
     assert len(rows) == 112
     states = [row[1] for row in rows]
@@ -164,9 +181,8 @@ def test_very_many_cells_are_grouped_and_still_add_up() -> None:
         for workload in ("bert", "resnet")
         for n in range(40)
     ]
-    runs, cells = tables(plan[:200])
-    cells = cells_table(plan, runs)
-    coverage = report.build_context(runs, cells, [], synthetic.context_document(), {})["coverage"]
+    runs, _ = tables(plan[:200])
+    coverage = context_of((runs, cells_table(plan, runs)))["coverage"]
     assert len(coverage["rows"]) == 6
     assert sum(int(row[2]) for row in coverage["rows"]) == 240
     assert sum(int(row[5]) for row in coverage["rows"]) == 40
@@ -176,9 +192,8 @@ def test_very_many_cells_are_grouped_and_still_add_up() -> None:
 
 def test_remarks_tell_what_counts_hide() -> None:
     cell, other = (synthetic.cell(synthetic.configuration(), batch=batch) for batch in (8, 16))
-    runs = runs_table([synthetic.record(cell, 1, 10.0), synthetic.record(other, 1, 10.0)])
-    cells = cells_table([CellPlan(cell, 3, "l")], runs)
-    remarks = report.build_context(runs, cells, [], synthetic.context_document(), {})["remarks"]
+    records = [synthetic.record(cell, 1, 10.0), synthetic.record(other, 1, 10.0)]
+    remarks = context_of(of_records(records, cell, 3))["remarks"]
     assert len(remarks) == 4
     assert "fewer valid runs" in remarks[0]
     assert "without an interval" in remarks[1]
@@ -188,12 +203,8 @@ def test_remarks_tell_what_counts_hide() -> None:
 
 def test_mean_and_median_stand_beside_each_other_with_how_their_intervals_were_made() -> None:
     cell = synthetic.cell(synthetic.configuration())
-    runs = runs_table(
-        [synthetic.record(cell, n, rate) for n, rate in enumerate([100, 101, 99, 80, 100, 99.5], start=1)]
-    )
-    context = report.build_context(
-        runs, cells_table([CellPlan(cell, 6, "l")], runs), [], synthetic.context_document(), {}
-    )
+    rates = enumerate([100, 101, 99, 80, 100, 99.5], start=1)
+    context = context_of(of_records([synthetic.record(cell, n, rate) for n, rate in rates], cell, 6))
     coverage = context["coverage"]
     row = dict(zip(coverage["headings"], coverage["rows"][0], strict=True))
     assert (row["Mean (samples/s)"], row["Median"]) == ("99.26", "99.75")
@@ -205,7 +216,7 @@ def test_mean_and_median_stand_beside_each_other_with_how_their_intervals_were_m
 
 
 def test_what_was_obtained_and_differs_is_flagged(page: str, measured: Tables) -> None:
-    context = report.build_context(*measured, synthetic.leases(), synthetic.context_document(), {})
+    context = context_of(measured, synthetic.leases())
     compositions = context["compositions"]
     assert (compositions["total"], compositions["mismatched"], compositions["faulty"]) == (14, 1, 1)
     differing = next(row for row in compositions["rows"] if row["mismatches"])
@@ -216,13 +227,13 @@ def test_what_was_obtained_and_differs_is_flagged(page: str, measured: Tables) -
 
 def test_very_many_leases_leave_the_eventful_ones(measured: Tables) -> None:
     leases = [{**synthetic.leases()[0], "lease_id": f"l{n}", "faults": ["x"] if n == 3 else []} for n in range(150)]
-    compositions = report.build_context(*measured, leases, synthetic.context_document(), {})["compositions"]
+    compositions = context_of(measured, leases)["compositions"]
     assert [row["lease"] for row in compositions["rows"]] == ["l3"]
     assert compositions["left_out"] == 149
 
 
 def test_every_failed_run_names_its_log(page: str, measured: Tables) -> None:
-    failed = report.build_context(*measured, [], synthetic.context_document(), {})["failed"]
+    failed = context_of(measured)["failed"]
     runs = measured[0]
     logs = runs.loc[runs["status"] != "ok", "log"].tolist()
     assert len(logs) == len(set(logs)) == 56
@@ -234,23 +245,20 @@ def test_every_failed_run_names_its_log(page: str, measured: Tables) -> None:
 
 def test_a_run_that_nothing_was_started_for_has_no_log() -> None:
     cell = synthetic.cell(synthetic.configuration())
-    runs = runs_table([synthetic.record(cell, 1, None, "unsupported", log="", ended=1_700_000_100.0)])
-    cells = cells_table([CellPlan(cell, 1, "l")], runs)
-    (row,) = report.build_context(runs, cells, [], synthetic.context_document(), {})["failed"]["rows"]
+    record = synthetic.record(cell, 1, None, "unsupported", log="", ended=1_700_000_100.0)
+    (row,) = context_of(of_records([record], cell, 1))["failed"]["rows"]
     assert row[1:4] == (1, "unsupported", "none: no program was started")
 
 
 def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> None:
     cell = synthetic.cell(synthetic.configuration())
-    runs = runs_table([synthetic.record(cell, n, None, "crashed") for n in range(1, 603)])
-    cells = cells_table([CellPlan(cell, 602, "l")], runs)
-    page = report.assemble(runs, cells, [], synthetic.context_document(), {})
+    page = page_of(of_records([synthetic.record(cell, n, None, "crashed") for n in range(1, 603)], cell, 602))
     assert "Failed runs and their logs (602)" in page
     assert "102 further failed runs are in tables/runs.csv" in page
 
 
 def test_idle_time_is_told_by_configuration_by_lease_and_in_all(measured: Tables, page: str) -> None:
-    idle = report.build_context(*measured, [], synthetic.context_document(), {})["idle"]
+    idle = context_of(measured)["idle"]
     rows = {row[0]: row[1:] for row in idle["configurations"]["rows"]}
     assert list(rows) == [at.name for at in synthetic.configurations()]
     # On each of two leases 16 runs of 20 s and 15 times 2 s between them; elsewhere 0.5 s.
@@ -264,7 +272,7 @@ def test_idle_time_is_told_by_configuration_by_lease_and_in_all(measured: Tables
 
 def test_times_of_composing_are_told_by_phase_with_retries(measured: Tables) -> None:
     leases = synthetic.leases()
-    phases = report.build_context(*measured, leases, synthetic.context_document(), {})["compositions"]["phases"]
+    phases = context_of(measured, leases)["compositions"]["phases"]
     rows = {row[0]: dict(zip(phases["headings"][1:], row[1:], strict=True)) for row in phases["rows"]}
     assert list(rows) == [lease["configuration"] for lease in leases[:-1]]  # the last one was never composed
     one = leases[1]
@@ -272,10 +280,10 @@ def test_times_of_composing_are_told_by_phase_with_retries(measured: Tables) -> 
     said = rows[one["configuration"]]
     assert said["Fabric"].startswith(f"{fabric_s:.0f}") or f"{fabric_s:.1f}" in said["Fabric"]
     assert (said["Operations"], said["Retries"]) == (str(one["operations"]), "1")
-    twice = report.build_context(*measured, [one, {**one, "fabric_done_s": None}], synthetic.context_document(), {})
+    twice = context_of(measured, [one, {**one, "fabric_done_s": None}])
     (row,) = twice["compositions"]["phases"]["rows"]
     assert row[1] == "2"
-    assert report.build_context(*measured, [], synthetic.context_document(), {})["compositions"]["phases"] is None
+    assert context_of(measured)["compositions"]["phases"] is None
 
 
 def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) -> None:
@@ -283,7 +291,7 @@ def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) 
     asked = Configuration("c", 2, 4, 2, 1, "a100", "hybrid", "fabric-nvme")
     fault = {"time_s": 1.0, "operation": "compose", "error": "OutcomeUnknown", "message": "no answer to <POST>"}
     leases = [lease | {"requested": asdict(asked), "faults": [fault]}, lease | {"requested": {"rack": 7}}]
-    page = report.assemble(*measured, leases, synthetic.context_document(), {})
+    page = page_of(measured, leases)
     assert "2 hosts with 2 local + 2 fabric a100 each, 1 used, fabric-nvme" in page
     assert "compose: no answer to &lt;POST&gt;" in page
     assert "rack 7" in page
@@ -291,28 +299,25 @@ def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) 
 
 def test_of_very_many_leases_those_idle_the_longest_stand_on_the_page() -> None:
     cell = synthetic.cell(synthetic.configuration())
-    runs = runs_table(
+    records = (
         synthetic.record(cell, 2 * lease + n, 10.0, lease_id=f"l{lease}", started=start, ended=start + 5.0)
         for lease in range(130)
         for n, start in ((1, 100.0), (2, 105.0 + lease))
     )
-    cells = cells_table([CellPlan(cell, 260, "l")], runs)
-    leases = report.build_context(runs, cells, [], synthetic.context_document(), {})["idle"]["leases"]
+    leases = context_of(of_records(records, cell, 260))["idle"]["leases"]
     assert [row[0] for row in leases["rows"]] == [f"l{lease}" for lease in range(129, 29, -1)]
     assert (leases["total"], leases["left_out"]) == (130, 30)
 
 
 def test_without_two_runs_on_a_lease_idle_time_is_not_spoken_of() -> None:
     cell = synthetic.cell(synthetic.configuration())
-    runs = runs_table([synthetic.record(cell, 1, 10.0)])
-    page = report.assemble(runs, cells_table([CellPlan(cell, 1, "l")], runs), [], synthetic.context_document(), {})
-    assert "Idle between runs</h3>" not in page
+    assert "Idle between runs</h3>" not in page_of(of_records([synthetic.record(cell, 1, 10.0)], cell, 1))
 
 
 def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -> None:
     assert ">host3</th><td>Slurm says DOWN: not responding &lt;script&gt;" in page
     assert "1 host excluded from further allocations after a failure: host3." in page
-    healthy = report.assemble(*measured, [], synthetic.context_document() | {"hosts_left_out": []}, {})
+    healthy = page_of(measured, hosts_left_out=[])
     assert "Excluded hosts" not in healthy
     assert "excluded from further allocations" not in healthy
 
@@ -327,7 +332,7 @@ def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -
     ],
 )
 def test_the_page_says_which_scheduler_measured(launchers: dict[str, int], said: str | None) -> None:
-    page = report.assemble(*tables([]), [], synthetic.context_document() | {"launchers": launchers}, {})
+    page = page_of(tables([]), launchers=launchers)
     assert ("<dt>Scheduler</dt>" in page) == (said is not None)
     assert said is None or said in page
 
@@ -352,8 +357,7 @@ def test_provenance_holds_what_is_needed_to_repeat(page: str) -> None:
 
 
 def test_an_empty_campaign_is_still_a_page() -> None:
-    runs, cells = tables([])
-    page = report.assemble(runs, cells, [], synthetic.context_document(), {})
+    page = page_of(tables([]))
     assert "No cell was planned" in page
     assert "The measurements allow no comparison" in page
 
@@ -361,11 +365,11 @@ def test_an_empty_campaign_is_still_a_page() -> None:
 @pytest.mark.parametrize(("key", "value"), [("unknown", 1), ("campaign", {"name": "x"})])
 def test_a_context_of_another_form_is_an_error_that_names_the_key(measured: Tables, key: str, value: object) -> None:
     with pytest.raises(RecordError, match=key):
-        report.build_context(*measured, [], synthetic.context_document() | {key: value}, {})
+        context_of(measured, **{key: value})
 
 
 def test_a_name_the_template_does_not_get_is_an_error(measured: Tables) -> None:
-    context = report.build_context(*measured, [], synthetic.context_document(), {})
+    context = context_of(measured)
     del context["remarks"]
     with pytest.raises(UndefinedError, match="remarks"):
         report.render(context)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from campaign.documents.record import Failure
 from campaign.errors import LaunchError
 from campaign.workloads.failures import KILLED, classify
 from campaign.workloads.log_reader import Log
@@ -51,10 +55,16 @@ INNOCENT = (
 )
 
 
-def verdict(log: str, codes: list[int | None], **more: bool) -> tuple[str, int | None]:
+def cause(log: str | Log, codes: Sequence[int | None], **more: Any) -> tuple[str, Failure]:
+    """Status and failure of a run that is not ok; more: what else is known of its end."""
     found = classify(log, codes, **{"timed_out": False, "killed_by_us": False, **more})
     assert found is not None
-    return found[0], found[1].rank
+    return found
+
+
+def verdict(log: str, codes: list[int | None], **more: bool) -> tuple[str, int | None]:
+    status, failure = cause(log, codes, **more)
+    return status, failure.rank
 
 
 @pytest.mark.parametrize(
@@ -130,36 +140,38 @@ def test_a_signature_is_recognised(log: str, codes: list[int | None], status: st
     assert verdict(log, codes) == (status, rank)
 
 
-def test_the_first_failure_in_time_is_the_cause() -> None:
-    assert verdict(f"{OOM_NEW}\n{WATCHDOG}\n{LOST}", [-6, 1])[0] == "oom_device"
-    assert verdict(f"{WATCHDOG}\n{NCCL}", [-6, 1])[0] == "comm_timeout"
-    assert verdict(f"{NCCL}\n{WATCHDOG}", [-6, 1])[0] == "comm_error"
-
-
-def test_a_lost_peer_is_a_consequence_of_whatever_took_the_peer() -> None:
-    assert verdict(LOST, [1, -9]) == ("crashed", 1)
-    assert verdict(LOST, [1, -11]) == ("crashed", 1)
-    assert verdict(LOST, [1, 7]) == ("crashed", 1)
-    assert verdict(f"{LOST}\n[rank1]: ValueError: bad", [1, 1]) == ("crashed", 1)
-
-
-def test_what_we_killed_ourselves_says_nothing() -> None:
-    assert verdict("", [5, -9], killed_by_us=True) == ("crashed", 0)
-    assert verdict(LOST, [-9, 1], killed_by_us=True)[0] == "comm_error"
-    assert verdict("Killed", [-9, -9], killed_by_us=True)[0] == "crashed"
-    assert verdict(STEP_CANCELLED, [143], killed_by_us=True)[0] == "crashed"
-
-
-def test_a_time_limit_is_one_unless_the_log_names_an_earlier_cause() -> None:
-    assert verdict("step 3\nstep 4\n", [-9, -9], timed_out=True, killed_by_us=True)[0] == "time_limit"
-    assert verdict(OOM_NEW, [1, -9], timed_out=True, killed_by_us=True) == ("oom_device", 1)
-    assert verdict("", [None], timed_out=True)[0] == "time_limit"
+@pytest.mark.parametrize(
+    ("log", "codes", "known", "status", "rank"),
+    [
+        # The first failure in time is the cause.
+        (f"{OOM_NEW}\n{WATCHDOG}\n{LOST}", [-6, 1], {}, "oom_device", 1),
+        (f"{WATCHDOG}\n{NCCL}", [-6, 1], {}, "comm_timeout", 0),
+        (f"{NCCL}\n{WATCHDOG}", [-6, 1], {}, "comm_error", None),
+        # A lost peer is a consequence of whatever took the peer.
+        (LOST, [1, -9], {}, "crashed", 1),
+        (LOST, [1, -11], {}, "crashed", 1),
+        (LOST, [1, 7], {}, "crashed", 1),
+        (f"{LOST}\n[rank1]: ValueError: bad", [1, 1], {}, "crashed", 1),
+        # What we killed ourselves says nothing.
+        ("", [5, -9], {"killed_by_us": True}, "crashed", 0),
+        (LOST, [-9, 1], {"killed_by_us": True}, "comm_error", None),
+        ("Killed", [-9, -9], {"killed_by_us": True}, "crashed", None),
+        (STEP_CANCELLED, [143], {"killed_by_us": True}, "crashed", None),
+        # A time limit is one unless the log names an earlier cause.
+        ("step 3\nstep 4\n", [-9, -9], {"timed_out": True, "killed_by_us": True}, "time_limit", None),
+        (OOM_NEW, [1, -9], {"timed_out": True, "killed_by_us": True}, "oom_device", 1),
+        ("", [None], {"timed_out": True}, "time_limit", None),
+    ],
+)
+def test_of_several_signs_the_cause_counts(
+    log: str, codes: list[int | None], known: dict[str, bool], status: str, rank: int | None
+) -> None:
+    assert verdict(log, codes, **known) == (status, rank)
 
 
 def test_a_memory_limit_that_was_hit_needs_no_words() -> None:
     assert verdict("", [0, -9], memory_limit_hit=True) == ("oom_host", 1)
-    found = classify(f"step 3\n{STEP_MEMORY}", [None], timed_out=False, killed_by_us=True, memory_limit_hit=True)
-    assert found is not None
+    found = cause(f"step 3\n{STEP_MEMORY}", [None], killed_by_us=True, memory_limit_hit=True)
     assert found[1].evidence == STEP_MEMORY.strip()
 
 
@@ -183,11 +195,9 @@ def test_a_device_without_memory_is_believed_whatever_the_exit() -> None:
     ],
 )
 def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, codes: list[int | None]) -> None:
-    found = classify(log, codes, timed_out=False, killed_by_us=False)
-    assert found is not None
+    found = cause(log, codes)
     assert (found[0], found[1].reason) == ("crashed", KILLED)
-    found = classify(log, codes, timed_out=False, killed_by_us=False, memory_kills=2)
-    assert found is not None
+    found = cause(log, codes, memory_kills=2)
     assert found[0] == "oom_host"
     assert "kernel counted during the run: 2" in found[1].evidence
 
@@ -207,11 +217,9 @@ def test_what_slurm_did_is_never_blamed_on_the_subject(line: str, said: str) -> 
 
 
 def test_evidence_is_the_line_and_for_nccl_also_its_last_error() -> None:
-    found = classify(f"before\n{NCCL}after", [1], timed_out=False, killed_by_us=False)
-    assert found is not None
+    found = cause(f"before\n{NCCL}after", [1])
     assert "Bootstrap : no socket interface found" in found[1].evidence
-    found = classify(f"before\n{GLOO_TIMEOUT}\nafter", [1], timed_out=False, killed_by_us=False)
-    assert found is not None
+    found = cause(f"before\n{GLOO_TIMEOUT}\nafter", [1])
     assert found[1].evidence == GLOO_TIMEOUT
 
 

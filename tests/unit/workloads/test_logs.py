@@ -12,6 +12,7 @@ from campaign.workloads import log_reader
 from campaign.workloads.failures import SIGNS, classify
 from campaign.workloads.log_reader import Log
 from tests.unit.workloads import test_failures
+from tests.unit.workloads.test_failures import cause
 
 BARS = "".join(f"{number:3d}%|###       | {number}/100 [00:01<00:02]\r" for number in range(100))
 
@@ -105,15 +106,14 @@ CAUSES = [
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(("cause", "status"), CAUSES)
-def test_a_cause_deep_in_a_long_log_is_found(tmp_path: Path, cause: bytes, status: str) -> None:
+@pytest.mark.parametrize(("said", "status"), CAUSES)
+def test_a_cause_deep_in_a_long_log_is_found(tmp_path: Path, said: bytes, status: str) -> None:
     noise = b"host:1:1 [0] NCCL INFO Channel 00 : 0 -> 1\n" * (1 << 12)
     # After the cause come its consequences, in great numbers.
-    log = write(tmp_path / "log", noise, cause, b"RuntimeError: Connection closed by peer [::1]:4711\n" * 10_000, noise)
-    found = classify(log, [1, 1], timed_out=False, killed_by_us=False)
-    assert found is not None
+    log = write(tmp_path / "log", noise, said, b"RuntimeError: Connection closed by peer [::1]:4711\n" * 10_000, noise)
+    found = cause(log, [1, 1])
     assert found[0] == status
-    assert cause.decode().splitlines()[0] in found[1].evidence
+    assert said.decode().splitlines()[0] in found[1].evidence
     assert len(log.excerpt(SIGNS)) < 1 << 20
 
 
@@ -123,8 +123,7 @@ def test_the_first_cause_in_time_wins_in_a_long_log_too(tmp_path: Path) -> None:
     timeout = b"RuntimeError: Timed out waiting 5000ms for send operation\n"
     oom = b"RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB\n"
     for first, second, status in ((timeout, oom, "comm_timeout"), (oom, timeout, "oom_device")):
-        found = classify(write(tmp_path / "log", first, noise, second), [1, 1], timed_out=False, killed_by_us=False)
-        assert found is not None
+        found = cause(write(tmp_path / "log", first, noise, second), [1, 1])
         assert found[0] == status
 
 
@@ -141,8 +140,7 @@ def test_of_a_log_of_a_run_that_ended_well_only_lines_about_device_memory_are_re
     noise = b"host:1:1 [0] NCCL INFO Channel 00 : 0 -> 1\n" * (1 << 12) + b"Connection closed by peer\nMemoryError\n"
     path = tmp_path / "log"
     assert classify(write(path, noise), [0, 0], timed_out=False, killed_by_us=False) is None
-    found = classify(write(path, noise, CAUSES[0][0], noise), [0, 0], timed_out=False, killed_by_us=False)
-    assert found is not None
+    found = cause(write(path, noise, CAUSES[0][0], noise), [0, 0])
     assert (found[0], found[1].rank, found[1].evidence) == ("oom_device", 1, CAUSES[0][0].decode().strip())
 
 
@@ -163,6 +161,5 @@ def test_the_tail_is_evidence() -> None:
     ],
 )
 def test_the_rank_is_read_from_every_launchers_label(label: str, line: str, status: str) -> None:
-    found = classify(Log.of(f"{label}fine\n{label}{line}\n"), [1, 1], timed_out=False, killed_by_us=False)
-    assert found is not None
+    found = cause(Log.of(f"{label}fine\n{label}{line}\n"), [1, 1])
     assert (found[0], found[1].rank) == (status, 1)
