@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import zipfile
 from pathlib import Path
 
 import yaml
@@ -68,6 +70,9 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     # Archives hold the readings.
     archive = Path("site.zip")
     project.run_campaign("archive", str(campaign), here, f"--output={archive}")
+    with zipfile.ZipFile(project.directory / archive) as packed:
+        assert json.loads(packed.read("campaign.json"))["campaign"]["version"] == "driver-580"
+        assert any(name.startswith("readings/") for name in packed.namelist())
     project.run_campaign("compare", str(archive), "--versions", "none", "driver-580")
     assert "no runs of it; there are: driver-580, none" in project.run_campaign(
         "compare", str(archive), "--versions", "none", "driver-590", expect=1

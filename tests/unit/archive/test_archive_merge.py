@@ -18,6 +18,7 @@ from campaign.archive import check, merge, merge_archives, opened, write_archive
 from campaign.archive.merge_archives import WHY_LEFT_OUT, united
 from campaign.archive.open_results import tables_from
 from campaign.config.resolve import Campaign, from_document
+from campaign.documents.readings import Reading, Readings, keep
 from campaign.documents.record import Record, Store
 from campaign.errors import ArchiveError
 from campaign.plan.matrix import expand
@@ -113,6 +114,26 @@ def test_another_repetition_is_a_part(make: Make, tmp_path: Path) -> None:
     with opened(tmp_path / "m.zip") as archive:
         assert archive.campaign.protocol.repetitions == 3
     assert len(records(tmp_path / "m.zip")) == 31 + 16
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_later_readings_of_all_parts_are_kept(make: Make, tmp_path: Path) -> None:
+    """Also of one second: records of each part say what its own reading said."""
+
+    def read_again(results: Path) -> None:
+        keys = sorted(Store(results).index(implied=False))
+        found = [Store(results).read_measured(*key) for key in keys]
+        runs = {
+            f"{each.cell_id}.{each.repetition}": Reading(started=each.started, record={"throughput_per_s": 7.0})
+            for each in found
+        }
+        keep(results, Readings(made=1e9, version="0", workloads={}, runs=runs))
+
+    parts = [make(name, change=lambda r, n=n: (without(n)(r), read_again(r))) for name, n in (("a", 1), ("b", 2))]
+    merge(tmp_path / "m.zip", parts)
+    started = [record for record in records(tmp_path / "m.zip").values() if not record.implied_by]
+    assert {record.throughput_per_s for record in started} == {7.0}
+    assert sum(name.startswith("readings/") for name in names(tmp_path / "m.zip")) == 2
 
 
 @pytest.mark.usefixtures("no_tables")

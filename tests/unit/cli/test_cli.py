@@ -274,6 +274,17 @@ def test_status_after_a_part_was_run_is_of_that_part(run: Run, campaign: Path, t
     ]
 
 
+def test_status_is_of_the_label_that_was_asked_for_last(run: Run, campaign: Path, tmp_path: Path) -> None:
+    fill(load_campaign(campaign), tmp_path / "results" / "small")
+    run("plan", str(campaign), "--write", "--version", "driver-580")
+    assert "0 of 32 runs have a record" in run("status", str(campaign)).output
+    assert "32 of 32 runs have a record" in run("status", str(campaign), "--version", "none").output
+    labelled = campaign_files.write_files(campaign.parent, {"campaign.version": "driver-590"})
+    assert "0 of 32 runs have a record" in run("status", str(labelled)).output
+    wrong = run("plan", str(campaign), "--version", "a b")
+    assert (wrong.exit_code, "version: 'a b': a label has letters" in wrong.output) == (1, True)
+
+
 @pytest.mark.parametrize(
     "listing", ["status", "inventory", "verify", "plan", "fabric reconcile", "workload list", "workload show steps"]
 )

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # it brings pandas
 
 
 def as_planned(campaign: Campaign, directory: Path) -> Campaign:
-    """The campaign as its plan has it, where both differ only in what a profile or an option said (who starts runs, and whether
-    implied runs are started), or in its workloads' input files, which may have been moved, edited or lost since.
+    """The campaign as its plan has it, where both differ only in what a profile or an option said (who starts runs, whether implied
+    runs are started, the label of a campaign without one), or in input files, which may have been moved, edited or lost since.
 
     So a page says what was measured, and the same, whether the workflow, a command or an archive makes it.
     """
@@ -35,7 +35,7 @@ def as_planned(campaign: Campaign, directory: Path) -> Campaign:
             planned = from_document(document)
         except ConfigError:
             continue
-        if _files_of(planned) == files:
+        if _files_of(planned if campaign.file.version else planned.labelled(NO_VERSION)) == files:
             return planned
     return campaign
 

@@ -37,5 +37,7 @@ def parse(campaign: Path, results: Path) -> None:
     if place.tables.is_dir():
         from campaign.tables.collect import collect, gather  # loads pandas
 
-        collect(gather(loaded, place.directory, read_json(place.plan_document).get("where")), place.tables)
+        planned = read_json(place.plan_document)
+        shown = loaded if loaded.file.version else loaded.labelled(planned.get("version"))
+        collect(gather(shown, place.directory, planned.get("where")), place.tables)
         say(f"{place.tables}: made anew; 'campaign report {campaign}' writes the report")

@@ -64,8 +64,10 @@ def status(asked: PlanRequest, everything: bool, watch: float | None, style: str
 
 
 def _asked_last(asked: PlanRequest) -> PlanRequest:
-    """The request with the selection, question and budget of the last run, where it has none of its own."""
-    written = read_json(Results(asked.results, asked.load().name).plan_document)
+    """The request with the label, selection, question and budget of the last run, where it has none of its own."""
+    file = asked.load().file
+    written = read_json(Results(asked.results, file.name).plan_document)
+    asked = replace(asked, version=asked.version or file.version or written.get("version"))
     if assumed := (written.get("totals") or {}).get("assumed"):
         asked = replace(asked, assumed=parse_assumption(assumed))
     if asked.where is not None or asked.budget is not None:

@@ -73,12 +73,10 @@ class MeasuredWorkloads:
         """How a workload that runs the same was read when it was first measured; None where it was not, or is read so now."""
         own = workload.runs()
         for document in (each for directory in self._directories for each in campaigns_as_used(directory, every=True)):
-            stored = document.get("workloads", {}).get(workload.name)
-            with suppress(ConfigError, TypeError, AttributeError):
-                before = validate(YamlFile(Path(workload.name), stored, {}), Workload)
-                if type(before) is type(workload) and before.runs() == own:
-                    first = document.get("readings", {}).get(workload.name, before.reading())
-                    return None if first == workload.reading() else dict(first)
+            before = stored_workload(document, workload.name)
+            if type(before) is type(workload) and before.runs() == own:
+                first = document.get("readings", {}).get(workload.name, before.reading())
+                return None if first == workload.reading() else dict(first)
         return None
 
     def named(self, workload: str, text: str) -> Iterator[InputFile]:
@@ -92,6 +90,13 @@ class MeasuredWorkloads:
             return None
         places = (self._extracted / carried_place(text, file.sha256) for file in self.named(workload, text))
         return next((place.resolve() for place in places if place.is_file()), None)
+
+
+def stored_workload(as_used: Mapping[str, Any], name: str) -> Workload | None:
+    """A workload of a campaign as used; None where that has none, or one that this version does not read."""
+    with suppress(ConfigError, TypeError, KeyError, AttributeError):
+        return validate(YamlFile(Path(name), as_used["workloads"][name], {}), Workload)
+    return None
 
 
 def read_inputs(

@@ -247,6 +247,8 @@ class PlanDocument(_PlanPart):
     """Name of the system, or the names of several, joined by ', '."""
     where: str | None
     """Expression that selected the cells."""
+    version: str | None = None
+    """Label of what is installed when the cells are measured; null without one."""
     totals: Totals
     """The whole plan in numbers."""
     budget: BudgetDocument | None

@@ -1,13 +1,14 @@
 """What kept logs were read to say after their runs, beside the records, which stay as they were measured.
 
-Layout: `readings/<when>.json`, one document for each time that logs were read again; of a run, the newest one counts. A run that is
-measured again does not take over the reading of the earlier one: it started at another time.
+Layout: `readings/<when>-<hash>.json`, one document for each time that logs were read again; of a run, the newest one counts. A run
+that is measured again does not take over the reading of the earlier one: it started at another time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,26 +50,28 @@ class Readings(ClosedModel):
 
 
 def keep(results: Path, readings: Readings) -> Path:
-    """Write a document of its own; gives its path."""
-    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(readings.made))
-    directory, number = Results.at(results).readings, 1
-    while (path := directory / f"{name}-{number}.json").exists():
-        number += 1
-    write_once(path, readings.model_dump_json().encode() + b"\n")
+    """Write a document of its own; gives its path. Its name is of its content, so that those of two archives do not meet."""
+    content = readings.model_dump_json().encode() + b"\n"
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(readings.made))
+    path = Results.at(results).readings / f"{when}-{hashlib.sha256(content).hexdigest()[:8]}.json"
+    write_once(path, content)
     return path
 
 
-def all_readings(results: Path) -> Iterator[Readings]:
+def all_readings(results: Path) -> list[Readings]:
     """Every time that logs were read again, the oldest first. ConfigError: one cannot be read."""
-    for path in sorted(Results.at(results).readings.glob("*.json")):
-        try:
-            yield Readings.model_validate_json(read_bytes(path))
-        except (OSError, ValidationError) as error:
-            why = first_problem(error, "the file") if isinstance(error, ValidationError) else error.strerror
-            raise ConfigError(
-                f"{path}: cannot be read ({why}); restore it from an archive, or remove it and read the logs again with "
-                "'campaign parse'"
-            ) from error
+    return sorted(map(_read, Results.at(results).readings.glob("*.json")), key=lambda readings: readings.made)
+
+
+def _read(path: Path) -> Readings:
+    try:
+        return Readings.model_validate_json(read_bytes(path))
+    except (OSError, ValidationError) as error:
+        why = first_problem(error, "the file") if isinstance(error, ValidationError) else error.strerror
+        raise ConfigError(
+            f"{path}: cannot be read ({why}); restore it from an archive, or remove it and read the logs again with "
+            "'campaign parse'"
+        ) from error
 
 
 def newest_readings(results: Path) -> Mapping[tuple[str, float], Reading]:

@@ -71,6 +71,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         digest=plan_digest(plan),
         system=plan.campaign.system_names,
         where=plan.where,
+        version=plan.campaign.file.version,
         totals=Totals(
             cells=plan.cell_count,
             runs=plan.runs,

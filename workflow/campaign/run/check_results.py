@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def problems(results: Results) -> Iterator[str]:
         yield from _of_record(record, store.path(*key), results, leases.get(record.lease_id))
     yield from _of_shared(store)
     try:
-        deque(all_readings(results.directory), maxlen=0)
+        all_readings(results.directory)
     except CampaignError as error:
         yield str(error)
     for path in sorted(results.lease_plans.glob("*.json")):

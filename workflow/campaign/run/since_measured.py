@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from campaign.config.resolve import Campaign, from_document
-from campaign.config.workload_inputs import edited
+from campaign.config.workload_inputs import Inputs, edited, from_document, stored_workload
 from campaign.documents.readings import all_readings
 from campaign.documents.record import CAMPAIGN_SCHEMA, Store, campaigns_as_used
 from campaign.errors import ConfigError
@@ -24,40 +24,32 @@ def since_measured(plan: Plan, results: Results) -> list[str]:
     if campaign.file.imported or not results.records.is_dir():
         return []
     store = Store(results.directory)
-    planned = next(map(_campaign, campaigns_as_used(results.directory)), None)
-    return [
-        *(edited(campaign.workloads, campaign.inputs, planned.inputs) if planned else ()),
-        *_changed(plan, store, {path.stem: read_json(path) for path in results.shared.glob("*.json")}),
-    ]
-
-
-def _campaign(document: Mapping[str, Any]) -> Campaign | None:
-    try:
-        return from_document(document)
-    except ConfigError:  # of another version
-        return None
+    measured: Inputs = {}
+    with suppress(ConfigError):  # of another version
+        measured = from_document(next(campaigns_as_used(results.directory), {}).get("inputs", {}))
+    shared = {path.stem: read_json(path) for path in results.shared.glob("*.json")}
+    return [*edited(campaign.workloads, campaign.inputs, measured), *_changed(plan, store, shared)]
 
 
 def _changed(plan: Plan, store: Store, shared: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """What else is installed here than when cells were measured, and runs whose workload has another parser now."""
-    here, campaign = environment_document(), plan.campaign
+    campaign = plan.campaign
+    local = {part.part for part in campaign.parts if part.system.launcher == "local"}
+    here = environment_document() if local else {}
     others = {
         name: differing
         for name, document in shared.items()
         # Of another host, or of an allocation, nothing is known here.
-        if document.get("schema_version") == here["schema_version"] and document.get("host") == here["host"]
+        if here and document.get("schema_version") == here["schema_version"] and document.get("host") == here["host"]
         if (differing := _differing(versions(document), versions(here)))
     }
     as_used = {name: each for name, each in shared.items() if each.get("schema_version") == CAMPAIGN_SCHEMA}
-    local = {part.part for part in campaign.parts if part.system.launcher == "local"}
     readers = {name: workload.reading() for name, workload in campaign.workloads.items() if workload.reading_keys}
-    loaded = {name: _campaign(document) for name, document in as_used.items()} if readers else {}
     then = {
-        name: {workload: each.workloads[workload].reading() for workload in readers if workload in each.workloads}
-        for name, each in loaded.items()
-        if each is not None
+        name: {workload: found.reading() for workload in readers if (found := stored_workload(document, workload))}
+        for name, document in as_used.items()
     }
-    if not (others and local) and not any(readers[name] != how for each in then.values() for name, how in each.items()):
+    if not others and not any(readers[name] != how for each in then.values() for name, how in each.items()):
         return
     again = {run: each.workloads for each in all_readings(store.results) for run in each.runs}
     installed: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
