@@ -147,12 +147,3 @@ def test_a_suspended_apply_blocks_until_it_is_cancelled(hardware: Rack) -> None:
     assert ask("POST", "/layout-apply", {"procedures": []}).body["code"] == "E40027"
     assert ask("PUT", path, query={"action": "cancel"}).body["status"] == "FAILED"
     assert ask("POST", "/layout-apply", {"procedures": []}).status == 202
-
-
-def test_what_is_rolled_back_is_undone(hardware: Rack) -> None:
-    ask = client(hardware, ends="CANCELED", after=1, rollback="COMPLETED")
-    steps = [step(number, hardware.devices[f"gpu{number}"].uuid) for number in (1, 2)]
-    number = ask("POST", "/layout-apply", {"procedures": steps}).body["applyID"]
-    found = ask("GET", f"/layout-apply/{number}").body
-    assert (found["status"], found["rollbackStatus"]) == ("CANCELED", "COMPLETED")
-    assert len(hardware.free()) == 2

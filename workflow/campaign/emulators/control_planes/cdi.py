@@ -31,9 +31,8 @@ def name_uuid(name: str) -> str:
 class FabricManager:
     """A fabric manager over a rack; machines are called as the hosts are, with UUIDs of their own.
 
-    token_s: how long a token is good. operation: `res_op_status` by device; wrong, extra: so many attaches choose another model,
-    attach one more than asked for; brief: the list tells neither models nor serials; misspelt: `res_spcec`; whole: an attach is
-    answered with everything on the machine.
+    token_s: how long a token is good. operation: `res_op_status` by device; wrong: so many attaches choose another model; brief:
+    the list tells neither models nor serials; misspelt: `res_spcec`; whole: an attach is answered with everything on the machine.
     """
 
     rack: Rack
@@ -44,7 +43,6 @@ class FabricManager:
     token_s: float = 300.0
     operation: Mapping[str, str] = field(default_factory=dict)
     wrong: int = 0
-    extra: int = 0
     brief: bool = False
     misspelt: bool = False
     whole: bool = False
@@ -160,11 +158,8 @@ class FabricManager:
         if self.wrong > 0:
             self.wrong -= 1
             free = [one for one in self._free(wanted["res_type"], None) if one.model != model] or free
-        count = 2 if self.extra > 0 else 1
-        self.extra = max(0, self.extra - 1)
-        for device in free[:count]:
-            self.rack.attach(device.name, host)
-        return self._listed([self._machine(name, only=None if self.whole else free[:count])])
+        self.rack.attach(free[0].name, host)
+        return self._listed([self._machine(name, only=None if self.whole else free[:1])])
 
     def _detach(self, name: str, wanted: Mapping[str, Any]) -> Reply:
         if set(wanted) != {"res_type", "res_uuid", "res_num"}:

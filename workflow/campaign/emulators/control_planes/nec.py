@@ -37,14 +37,12 @@ class Apply:
     steps: list[dict[str, Any]]
     looks: int
     status: str = "IN_PROGRESS"
-    rollback: str | None = None
     done: list[dict[str, Any]] = field(default_factory=list)
     dead: bool = False
 
     def document(self) -> dict[str, Any]:
         results = [{"operationID": step["operationID"], "status": "COMPLETED"} for step in self.done]
-        found = {"applyID": self.number, "status": self.status, "procedures": self.steps, "applyResult": results}
-        return found if self.rollback is None else found | {"rollbackStatus": self.rollback, "executeRollback": True}
+        return {"applyID": self.number, "status": self.status, "procedures": self.steps, "applyResult": results}
 
 
 @dataclass
@@ -55,7 +53,7 @@ class Cdim:
     Its services have an address each, and ask nobody who he is.
 
     busy: so many applies are refused as if another ran. ends: status in which the next `times` applies end (-1: all) after `after`
-    of their steps, other than COMPLETED: FAILED, SUSPENDED or CANCELED; rollback: what became of taking them back.
+    of their steps, other than COMPLETED: FAILED, SUSPENDED or CANCELED.
     """
 
     rack: Rack
@@ -65,7 +63,6 @@ class Cdim:
     busy: int = 0
     ends: str = "COMPLETED"
     after: int = 0
-    rollback: str | None = None
     times: int = 1
     applies: dict[str, Apply] = field(default_factory=dict)
     wire: Wire = field(default=Wire(parts=tuple(SERVICES)), init=False)
@@ -157,9 +154,9 @@ class Cdim:
             self.busy -= 1
             return Reply(409, _BUSY)
         for apply in self.applies.values():
-            if apply.status in ("IN_PROGRESS", "CANCELING") or apply.rollback == "IN_PROGRESS":
+            if apply.status == "IN_PROGRESS":
                 return Reply(409, _BUSY)
-            if "SUSPENDED" in (apply.status, apply.rollback):
+            if apply.status == "SUSPENDED":
                 words = f"Suspended data exist. Please resume layoutapply. applyID:[{apply.number}]"
                 return Reply(409, {"code": "E40027", "message": words})
         steps = body.get("procedures") if isinstance(body, dict) else None
@@ -212,11 +209,8 @@ class Cdim:
             return
         self.times -= 1
         apply.status = self.ends
-        apply.rollback = self.rollback
-        if self.rollback == "COMPLETED":
-            self._undo(apply)
 
-    def _do(self, step: Mapping[str, Any], *, undo: bool = False) -> bool:
+    def _do(self, step: Mapping[str, Any]) -> bool:
         """One step on the hardware; False for what it cannot do."""
         if step["operation"] not in ("connect", "disconnect"):
             return True  # power, which a rack does not have
@@ -224,7 +218,7 @@ class Cdim:
         device = next((d for d in self.rack.devices.values() if d.uuid == step["targetDeviceID"]), None)
         if host is None or device is None:
             return False
-        attaching = (step["operation"] == "connect") != undo
+        attaching = step["operation"] == "connect"
         if device.attached_to != (None if attaching else host):
             return False
         try:
@@ -233,22 +227,14 @@ class Cdim:
             return False
         return True
 
-    def _undo(self, apply: Apply) -> None:
-        for step in reversed(apply.done):
-            self._do(step, undo=True)
-        apply.done.clear()
-
     def _cancel(self, apply: Apply, query: Mapping[str, str]) -> Reply:
         if query.get("action") != "cancel":
             return Reply(400, {"code": "E40001", "message": "action: only cancel is emulated"})
         if apply.dead:
             return Reply(409, {"code": "E40028", "message": "The process of this layoutapply is gone."})
-        if apply.status == "SUSPENDED":
-            apply.status = "FAILED"
-        elif apply.rollback == "SUSPENDED":
-            apply.rollback = "FAILED"
-        else:
+        if apply.status != "SUSPENDED":
             return Reply(409, {"code": "E40022", "message": "This layoutapply has already executed."})
+        apply.status = "FAILED"
         return Reply(202, {"status": apply.status})
 
 

@@ -87,26 +87,17 @@ class CdiMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
-    """Whose a resource is: a lease's, as the unit that it claimed, or beyond what it asked for (`unit` None)."""
-
-    lease_id: str
-    unit: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class KnownMachines:
-    """Machines as the system file calls them (else by their own name), and whose their resources are, by UUID."""
+    """Machines as the system file calls them (else by their own name), and the units that leases claimed, by UUID of resource."""
 
     machines: Mapping[str, CdiMachine] = field(default_factory=dict)
-    owned: Mapping[str, Owned] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def of_unit(self, unit: str) -> tuple[str, CdiResource] | None:
         """(host, resource) that a unit stands for at present."""
         for host, machine in self.machines.items():
             for resource in machine.resources:
-                owner = self.owned.get(resource.uuid)
-                if (owner is not None and owner.unit == unit) or (resource.uuid == unit):
+                if unit in (self.units.get(resource.uuid), resource.uuid):
                     return host, resource
         return None
 
@@ -173,25 +164,18 @@ def before(host: str) -> str:
     return f"before {host}"
 
 
-def also(uuid: str) -> str:
-    """Handle of what the fabric attached beyond what was asked for."""
-    return f"also {uuid}"
-
-
-def owned(machines_by_host: Mapping[str, CdiMachine], leases: Mapping[str, Holding]) -> dict[str, Owned]:
-    """Whose each resource is, by what the leases remember.
+def claimed(machines_by_host: Mapping[str, CdiMachine], leases: Mapping[str, Holding]) -> dict[str, str]:
+    """Which unit each resource stands for, by what the leases remember.
 
     A resource that appeared on the machine of a lease that waits for an answer is what it had asked for: of that model, if there is
     one.
     """
-    found: dict[str, Owned] = {}
-    for lease_id, holding in leases.items():
+    found: dict[str, str] = {}
+    for holding in leases.values():
         for name, handle in holding.handles.items():
-            if name == also(handle):
-                found[handle] = Owned(lease_id, None)
-            elif not name.startswith("before ") and handle != REFUSED and not handle.startswith(ASKED):
-                found[handle] = Owned(lease_id, name)
-    for lease_id, holding in leases.items():
+            if not name.startswith("before ") and handle != REFUSED and not handle.startswith(ASKED):
+                found[handle] = name
+    for holding in leases.values():
         for host in holding.hosts:
             machine = machines_by_host.get(host.name)
             units = [*host.devices, *host.storage]
@@ -201,7 +185,7 @@ def owned(machines_by_host: Mapping[str, CdiMachine], leases: Mapping[str, Holdi
             was_there = holding.handles.get(before(host.name), "").split()
             appeared = [one for one in machine.resources if one.uuid not in found and one.uuid not in was_there]
             for unit, one in _matched(waiting, appeared, machine.fabric):
-                found[one.uuid] = Owned(lease_id, unit)
+                found[one.uuid] = unit
     return found
 
 
@@ -266,7 +250,7 @@ class CdiPlane(ControlPlane):
 
     def _devices(self) -> list[Device]:
         shown = self._shown()
-        self._known = KnownMachines(shown, owned(shown, self._state.read().leases))
+        self._known = KnownMachines(shown, claimed(shown, self._state.read().leases))
         self._units = {}
         devices = [self._attached(host, one) for host, machine in shown.items() for one in machine.resources]
         attached = {device.fabric_id for device in devices}
@@ -302,14 +286,12 @@ class CdiPlane(ControlPlane):
         return free_units(f"{machine.fabric}/{model}", count, taken)
 
     def _attached(self, host: str, one: CdiResource) -> Device:
-        owner = self._known.owned.get(one.uuid)
-        unit = owner.unit if owner is not None and owner.unit is not None else one.uuid
+        unit = self._known.units.get(one.uuid, one.uuid)
         device = self._device(unit, self._known.machines[host].fabric, one.type, one.model or "unknown")
         return replace(
             device,
             host_id=one.serial,
             attached_to=host,
-            holder=owner.lease_id if owner is not None and owner.unit is None else None,
             state="in_use",
             health=one.health,
         )
@@ -380,10 +362,8 @@ class CdiPlane(ControlPlane):
         machine = self._machine(host)
         added = (*machine.resources, *(CdiResource(uuid, "", None, None, "0") for uuid in new))
         machines = {**self._known.machines, host: replace(machine, resources=added)}
-        self._known = KnownMachines(machines, self._known.owned)
+        self._known = KnownMachines(machines, self._known.units)
         remember(unit, new[0])
-        for uuid in new[1:]:
-            remember(also(uuid), uuid)
 
     def detach(self, change: Change) -> tuple[str, ...]:
         self._settle(change)

@@ -21,7 +21,7 @@ from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.controlled_fabric import opening
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View, WithoutLogin
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
+from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Device, DeviceState, Health, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.http.response import Json, at, mapping, mappings, text
@@ -260,7 +260,7 @@ class NecPlane(ControlPlane):
             return  # an answer that says nothing: reading back decides
         remember(APPLY, number)
         status = self._finish(number)
-        if status.get("status") == "SUSPENDED" or status.get("rollbackStatus") == "SUSPENDED":
+        if status.get("status") == "SUSPENDED":
             self._cancel(number)  # it would block everybody's applies, the one that gives back included
         remember(APPLY, ENDED)
         self._shown(_carried_out(status, steps))
@@ -307,7 +307,7 @@ class NecPlane(ControlPlane):
                 status = self._read(self.client, f"{APPLIES}/{number}")
             except FabricError as error:
                 raise OutcomeUnknown(f"apply {number}: its result cannot be read ({error})") from error
-            if status.get("status") not in RUNNING and status.get("rollbackStatus") != "IN_PROGRESS":
+            if status.get("status") not in RUNNING:
                 return status
             if self.client.left_s() <= self._options.poll_s:
                 raise OutcomeUnknown(
@@ -317,24 +317,17 @@ class NecPlane(ControlPlane):
 
     def _failed(self, number: str, status: Json, steps: list[dict[str, Any]]) -> None:
         """Raise what an apply that did not complete comes to, by what CDIM shows now."""
-        words = f"apply {number}: {status.get('status')}"
-        rollback = status.get("rollbackStatus")
-        if rollback == "COMPLETED":
-            raise Conflict(f"{words} by another client, and rolled back: nothing was changed", ("CDIM",))
         attached = {device.fabric_id: device.attached_to is not None for device in self.view().devices}
-        end = DEVICE
-        done = [s[end] for s in steps if attached.get(s[end], False) == (s["operation"] == "connect")]
-        failed = [step[end] for step in steps if step[end] not in done]
-        raise PartialFailure(f"{words}, rollback {rollback or 'none'}: not done: {', '.join(failed)}", done, failed)
+        done = [s[DEVICE] for s in steps if attached.get(s[DEVICE], False) == (s["operation"] == "connect")]
+        failed = [step[DEVICE] for step in steps if step[DEVICE] not in done]
+        raise PartialFailure(f"apply {number}: {status.get('status')}: not done: {', '.join(failed)}", done, failed)
 
     def close(self) -> None:
         self._lists.close()
 
 
 def _carried_out(status: Json, steps: Sequence[Json]) -> list[Json]:
-    """Those steps of an apply that has ended which were done, and not taken back."""
-    if status.get("rollbackStatus") == "COMPLETED":
-        return []
+    """Those steps of an apply that has ended which were done."""
     done = {one.get("operationID") for one in mappings(status, "applyResult") if one.get("status") == "COMPLETED"}
     return [step for step in steps if status.get("status") == "COMPLETED" or step.get("operationID") in done]
 

@@ -23,6 +23,7 @@ from campaign.fabrics.control_plane.protocol import ControlPlaneOptions
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.http.options import Login, login, needed_login
+from campaign.fabrics.http.response import at
 from campaign.fabrics.protocol import AttachMode
 
 RESERVED_LABELS = ("slurm",)
@@ -147,7 +148,7 @@ class Api:
         found: dict[str, Raw] = {}
         for path in dict.fromkeys(device.path for device in wanted):
             listed = self.get(f"status/{path}", filter="false")
-            found |= {str(snapshot.member(each, "name")): each for each in listed if isinstance(each, Mapping)}
+            found |= {str(at(each, "name")): each for each in listed if isinstance(each, Mapping)}
         if lost := [device.name for device in wanted if device.name not in found]:
             raise FabricError(f"the Matrix has no status of {', '.join(lost)}")
         return found
@@ -158,7 +159,7 @@ class Api:
         return {
             "coordinates": where.coordinates,
             "fabr_id": where.fabr_id,
-            "grp_id": snapshot.member(group, "grp_id"),
+            "grp_id": at(group, "grp_id"),
         }
 
     @contextmanager
@@ -183,7 +184,7 @@ class Api:
 
         Raises MatrixRefused when another machine is edited, OutcomeUnknown for whatever goes wrong while it is connected.
         """
-        cancel, ours = "fabric/edit/cancel", snapshot.member(machine, "mach_id")
+        cancel, ours = "fabric/edit/cancel", at(machine, "mach_id")
         self._begin("fabric/edit", cancel, machine, lambda error: bool(ours) and error.names(ours))
         try:
             yield
@@ -258,7 +259,7 @@ class Api:
         except OutcomeUnknown as error:
             raise FabricError(f"{self.client.base}: login: {error}") from error
         made = snapshot.envelope(answer.body)
-        key = next((snapshot.member(each, "digest_key") for each in made.data), None) if made else None
+        key = next((at(each, "digest_key") for each in made.data), None) if made else None
         words = answer.words() if made is None or made.ok else made.words
         return words, key if made is not None and made.ok and isinstance(key, str) else ""
 
@@ -277,7 +278,7 @@ class Api:
             if state == "SUCCESS":
                 return
             if state == "FAILURE":
-                said = next((str(snapshot.member(each, "message") or "") for each in found.data), "") if found else ""
+                said = next((str(at(each, "message") or "") for each in found.data), "") if found else ""
                 raise MatrixRefused(f"{what}: failed: {said or 'no reason given'}")
             silent = 0 if state == "PENDING" else silent + 1
         raise OutcomeUnknown(f"{what}: begun, and {_SILENT_POLLS} answers did not say what came of it")

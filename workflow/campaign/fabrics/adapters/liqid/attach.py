@@ -20,7 +20,6 @@ from campaign.fabrics.adapters.liqid.snapshot import (
     first_number,
     machine_name,
     marked,
-    member,
     number,
     numbers,
     seen,
@@ -36,6 +35,7 @@ from campaign.fabrics.errors import (
     PartialFailure,
     ProtocolViolation,
 )
+from campaign.fabrics.http.response import at
 
 EDITED = "pool/edit"
 """Handle of a lease that edits its group's pool, or did: an edit that is found there later may be its own."""
@@ -58,7 +58,7 @@ class HostPart:
     @property
     def missing(self) -> tuple[LiqidDevice, ...]:
         """Devices that are not in the machine yet."""
-        there = number(member(self.machine, "mach_id"))
+        there = number(at(self.machine, "mach_id"))
         return tuple(device for device in self.devices if there is None or device.machine != there)
 
 
@@ -89,7 +89,7 @@ def _other(device: LiqidDevice, part: HostPart, snapshot: Snapshot, lease_id: st
         return tag.lease_id
     if device.machine is not None:
         return None if snapshot.name_of(device.machine) == part.name else f"machine {snapshot.name_of(device.machine)}"
-    if device.group is None or (tag is not None and device.group == number(member(group, "grp_id"))):
+    if device.group is None or (tag is not None and device.group == number(at(group, "grp_id"))):
         return None
     return f"group {device.group_name or device.group}"
 
@@ -104,7 +104,7 @@ class Attachment:
         self.parts: list[HostPart] = []
         self._group = snapshot.group(options.group)
         if self._group is None and not options.create_group:
-            names = ", ".join(str(member(group, "group_name")) for group in snapshot.groups) or "none"
+            names = ", ".join(str(at(group, "group_name")) for group in snapshot.groups) or "none"
             rule = f"the Matrix has no group {options.group!r}; there are: {names}"
             raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
 
@@ -162,7 +162,7 @@ class Attachment:
         body: dict[str, Any] = {
             "index": None,
             "mach_id": mach_id,
-            "grp_id": member(self._made_group(), "grp_id"),
+            "grp_id": at(self._made_group(), "grp_id"),
             "fabr_id": self.api.place().fabr_id,
             "fabr_gid": None,
             "port_gid": None,
@@ -174,9 +174,9 @@ class Attachment:
             "connection_history": [],
         }
         made = self.api.change("POST", "machine", body)
-        part.machine = next((each for each in made if member(each, "mach_name") == part.name), body)
+        part.machine = next((each for each in made if at(each, "mach_name") == part.name), body)
         part.made = True
-        self.remember(part.host, str(member(part.machine, "mach_id")))
+        self.remember(part.host, str(at(part.machine, "mach_id")))
 
     def _pooled(self, group: Raw) -> dict[str, Raw]:
         """Bring what is in the system's free pool into the group; gives the status of everything that moves."""
@@ -185,7 +185,7 @@ class Attachment:
         if not outside:
             return self.api.statuses(moving)
         before = self.change.handles.get(EDITED, "")
-        self.remember(EDITED, str(member(group, "grp_id")))
+        self.remember(EDITED, str(at(group, "grp_id")))
         try:
             with self.api.pool_edit(group, takes_over=bool(before)):
                 statuses = self.api.statuses(moving)
@@ -206,7 +206,7 @@ class Attachment:
                     body = {"groupDeviceRelator": relator, "machine": machine}
                     self.api.change("POST", f"relate/{device.path}", body)
             if (what := {"reboot": "reboot", "powered_off": "start"}.get(self.options.attach_mode)) is not None:
-                ids = f"{member(group, 'grp_id')}/{member(machine, 'mach_id')}"
+                ids = f"{at(group, 'grp_id')}/{at(machine, 'mach_id')}"
                 self.api.change("PUT", f"power/{what}/{ids}")
         if self.change.p2p:
             self._join(part, group)
@@ -215,7 +215,7 @@ class Attachment:
     def _join(self, part: HostPart, group: Raw) -> None:
         """Let the machine's devices reach each other; a Matrix refuses to set what is set."""
         machine = self._whole(part)
-        if str(member(machine, "p2p")).lower() != "on":
+        if str(at(machine, "p2p")).lower() != "on":
             self.api.change("POST", "machine/p2p", {**machine, "p2p": "on"})
 
     def _whole(self, part: HostPart) -> Raw:
@@ -223,11 +223,11 @@ class Attachment:
         assert part.machine is not None  # made, or found
         if self.api.client.rehearses:
             return part.machine
-        mach_id = member(part.machine, "mach_id")
+        mach_id = at(part.machine, "mach_id")
         for listed in self.api.get("machine", mach_id=mach_id):
-            if (name := member(listed, "mach_name")) == part.name:
+            if (name := at(listed, "mach_name")) == part.name:
                 return cast(Raw, listed)
-            if part.made and number(member(listed, "mach_id")) == number(mach_id):
+            if part.made and number(at(listed, "mach_id")) == number(mach_id):
                 # It is empty yet, and by its name nobody would find that it is ours.
                 self.api.quietly("DELETE", f"machine/{mach_id}")
                 rule = f"the Matrix calls machine {part.name}, which it made, {name!r}; leases are found by these names"
@@ -240,7 +240,7 @@ def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[HostPart
     devices, machines, groups = dict(snapshot.devices), dict(snapshot.machines), snapshot.groups
     if snapshot.group(group) is None:
         groups = (*groups, {"group_name": group, "grp_id": max((_id(each) for each in groups), default=0) + 1})
-    raw = next(each for each in groups if member(each, "group_name") == group)
+    raw = next(each for each in groups if at(each, "group_name") == group)
     for part in parts:
         assert part.machine is not None  # each has one by now
         mach_id = _id(part.machine, "mach_id")
@@ -254,7 +254,7 @@ def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[HostPart
 
 
 def _id(raw: Raw, name: str = "grp_id") -> int:
-    return number(member(raw, name)) or 0
+    return number(at(raw, name)) or 0
 
 
 class Detachment:
@@ -288,7 +288,7 @@ class Detachment:
         """The machines of this lease: by their names, which nobody else gives."""
         hosts = dict.fromkeys((*self.change.hosts, *self.snapshot.hosts.values()))
         names = {machine_name(self.change.tag.lease_id, host) for host in hosts}
-        return {n: raw for n, raw in self.snapshot.machines.items() if str(member(raw, "mach_name")) in names}
+        return {n: raw for n, raw in self.snapshot.machines.items() if str(at(raw, "mach_name")) in names}
 
     def _ours(self, machines: Iterable[int]) -> list[LiqidDevice]:
         """What carries this lease's mark, and what was claimed, or computes, in its machines without any mark."""
@@ -307,7 +307,7 @@ class Detachment:
         mine = [device for device in inside if device.name in ours]
         try:
             if self.options.attach_mode == "powered_off" and mine:
-                self.api.change("PUT", f"power/shutdown/{member(machine, 'grp_id')}/{member(machine, 'mach_id')}")
+                self.api.change("PUT", f"power/shutdown/{at(machine, 'grp_id')}/{at(machine, 'mach_id')}")
             if not foreign:
                 self._delete(machine)
             elif mine and self._group is not None:
@@ -318,11 +318,11 @@ class Detachment:
             self.stuck.update(device.name for device in mine)
 
     def _delete(self, machine: Raw) -> None:
-        path = f"machine/{member(machine, 'mach_id')}"
+        path = f"machine/{at(machine, 'mach_id')}"
         try:
             self.api.change("DELETE", path)
         except MatrixRefused as error:
-            if not (error.busy and error.names(member(machine, "mach_id"))):
+            if not (error.busy and error.names(at(machine, "mach_id"))):
                 raise
             # It is ours, and so is its edit: a dead process left it.
             self.api.quietly("POST", "fabric/edit/cancel", machine)
@@ -338,7 +338,7 @@ class Detachment:
 
     def _pooled(self, device: LiqidDevice) -> bool:
         """True for a device that is in our group."""
-        return device.group is not None and device.group == number(member(self._group, "grp_id"))
+        return device.group is not None and device.group == number(at(self._group, "grp_id"))
 
     def _out(self, devices: list[LiqidDevice], group: Raw) -> None:
         try:

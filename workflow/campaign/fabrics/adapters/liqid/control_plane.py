@@ -21,7 +21,6 @@ from campaign.fabrics.adapters.liqid.snapshot import (
     Snapshot,
     assemble,
     is_machine_name,
-    member,
     number,
     seen,
 )
@@ -30,10 +29,9 @@ from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.errors import Busy, PartialFailure
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
+from campaign.fabrics.http.response import at
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
-
-RESERVED_LABELS = ("slurm",)
 
 
 class LiqidPlane(ControlPlane):
@@ -128,7 +126,7 @@ def shown(snapshot: Snapshot) -> View:
 def _p2p(snapshot: Snapshot) -> dict[str, bool]:
     """Whether devices of a machine reach each other, by the host in it."""
     words = {"on": True, "off": False}
-    told = {number: words.get(str(member(raw, "p2p")).lower()) for number, raw in snapshot.machines.items()}
+    told = {number: words.get(str(at(raw, "p2p")).lower()) for number, raw in snapshot.machines.items()}
     return {host: p2p for number, p2p in told.items() if p2p is not None for host in snapshot.hosts_in(number)}
 
 
@@ -188,12 +186,12 @@ def read(api: Api, hosts: Mapping[str, str], groups: Sequence[Any] = ()) -> Snap
     """
     machines, predevices = (api.get(path) for path in ("machine", "predevice"))
     found = [device for each in predevices if (device := seen(each, None)) is not None]
-    known = {None, *(number(member(group, "grp_id")) for group in groups)}
+    known = {None, *(number(at(group, "grp_id")) for group in groups)}
     if not groups or any(device.group not in known for device in found):
         groups = api.get("group")
     infos = {path: api.get(f"device/info/{INFO[path]}") for path in dict.fromkeys(device.path for device in found)}
-    by_number = {n: each for each in machines if (n := number(member(each, "mach_id"))) is not None}
-    ours = [n for n, each in by_number.items() if is_machine_name(member(each, "mach_name"))]
+    by_number = {n: each for each in machines if (n := number(at(each, "mach_id"))) is not None}
+    ours = [n for n, each in by_number.items() if is_machine_name(at(each, "mach_name"))]
     details = {n: _details(api, by_number[n]) for n in ours}
     return assemble(groups, by_number, predevices, infos, details, hosts)
 
@@ -201,7 +199,7 @@ def read(api: Api, hosts: Mapping[str, str], groups: Sequence[Any] = ()) -> Snap
 def _details(api: Api, machine: Raw) -> Raw | None:
     """A machine's own account of what is in it; None for one that is gone since it was listed."""
     try:
-        data = api.get(f"machine/details/{member(machine, 'mach_id')}")
+        data = api.get(f"machine/details/{at(machine, 'mach_id')}")
     except MatrixRefused:
         return None
     return next((each for each in data if isinstance(each, Mapping)), None)

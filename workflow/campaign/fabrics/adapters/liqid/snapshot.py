@@ -89,11 +89,6 @@ def numbers(message: str) -> tuple[int, ...]:
     return tuple(int(each, 0) for each in re.findall(r"0[xX][0-9a-fA-F]+|\b[1-9][0-9]*\b", message))
 
 
-def member(raw: object, name: str) -> Any:
-    """A member by its name; None where there is none, or no object."""
-    return raw.get(name) if isinstance(raw, Mapping) else None
-
-
 def number(value: object) -> int | None:
     """3, "3" and "0x3" as a number; None for "n/a" and everything else."""
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -169,28 +164,28 @@ def unmarked(text: str) -> tuple[str, Tag | None]:
 
 def seen(predevice: Raw, info: Raw | None) -> LiqidDevice | None:
     """A device out of both lists that tell of it; None for a type that cannot be composed (switches, enclosures)."""
-    path = PATHS.get(str(member(predevice, "dev_type")).lower())
-    name = member(predevice, "name")
+    path = PATHS.get(str(at(predevice, "dev_type")).lower())
+    name = at(predevice, "name")
     if path is None or not isinstance(name, str) or not name:
         return None
-    location = member(info, "location")
-    pci = [_text(member(info, each)) for each in ("pci_vendor", "pci_device")]
-    group = number(member(predevice, "grp_id"))
+    location = at(info, "location")
+    pci = [_text(at(info, each)) for each in ("pci_vendor", "pci_device")]
+    group = number(at(predevice, "grp_id"))
     return LiqidDevice(
         name,
         path,
         # An id is a hexadecimal number; 0 is what the SDKs make of one that is missing or not readable.
-        device_id=_text(member(info, "dev_id")) if number(member(info, "dev_id")) else "",
-        model=_text(member(info, "model")) or (":".join(pci) if all(pci) else ""),
-        serial=_text(member(info, "serial_num")),
-        text=_text(member(info, "udesc")),
-        rack=number(member(location, "rack")) or 0,
-        shelf=number(member(location, "shelf")) or 0,
+        device_id=_text(at(info, "dev_id")) if number(at(info, "dev_id")) else "",
+        model=_text(at(info, "model")) or (":".join(pci) if all(pci) else ""),
+        serial=_text(at(info, "serial_num")),
+        text=_text(at(info, "udesc")),
+        rack=number(at(location, "rack")) or 0,
+        shelf=number(at(location, "shelf")) or 0,
         group=group if group is not None and group > 0 else None,
-        group_name=_text(member(predevice, "gname")),
-        machine=number(member(predevice, "mach_id")) or None,
-        machine_name=_text(member(predevice, "mname")),
-        health="critical" if _BROKEN.search(_text(member(info, "device_state"))) else "ok",
+        group_name=_text(at(predevice, "gname")),
+        machine=number(at(predevice, "mach_id")) or None,
+        machine_name=_text(at(predevice, "mname")),
+        health="critical" if _BROKEN.search(_text(at(info, "device_state"))) else "ok",
     )
 
 
@@ -200,14 +195,14 @@ def _text(value: object) -> str:
 
 def state_of(data: Iterable[Any]) -> str:
     """How far what was begun has come: "Pending", "SUCCESS", "FAILURE", or "" where the answer does not say."""
-    return next((str(found) for each in data if (found := member(each, "command_execution_state"))), "")
+    return next((str(found) for each in data if (found := at(each, "command_execution_state"))), "")
 
 
 def link_of(data: Iterable[Any]) -> str | None:
     """Where to ask how far it has come."""
     for each in data:
-        for link in _listed(member(each, "links")):
-            if isinstance(href := member(link, "href"), str) and href:
+        for link in _listed(at(each, "links")):
+            if isinstance(href := at(link, "href"), str) and href:
                 return href
     return None
 
@@ -223,10 +218,10 @@ class Snapshot:
     hosts: Mapping[str, str] = field(default_factory=dict)
 
     def group(self, name: str) -> Raw | None:
-        return next((group for group in self.groups if member(group, "group_name") == name), None)
+        return next((group for group in self.groups if at(group, "group_name") == name), None)
 
     def machine(self, name: str) -> Raw | None:
-        return next((each for each in self.machines.values() if member(each, "mach_name") == name), None)
+        return next((each for each in self.machines.values() if at(each, "mach_name") == name), None)
 
     def compute_of(self, host: str) -> str:
         """The name of a host's compute device, whether the Matrix has it or not."""
@@ -263,7 +258,7 @@ class Snapshot:
         return found
 
     def name_of(self, machine: int) -> str:
-        found = member(self.machines.get(machine), "mach_name")
+        found = at(self.machines.get(machine), "mach_name")
         return found if isinstance(found, str) else f"0x{machine:04x}"
 
     def holder(self, device: LiqidDevice) -> str | None:
@@ -288,7 +283,7 @@ def assemble(
     hosts: Mapping[str, str],
 ) -> Snapshot:
     """The snapshot out of what was listed. Raises ProtocolViolation when two devices have one name."""
-    by_name = {path: {str(member(each, "name")): each for each in listed} for path, listed in infos.items()}
+    by_name = {path: {str(at(each, "name")): each for each in listed} for path, listed in infos.items()}
     devices: dict[str, LiqidDevice] = {}
     for each in predevices:
         bare = seen(each, None)
@@ -310,13 +305,13 @@ def _odd(
         if device.machine is None:
             continue
         machine = machines.get(device.machine)
-        named = device.machine_name in ("", member(machine, "mach_name"))
-        if machine is None or number(member(machine, "grp_id")) != device.group or not named:
+        named = device.machine_name in ("", at(machine, "mach_name"))
+        if machine is None or number(at(machine, "grp_id")) != device.group or not named:
             odd.add(device.name)
     for machine_id, told in details.items():
         for path, counter in COUNTED.items():
             there = [d.name for d in devices.values() if d.machine == machine_id and d.path == path]
-            count = number(member(told, counter))
+            count = number(at(told, counter))
             if told is None or (count is not None and count != len(there)):
                 odd.update(there)
     return frozenset(odd)
