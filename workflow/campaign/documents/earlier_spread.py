@@ -20,7 +20,7 @@ SCHEMA = "earlier-spread/1"
 class EarlierSpread:
     """How much compositions differed, over the cells of one workload in one campaign.
 
-    variance: of the mean of a cell's runs on one composition, of its logarithm, with its degrees of freedom. per_run: mean of one
+    variance: that of the logarithm of a cell's mean on one composition, with its degrees of freedom. per_run: mean of one
     over the number of these runs. metric: what was measured.
     """
 

@@ -33,7 +33,8 @@ class Unread(Exception):
 
 @dataclass(frozen=True)
 class LogFacts:
-    """values: name -> text; several different ones joined by commas. Times in Unix seconds, None where the log says nothing."""
+    """What one log says. values: name -> text; several different ones joined by commas. Times in Unix seconds, None where the
+    log says nothing."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     start_s: float | None = None
@@ -170,7 +171,7 @@ class Copy(Unread):
 
 @dataclass(frozen=True)
 class LogIdentity:
-    """repetition: None where nothing says it. hosts, lease: empty where not known."""
+    """Which run a log is of. repetition: None where nothing says it. hosts, lease: empty where not known."""
 
     point: Point
     repetition: int | None = None

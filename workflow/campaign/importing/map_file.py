@@ -23,7 +23,8 @@ from campaign.workloads.protocol import Workload
 
 @dataclass(frozen=True)
 class Pattern:
-    """strict: matches where every name has one of the words that are known; loose: where it might have."""
+    """A pattern as regular expressions. strict: matches where every name has one of the words that are known; loose: where it
+    might have."""
 
     strict: re.Pattern[str]
     loose: re.Pattern[str]

@@ -153,7 +153,7 @@ def _runs_in(
 
 
 def _numbered(entry: Entry, compositions: Mapping[tuple[str, str], int]) -> Entry:
-    """Without what it is a log of, where its lease is one too many."""
+    """The entry, without what it is a log of where its lease is one too many."""
     of = entry.identity
     if of is None or compositions.get((of.point[0], of.lease), 1) <= MOST:
         return entry

@@ -332,12 +332,13 @@ def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None)
 
 
 def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) -> str:
-    """leases: those of the campaign; shown: ids of those that the figure is of; what: became of them ('became ready')."""
+    """How many leases a figure is of. leases: those of the campaign; shown: ids of those that the figure is of; what: became of
+    them ('became ready')."""
     return _coverage(set(leases["lease_id"]) if "lease_id" in leases else set(), set(shown), "lease", what)
 
 
 def coverage_of_hosts(runs: pd.DataFrame, shown: Iterable[str], what: str) -> str:
-    """runs: their hosts are those that could be shown; shown: names of hosts; what: they did."""
+    """How many hosts a figure is of. runs: their hosts are those that could be shown; shown: names of hosts; what: they did."""
     hosts = {name for names in runs["host_names"].unique() for name in names.split(", ") if name}
     return _coverage(hosts, set(shown), "host", what)
 

@@ -30,7 +30,8 @@ EXPLAINED = (
 
 @dataclass(frozen=True)
 class ServiceRequests:
-    """requests: of `serving.latencies`; cells: those with a rate, of `serving.rated`; objectives: by workload."""
+    """Requests of services. requests: of `serving.latencies`; cells: those with a rate, of `serving.rated`; objectives: by
+    workload."""
 
     requests: pd.DataFrame
     cells: pd.DataFrame
@@ -50,7 +51,7 @@ def service_requests(data: FigureData) -> ServiceRequests:
 
 
 def limit_words(decides: str, limit: float) -> str:
-    """'p99 TTFT at most 500 ms'."""
+    """An objective in words: 'p99 TTFT at most 500 ms'."""
     percent, _, latency = decides.partition(" ")
     return f"{percent} {SHORT[latency]} at most {wording.number(limit)} ms"
 

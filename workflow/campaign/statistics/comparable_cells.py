@@ -118,7 +118,7 @@ def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFra
 
 
 def scaling(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """More devices, the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
+    """Cells of more devices with the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
 
     `compact` marks the row with the fewest hosts at a device count; several hosts at one count are all kept. Of
     compositions with as many hosts, the one with the fewest idle devices is taken. What was planned at two device counts is kept
@@ -179,7 +179,7 @@ def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Equally many devices on more hosts: `drop_pct` of throughput against the fewest hosts (one, where measured)."""
+    """Cells of equally many devices on more hosts: `drop_pct` of throughput against the fewest hosts (one, where measured)."""
     equal = [*KIND, *option_columns(cells), "batch", "ranks"]
     rows = _unique(cells, [*equal, "hosts"], ["devices_per_host"])
     rows = rows[_levels(rows, equal, "hosts") >= 2].reset_index(drop=True)
@@ -222,7 +222,7 @@ def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Some of a host's devices in use (k of n): throughput against the smallest host, and the spread over hosts.
+    """Cells that use some of a host's devices (k of n): throughput against the smallest host, and the spread over hosts.
 
     case_cv_pct: sd over mean of the compositions' mean throughput at equal devices used (n - 1), nan for one composition.
     """
@@ -237,7 +237,7 @@ def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def precision(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """The same cell in several precisions: speed-up (`ratio`) over the campaign's precision with the most digits."""
+    """Cells that differ in precision only: speed-up (`ratio`) over the campaign's precision with the most digits."""
     equal = [*SHAPE, *option_columns(cells), "workload", "batch"]
     groups = [cells[key] for key in equal]
     planned = cells["precision"].groupby(groups, sort=False).transform("nunique")

@@ -63,7 +63,7 @@ class Drift:
 
     @property
     def change_pct(self) -> tuple[float, float, float]:
-        """By how much speed changed from the first composition to the last, by the line, with its 95 % interval."""
+        """The change of speed from the first composition to the last, by the line, with its 95 % interval."""
         width = float(student_quantile(self.freedom)) * self.error if self.known else float("nan")
         ends = (self.slope, self.slope + width, self.slope - width)
         value, low, high = (100 * float(np.expm1(-slope * self.span_h)) for slope in ends)

@@ -29,7 +29,7 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 
 
 def without_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """The same columns as `with_models` gives, of points that are no rates, so that models and dips mean nothing."""
+    """Rows with the columns of `with_models`, but no model and no dip: their points are no rates."""
     told = [str(name) for name in rows.columns if str(name).startswith(("dip_", "fit_per_s", "aicc_", "effective_"))]
     told += [name for name in PARAMETERS if name in rows.columns]
     return rows.assign(fit="", fit_misses=False, dip=False, **dict.fromkeys(told, np.nan))

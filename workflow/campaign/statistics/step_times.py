@@ -19,7 +19,7 @@ from campaign.statistics.intervals import CONFIDENCE, Floats, student_quantile
 
 PERCENTILES = (50.0, 90.0, 99.0)
 FEWEST_STEPS = 8
-"""In a window with fewer steps, first and last quarter are no more than a step each."""
+"""Fewest steps of a window whose first and last quarter are compared: more than a step each."""
 UNSTEADY_PCT = 2.0
 """Trends below this are too small to change what a campaign says."""
 NOISY_PCT = 2.0
@@ -74,7 +74,7 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
 
 
 def trend_pct(steps: Floats) -> Floats:
-    """By how much the last quarter of each row of steps takes longer than its first, by their medians; shape (runs, steps).
+    """How much longer the last quarter of each row of steps takes than its first, by their medians; shape (runs, steps).
 
     nan for windows of fewer than `FEWEST_STEPS`.
     """

@@ -21,7 +21,7 @@ from campaign.tables.io import frame
 # What becomes of a cell.
 STATES = ("measured", "failed", "implied", "missing")
 SHOWN = ("measured", "predicted", "failed", "implied", "missing")
-"""The same as pages say it: a measured cell of a replayed workload is predicted."""
+"""States as pages say them: a measured cell of a replayed workload is predicted."""
 
 
 PLAN_COLUMNS = types(PLANNED)
@@ -197,7 +197,7 @@ def shown_states(cells: pd.DataFrame) -> pd.Series[str]:
 
 
 def tally(texts: Iterable[str]) -> str:
-    """'oom_device x3, nan': each text with how often it came, in the order of its first coming."""
+    """Texts, counted: 'oom_device x3, nan'. Each text with how often it came, in the order of its first coming."""
     counts: dict[str, int] = {}
     for text in texts:
         counts[text] = counts.get(text, 0) + 1

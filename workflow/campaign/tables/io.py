@@ -66,7 +66,7 @@ SERIES = ("telemetry", "steps", "reference", "requests")
 
 @dataclass(frozen=True)
 class Tables:
-    """See the module."""
+    """The tables of a campaign; the module says what each holds."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame

@@ -11,7 +11,8 @@ from campaign import wording
 
 
 def said(runs: pd.DataFrame, context: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """'Protocol: .. Processes on CPU cores stand for devices.' runs: of the runs table, valid or not; context: the report's."""
+    """The protocol in words: 'Protocol: .. Processes on CPU cores stand for devices.' runs: of the runs table, valid or not;
+    context: the report's."""
     runs = runs[runs["status"] == "ok"]
     steps = []
     if len(runs) and (runs["measured_steps"] > 0).any():

@@ -25,7 +25,7 @@ _RANK = re.compile(
 _OOM_KILLER = "killed by the kernel's out-of-memory killer"
 KILLED = "killed by SIGKILL from outside; nothing says that memory was short"
 PACE_NOT_HELD = "the cores of this machine could not hold the pace of the emulated devices"
-"""As KILLED: reason of a failure that the subject need not be to blame for."""
+"""Reason of a failure that the subject need not be to blame for, like KILLED."""
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
 

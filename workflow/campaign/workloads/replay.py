@@ -161,7 +161,7 @@ class ReplayWorkload(Workload):
         return {name: value for name, value in options.items() if value != REPLAY_OPTIONS[name].default}
 
     def identity(self) -> dict[str, Any]:
-        """Without the names of layers and the sources of numbers."""
+        """The document without the names of layers and the sources of numbers, which change no measurement."""
         document = super().identity()
         for part in (*document["layers"], *document["compute"]):
             part.pop("name", None)

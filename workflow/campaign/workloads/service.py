@@ -171,7 +171,7 @@ class ServiceWorkload(Workload):
         }
 
     def identity(self) -> dict[str, Any]:
-        """Without what is promised, and how long the server may take to start and end."""
+        """The document without what is promised, and without how long the server may take to start and end."""
         document = super().identity()
         document.pop("objective", None)
         for patience in ("ready_within_s", "stop_within_s"):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 CHUNKS = 5
-"""Of fewer, a trend is not told from noise."""
+"""Chunks that are compared: fewer do not tell a trend from noise."""
 FEWEST_STEPS = 4
-"""Of a chunk."""
+"""Steps of a chunk, at least."""
 TREND_PCT = 1.0
-"""A smaller one does not lengthen a warm-up."""
+"""Trend of step times that lengthens a warm-up, at least."""
 _SIGNIFICANT = 1.64
 """Standard errors of the correlation: a steady run is lengthened by chance in at most one of ten chunks."""
 STEADY, GIVEN_UP = 0, -1

@@ -120,14 +120,14 @@ def _requested(asked: Mapping[str, Any]) -> str:
 
 
 def _fault(fault: Any) -> str:
-    """'compose: the answer was lost'."""
+    """A fault in words: 'compose: the answer was lost'."""
     if isinstance(fault, Mapping) and {"operation", "message"} <= set(fault):
         return f"{fault['operation']}: {fault['message']}"
     return _plain(fault)
 
 
 def _obtained(obtained: Mapping[str, Any]) -> str:
-    """'host1: A100 x4 (2 local), storage nvme0' for each host."""
+    """What was obtained, in words: 'host1: A100 x4 (2 local), storage nvme0' for each host."""
     said = []
     for host in obtained.get("hosts", ()):
         devices = host.get("devices", ())

@@ -46,7 +46,7 @@ def became(said: PublishedSaid) -> str:
 
 
 def cited(document: PublishedDocument) -> str:
-    """'Authors: Title. Venue, doi 10.1145/...'"""
+    """A document in words: 'Authors: Title. Venue, doi 10.1145/...'"""
     where = ", ".join(filter(None, [document.venue, f"doi {document.doi}" if document.doi else ""]))
     return f"{document.authors}: {document.title}{'.' if where else ''} {where}".rstrip()
 
@@ -94,8 +94,8 @@ def _judged(claim: PublishedClaim) -> str:
 
 
 def _counts(said: PublishedSaid) -> str:
-    """'31 claims: 8 agree, 3 agree with another program, 2 differ, 6 were measured under other conditions, 12 were not measured
-    here.'"""
+    """A count of verdicts: '31 claims: 8 agree, 3 agree with another program, 2 differ, 6 were measured under other conditions,
+    12 were not measured here.'"""
     verdicts, done = [verdict_of(claim) for claim in said.claims], became(said)
     words = {
         **_also_with_another_program("agrees", "agrees", "agree"),

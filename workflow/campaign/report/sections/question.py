@@ -61,7 +61,7 @@ def cost(rounds: Sequence[RoundDocument]) -> str:
 
 
 def chosen(one: RoundDocument) -> str:
-    """'round 2: 3 leases (1x1-local--c2, ..), about 0.3 device-hours', and below it why."""
+    """A round in words: 'round 2: 3 leases (1x1-local--c2, ..), about 0.3 device-hours', and below it why."""
     about = "" if one.round_device_hours is None else f", about {number(one.round_device_hours)} device-hours"
     return "\n  ".join([f"round {one.number}: {_leases(one)}{about}", *_reasons(one)])
 

@@ -29,7 +29,7 @@ _OWN_BUCKETS = {"bucket_mib": 0.001}
 
 
 class _Reduction(NamedTuple):
-    """ready_us: computation before its gradients are there."""
+    """An all-reduce. ready_us: computation before its gradients are there."""
 
     ready_us: int
     name: str
@@ -37,7 +37,7 @@ class _Reduction(NamedTuple):
 
 
 class ChakraTrace(NamedTuple):
-    """left_out: what of the file is not in the trace, in words."""
+    """A trace that was read. left_out: what of the file is not in the trace, in words."""
 
     workload: Trace
     left_out: tuple[str, ...]

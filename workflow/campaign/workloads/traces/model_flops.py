@@ -23,14 +23,16 @@ _SAMPLES = 2
 
 @dataclass(frozen=True)
 class ModelFlops:
-    """layers: in the order of the forward pass, with the operations of one sample; sample_bytes: of its input, as it is stored."""
+    """Operations of a model. layers: in the order of the forward pass, with the operations of one sample; sample_bytes: of its
+    input, as it is stored."""
 
     layers: tuple[TracedLayer, ...]
     sample_bytes: int
 
 
 def model_flops(model: str, options: Mapping[str, Scalar]) -> ModelFlops:
-    """options: as in a workload file; ConfigError where they do not fit. What is in no layer counts with the one before."""
+    """Count the operations of a model. options: as in a workload file; ConfigError where they do not fit. What is in no layer
+    counts with the one before."""
     trainable = build(model, resolve_options(model, options), "meta")
     layers = network_layers(trainable)
     inputs = batch_of(trainable, range(_SAMPLES), 1)[: trainable.inputs]

@@ -78,7 +78,8 @@ def make_trace(
     sample_bytes: int = 0,
     options: Mapping[str, Scalar] | None = None,
 ) -> Trace:
-    """sample_bytes: of a sample as it is stored, which goes to the device as it is; options: of the traced model."""
+    """The document of a trace. sample_bytes: of a sample as it is stored, which goes to the device as it is; options: of the
+    traced model."""
     rows = tuple(compute)
     return Trace(
         name=name,

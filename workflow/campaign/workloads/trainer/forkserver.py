@@ -49,7 +49,7 @@ class _Rank(BaseModel):
 
 
 class _Order(BaseModel):
-    """module: what the ranks are; both programs are imported before the fork."""
+    """What the ranks are to do. module: what they are; both programs are imported before the fork."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     ranks: tuple[_Rank, ...] = Field(min_length=1)

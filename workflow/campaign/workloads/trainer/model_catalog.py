@@ -299,7 +299,7 @@ def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scal
 
 
 def resolve_replay_options(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The same of a replay, which has the defaults of built-in training where it offers no choice."""
+    """The options of a replay, checked; it has the defaults of built-in training where it offers no choice."""
     defaults = {name: option.default for name, option in REPLAY_OPTIONS.items() if option.default is not None}
     return {**_COMMON_DEFAULTS, "learning_rate": 0.0, **checked("a replay", REPLAY_OPTIONS, {**defaults, **options})}
 

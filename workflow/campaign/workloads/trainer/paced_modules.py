@@ -92,7 +92,8 @@ def _close(descriptor: int | None) -> None:
 
 
 _OPTIMIZER_SHARE = 0.05
-"""Of the time of a step. Large models on GPUs spend about as much; it is real work here, too, and needs its time."""
+"""Share of the optimizer in the time of a step. Large models on GPUs spend about as much; it is real work here, too, and needs
+its time."""
 _Advance = Callable[[float], None]
 """To be called with the operations that a device has done since."""
 

@@ -39,7 +39,7 @@ class RankMesh:
 
     @classmethod
     def of(cls, options: Mapping[str, Scalar], ranks: int) -> RankMesh:
-        """options: resolved ones. ValueError: the ranks are not a multiple of those of a replica."""
+        """The mesh of these options, which are resolved. ValueError: the ranks are not a multiple of those of a replica."""
         tensor, pipeline = (int(options[name]) for name in DIVIDING)
         data, rest = divmod(ranks, tensor * pipeline)
         if rest or not data:
@@ -151,11 +151,11 @@ def _unfit(options: Mapping[str, Scalar], pipeline: int, precision: str) -> str 
 
 _FULL, _HALF = 4, 2
 _LOSS_NUMBERS = 3
-"""Of each token, exchanged between parts of the vocabulary: the largest logit, the sum of exponentials, the target's logit."""
+"""Numbers of each token that parts of the vocabulary exchange: the largest logit, the sum of exponentials, the target's logit."""
 
 
 def layers_of_stage(layers: int, stage: int, stages: int) -> int:
-    """Earlier stages have one layer more."""
+    """Number of layers of a stage; earlier ones have one more where they do not divide evenly."""
     return layers // stages + (stage < layers % stages)
 
 

@@ -33,8 +33,8 @@ _FEWEST_STEPS, _MOST_STEPS = 3, 20
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """loss_first: before the first step, None without any; steps: how many were made; steady: whether the last ones showed no
-    trend, None where nobody looked."""
+    """What a warm-up was. loss_first: before the first step, None without any; steps: how many were made; steady: whether the
+    last ones showed no trend, None where nobody looked."""
 
     loss_first: float | None
     steps: int

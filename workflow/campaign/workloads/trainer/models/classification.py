@@ -63,7 +63,8 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(width: int, classes: int) -> Classifier:
-    """width: channels of the first stage (64 in the paper). The stride is in the 3x3 convolution, as everyone trains it."""
+    """ResNet-50. width: channels of the first stage (64 in the paper). The stride is in the 3x3 convolution, as everyone trains
+    it."""
     features = [*_convolution(3, width, 7, 2, nn.ReLU), nn.MaxPool2d(3, 2, padding=1)]
     channels = width
     for stage, count in enumerate((3, 4, 6, 3)):

@@ -27,7 +27,7 @@ def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) ->
 
 
 def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
-    """outward_std: of the projections at the end of each part."""
+    """Draw the weights. outward_std: of the projections at the end of each part."""
     for name, module in network.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=outward_std if name.endswith("_out") else 0.02)
