@@ -317,8 +317,7 @@ def test_a_lost_answer_is_told_by_reading_back(name: str, kind: FaultKind, tmp_p
     assert server.emulator.rack.free() == list(server.emulator.rack.devices)
 
 
-# Whether a service lets blocks be marked, as the odd one does not, is known when it is asked.
-@pytest.mark.parametrize("name", [name for name in COMPOSING if name != "odd redfish"])
+@pytest.mark.parametrize("name", COMPOSING)
 def test_a_rehearsal_sends_nothing_and_shows_what_is_then_sent(name: str, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     fabric = system.open(tmp_path)

@@ -225,17 +225,15 @@ class Shared(MemoryPlane):
     """Shows what `doubled` names at a second end, or hosts that somebody else has too."""
 
     doubled: str | None = None
-    shareable = False
     hosts: dict[str, tuple[str, ...]] | None = None
 
     def view(self) -> View:
         view = super().view()
         second = [replace(d, attached_to="host9", holder=None) for d in view.devices if d.fabric_id == self.doubled]
-        shown = (replace(d, shareable=self.shareable) for d in (*second, *view.devices))
-        return replace(view, devices=tuple(shown), shared_hosts=self.hosts or {})
+        return replace(view, devices=(*second, *view.devices), shared_hosts=self.hosts or {})
 
 
-def test_what_several_have_is_no_lease_unless_the_fabric_shares_it(tmp_path: Path) -> None:
+def test_what_several_have_is_no_lease(tmp_path: Path) -> None:
     plane = Shared(hardware())
     fabric = opened(tmp_path, plane)
     composed(fabric, asked())
@@ -243,10 +241,6 @@ def test_what_several_have_is_no_lease_unless_the_fabric_shares_it(tmp_path: Pat
     found = obtained(fabric)
     words = "gpu1: also held by somebody, on host9"
     assert found.shortfall(asked().configuration) == ("host1: 1 devices obtained, 2 requested", words)
-    plane.shareable = True
-    found = obtained(fabric)
-    assert found.shortfall(asked().configuration) == ()
-    assert found.mismatches(asked().configuration) == ("gpu1: shared with somebody, on host9",)
     plane.doubled, plane.hosts = None, {"host1": ("theirs",), "host2": ("others",)}
     found = obtained(fabric)
     assert found.shortfall(asked().configuration) == ("host1: also held by theirs",)

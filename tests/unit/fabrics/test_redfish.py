@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -86,23 +85,6 @@ def test_what_is_sent_is_what_the_specification_has(tmp_path: Path) -> None:
         b.fabric.release("one")
         assert b.asked("DELETE") == [(f"{SYSTEMS}/1", None)]
         assert b.asked("PATCH") == []
-
-
-def test_a_rehearsal_says_what_would_be_sent_and_sends_nothing(tmp_path: Path) -> None:
-    with bench(tmp_path) as b:
-        composing, releasing = b.fabric.rehearse(b.selection())
-        assert b.attached() == {}
-        assert b.asked("POST") == b.asked("PATCH") == b.asked("DELETE") == []
-        b.compose()
-        sent = b.asked("PATCH") + b.asked("POST")
-        said = sorted((one.url.removeprefix(b.server.url), json.dumps(one.body)) for one in composing)
-        since = [(path, json.dumps(body)) for path, body in sent]
-        assert [(path, body.split("since=")[0]) for path, body in said] == sorted(
-            (path, body.split("since=")[0]) for path, body in since
-        )
-        b.fabric.release("one")
-        verbs = [asked.method for asked in b.server.changing() if "Session" not in asked.path]
-        assert [one.method for one in (*composing, *releasing)] == verbs
 
 
 def test_requests_are_few(tmp_path: Path) -> None:

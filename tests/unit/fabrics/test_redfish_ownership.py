@@ -78,21 +78,18 @@ def test_a_device_is_in_use_only_where_both_ends_and_the_state_agree(
 
 
 @pytest.mark.parametrize(
-    ("limit", "count", "others", "shareable"),
+    ("compositions", "others"),
     [
-        (1, None, ("system theirs",), False),
-        (2, 2, ("system theirs",), True),
-        (2, 3, ("somebody that the service does not list", "system theirs"), False),
-        (3, 2, ("system theirs",), True),
+        (0, ("system theirs",)),
+        (2, ("system theirs",)),
+        (3, ("somebody that the service does not list", "system theirs")),
     ],
 )
-def test_who_else_has_a_block_and_whether_the_service_allows_it(
-    limit: int, count: int | None, others: tuple[str, ...], shareable: bool
-) -> None:
+def test_who_else_has_a_block_is_named(compositions: int, others: tuple[str, ...]) -> None:
     systems = (system(1, OURS, "host1", "gpu1"), system(2, THEIRS, "host2", "gpu1"))
-    shared = block("gpu1", state="Composed", systems=("/s/1", "/s/2"), limit=limit, compositions=count)
+    shared = block("gpu1", state="Composed", systems=("/s/1", "/s/2"), compositions=compositions)
     (device,) = distinct(seen(shared, systems=systems).view, State()).devices
-    assert (device.holder, device.others, device.shareable) == ("one", others, shareable)
+    assert (device.holder, device.others) == ("one", others)
 
 
 def test_a_host_of_two_systems_is_shared() -> None:
@@ -103,14 +100,6 @@ def test_a_host_of_two_systems_is_shared() -> None:
 def test_a_block_that_is_off_or_reserved_is_not_free() -> None:
     shown = seen(block("gpu1", enabled=False), block("gpu2", reserved=True)).view.devices
     assert [device.state for device in shown] == ["unavailable", "reserved"]
-
-
-def test_a_shared_block_is_free_until_it_has_as_many_systems_as_it_may() -> None:
-    systems = (system(1, THEIRS, "host1", "gpu1"),)
-    shared = block("gpu1", state="ComposedAndAvailable", systems=("/s/1",), limit=2, compositions=1)
-    assert [device.state for device in seen(shared, systems=systems).view.devices] == ["free"]
-    full = replace(shared, compositions=2, state="Composed")
-    assert [device.state for device in seen(full, systems=systems).view.devices] == ["in_use"]
 
 
 def test_a_block_of_two_goes_as_one() -> None:

@@ -18,7 +18,7 @@ Health = Literal["ok", "warning", "critical"]
 
 STORAGE_KIND = "nvme"
 NETWORK_KIND = "nic"
-_FLEETING = ("holder", "state", "attached_to", "others", "shareable", "called", "movable")
+_FLEETING = ("holder", "state", "attached_to", "others", "called", "movable")
 """What of a device is of the moment, so that no record keeps it."""
 
 
@@ -81,7 +81,7 @@ class Device:
     """One device. `local`: belongs to a host and cannot move. `holder`: a lease id, or whoever else holds it.
 
     launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
-    others: whoever has it too, according to the fabric; shareable: the fabric allows so many to have it at one time.
+    others: whoever has it too, according to the fabric.
     called: what the fabric calls its model, where that is not the system file's name.
     movable: it is free to be had although it is attached to `attached_to`, where it was found.
     """
@@ -99,7 +99,6 @@ class Device:
     link: Link | None = None
     launch: Launch | None = None
     others: tuple[str, ...] = ()
-    shareable: bool = False
     called: str = ""
     movable: bool = False
 
@@ -271,7 +270,6 @@ class Composition:
         if not configuration.p2p:
             found.extend(f"{host.name}: peer-to-peer is on, not requested" for host in self.hosts if host.p2p)
         found.extend(f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok")
-        found.extend(f"{d.fabric_id}: shared with {', '.join(d.others)}" for d in self.devices if d.others)
         linked = [(device, device.link) for device in self.devices if device.link is not None]
         found.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in linked if link.degraded)
         for device, link in linked:

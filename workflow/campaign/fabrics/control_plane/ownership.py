@@ -35,8 +35,8 @@ class ClaimedView:
         return Inventory(hosts, (*local, *(self.owned(device) for device in self.view.devices)))
 
     def owned(self, device: Device) -> Device:
-        """A pooled device with its holder; one that more have than the fabric allows is nobody's with certainty."""
-        if device.others and not device.shareable:
+        """A pooled device with its holder; one that several have is nobody's with certainty."""
+        if device.others:
             device = replace(device, state="unknown")
         claimed = self.state.devices.get(device.fabric_id)
         nobodys = device.holder is None and not device.others and (claimed is None or claimed.lease is None)
@@ -98,13 +98,13 @@ class ClaimedView:
         return replace(found, hosts=told, doubts=self._doubts(lease_id, {host.name for host in hosts}))
 
     def _doubts(self, lease_id: str, hosts: set[str]) -> tuple[tuple[str, str], ...]:
-        """Hosts and devices of a lease that others have too, although the fabric lets nobody share them."""
+        """Hosts and devices of a lease that others have too."""
         claimed = set(self.state.held_by(lease_id))
         shared = {name: self.view.shared_hosts[name] for name in sorted(hosts) if name in self.view.shared_hosts}
         shared |= {
             device.fabric_id: device.others
             for device in self.view.devices
-            if device.others and not device.shareable and (device.fabric_id in claimed or device.holder == lease_id)
+            if device.others and (device.fabric_id in claimed or device.holder == lease_id)
         }
         return tuple((name, f"also held by {', '.join(others)}") for name, others in shared.items())
 

@@ -27,8 +27,7 @@ class View:
     devices: of the pool, never those built into hosts. `model`: as the fabric calls it. `attached_to`: the host's name in the
     system file, or the fabric's own word for a host that the system file does not know. `holder`: the lease id where the fabric
     carries our tag for it; somebody else's name where it shows one; None where it does not say. A device whose two ends disagree
-    is `unknown`, never `free`. One that is shown at several ends is listed once for each, or once with `others`; no lease has it,
-    unless it is `shareable`.
+    is `unknown`, never `free`. One that is shown at several ends is listed once for each, or once with `others`; no lease has it.
     holders: hosts (system file's names) that somebody holds according to the fabric -> lease id, or whoever it is.
     shared_hosts: hosts that several hold -> whoever has them beside their holder; no lease has them.
     movable: devices that are free to be had although they are attached to a host: the system file says so.

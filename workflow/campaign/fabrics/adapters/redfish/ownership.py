@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from campaign.fabrics.adapters.redfish.resources import Block, Part, ServiceReading, System, Zone
@@ -42,7 +42,6 @@ class Standing:
     host: str | None = None
     holder: str | None = None
     others: tuple[str, ...] = ()
-    shareable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,6 @@ def _device(name: str, block: Block, part: Part, standing: Standing, location: s
         health=max(block.health, part.health, key=_WORSE.index),
         link=part.link,
         others=standing.others,
-        shareable=standing.shareable,
     )
 
 
@@ -156,23 +154,16 @@ def _standings(
 ) -> Sequence[Standing]:
     """How a block is used, from both ends: one for each system that has it, those of leases first."""
     listing, named = reading.listing(block), frozenset(block.systems)
-    count = max(len(listing | named), block.compositions or 0)
     if not listing and not named:
         return [Standing(_unattached(block))]
     ordered = sorted(listing, key=lambda path: (path not in leased, path))
     holders = [_holder(reading, path, leased) for path in ordered]
     if listing != named:
         return [Standing("unknown", holder=next(iter(holders), None), others=tuple(filter(None, holders[1:])))]
-    if not leased.keys() & listing and block.limit > count:
-        return [Standing(_unattached(replace(block, state="Unused")))]  # shared, with room for one more
     if block.state not in _ATTACHED:
         return [Standing("composing" if block.state == "Composing" else "unknown", holder=holders[0])]
-    unlisted = ("somebody that the service does not list",) * (count > len(listing))
-    shareable = 1 < block.limit >= count
-    return [
-        Standing("in_use", whose[path], holder, unlisted, shareable)
-        for path, holder in zip(ordered, holders, strict=True)
-    ]
+    unlisted = ("somebody that the service does not list",) * (block.compositions > len(listing))
+    return [Standing("in_use", whose[path], holder, unlisted) for path, holder in zip(ordered, holders, strict=True)]
 
 
 def _unattached(block: Block) -> DeviceState:

@@ -37,7 +37,7 @@ _KIND_OF_TYPE = {"Processor": "gpu", "Storage": STORAGE_KIND, "Network": NETWORK
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One resource block. parts: (kind, reference or whole resource); limit: how many systems may have it at one time."""
+    """One resource block. parts: (kind, reference or whole resource); compositions: how many systems have it."""
 
     uri: str
     id: str
@@ -51,8 +51,7 @@ class Block:
     zones: tuple[str, ...]
     parts: tuple[tuple[str, Json], ...]
     own_systems: tuple[str, ...] = ()
-    limit: int = 1
-    compositions: int | None = None
+    compositions: int = 0
 
     @property
     def is_host(self) -> bool:
@@ -115,7 +114,7 @@ def truth(value: Any) -> bool:
 def block(body: Json) -> Block:
     links, status, composition = (mapping(body, name) for name in ("Links", "Status", "CompositionStatus"))
     types = body.get("ResourceBlockType")
-    limit, number = composition.get("MaxCompositions"), composition.get("NumberOfCompositions")
+    number = composition.get("NumberOfCompositions")
     return Block(
         *_named(body),
         types=tuple(map(str, types)) if isinstance(types, list) else ((str(types),) if types else ()),
@@ -127,8 +126,7 @@ def block(body: Json) -> Block:
         zones=paths(links.get("Zones")),
         parts=_parts(body),
         own_systems=paths(body.get("ComputerSystems")),
-        limit=limit if isinstance(limit, int) and truth(composition.get("SharingEnabled")) else 1,
-        compositions=number if isinstance(number, int) else None,
+        compositions=number if isinstance(number, int) else 0,
     )
 
 

@@ -92,11 +92,6 @@ class Service:
         except Missing:
             return None
 
-    def linked(self, resource: Json | None, name: str) -> dict[str, Any] | None:
-        """The resource that a property refers to; None where there is no such property, or nothing there."""
-        path = uri(at(resource, name))
-        return self.find(path) if path else None
-
     def collection(self, resource: Json, name: str) -> list[dict[str, Any]]:
         """The members of a collection that a property refers to; none where there is no such property, or nothing there."""
         path = uri(resource.get(name))
