@@ -2,14 +2,13 @@
 
 The processes share a directory: `poll.json` is the last result, `poll.lock` is held by the process that polls, and `watched/` has
 an empty file for each job that a process waits for. A process that finds the last result too old polls, the others read it. A
-poll is one squeue, and one sacct when a watched job has left the queue and is not known to have ended.
+poll is one squeue, and one sacct when a watched job has left the queue and is not known to have ended. One Snakemake started all
+processes: they are on one machine and have one clock; where it is set, one poll more is made.
 """
 
 from __future__ import annotations
 
 import errno
-import math
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -32,8 +31,7 @@ class QueueSnapshot:
 
     asked_s: when it was polled (Unix seconds, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
     are the last known; accounting: whether sacct can be asked (None: not needed yet, or no answer); problem: what did not
-    answer, in its words. jobs: by id as squeue shows it (`12`, `12_3`); a watched job that was seen to end stays. token: no two
-    looks have the same.
+    answer, in its words. jobs: by id as squeue shows it (`12`, `12_3`); a watched job that was seen to end stays.
     """
 
     asked_s: float
@@ -41,34 +39,23 @@ class QueueSnapshot:
     accounting: bool | None = None
     problem: str = ""
     jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
-    token: str = ""
 
 
 class Poll:
-    """Polling shared by the processes of one campaign. clock, ticks: wall clock and monotonic clock, in s."""
+    """Polling shared by the processes of one campaign. clock: Unix seconds."""
 
     def __init__(
-        self,
-        directory: Path,
-        slurm: Slurm,
-        interval_s: float,
-        clock: Callable[[], float] = time.time,
-        ticks: Callable[[], float] = time.monotonic,
+        self, directory: Path, slurm: Slurm, interval_s: float, clock: Callable[[], float] = time.time
     ) -> None:
         self.slurm = slurm
         self.interval_s = interval_s
         self.clock = clock
-        self.ticks = ticks
         self._file = directory / "poll.json"
         self._lock = directory / "poll.lock"
         self._watched = directory / "watched"
-        self._known = ""
-        self._known_ticks_s = -math.inf
-        self._last_ticks_s: float | None = None
-        self._denied_ticks_s: float | None = None  # since when the lock may not be opened
+        self._denied_s: float | None = None  # since when the lock may not be opened
         self._read_last: tuple[tuple[int, int], QueueSnapshot] | None = None  # by the file's inode and time
-        # A look that could not be shared, and what was shared then.
-        self._unshared: tuple[QueueSnapshot, str] | None = None
+        self._unshared: QueueSnapshot | None = None
 
     def watch(self, job_id: str) -> None:
         """Have a job looked up in the accounting once it has left the queue. Idempotent."""
@@ -95,11 +82,11 @@ class Poll:
         """
         limit_s = min(_FRESH_S, self.interval_s) if fresh else self.interval_s
         look = self._read()
-        if look is not None and self._age_s(look) < limit_s:
+        if look is not None and self._is_new(look, limit_s):
             return look
         try:
             with files.try_lock(self._lock) as mine:
-                self._denied_ticks_s = None
+                self._denied_s = None
                 if mine:
                     return self._look(limit_s)
             if look is not None and not fresh:
@@ -108,8 +95,8 @@ class Poll:
                 return self._look(limit_s)
         except OSError as error:
             if error.errno in _DENIED:
-                self._denied_ticks_s = self.ticks() if self._denied_ticks_s is None else self._denied_ticks_s
-                if self.ticks() - self._denied_ticks_s >= _DENIED_S:
+                self._denied_s = self._denied_s or self.clock()
+                if self.clock() - self._denied_s >= _DENIED_S:
                     raise unwritable(error, self._lock) from error
             last = look or QueueSnapshot(0.0, False)
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
@@ -117,11 +104,14 @@ class Poll:
     def _look(self, limit_s: float) -> QueueSnapshot:
         """Ask, unless somebody just has; under the lock."""
         before = self._read()
-        if before is not None and self._age_s(before) < limit_s:
+        if before is not None and self._is_new(before, limit_s):
             return before
-        look = replace(self._ask(before or QueueSnapshot(0.0, False)), token=secrets.token_hex(8))
-        self._share(look, before.token if before else "")
-        self._age_s(look)
+        look = self._ask(before or QueueSnapshot(0.0, False))
+        try:
+            files.write_json(self._file, asdict(look))
+            self._unshared = None
+        except OSError:  # remembered, so as not to ask again for an interval
+            self._unshared = look
         return look
 
     def _ask(self, before: QueueSnapshot) -> QueueSnapshot:
@@ -153,22 +143,11 @@ class Poll:
             return None, answer.words, {}
         return True, "", {job.job_id: job for job in parse_sacct(answer.out)}
 
-    def _age_s(self, look: QueueSnapshot) -> float:
-        """How old a look is: by the wall clock when it is first seen, from then on by the clock that cannot jump."""
-        ticks_s = self.ticks()
-        if look.token != self._known:
-            age_s = self.clock() - look.asked_s
-            if self._last_ticks_s is not None:
-                # It was not there the last time; so it is no older, whatever the clocks of other machines say.
-                age_s = min(max(age_s, 0.0), ticks_s - self._last_ticks_s)
-            elif age_s < 0:
-                age_s = math.inf
-            self._known, self._known_ticks_s = look.token, ticks_s - age_s
-        self._last_ticks_s = ticks_s
-        return ticks_s - self._known_ticks_s
+    def _is_new(self, look: QueueSnapshot, limit_s: float) -> bool:
+        return 0 <= self.clock() - look.asked_s < limit_s
 
     def _read(self) -> QueueSnapshot | None:
-        """The last look; None when there is none, or none that can be read."""
+        """The last look, shared or not; None when there is none, or none that can be read."""
         try:
             file = self._file.stat()
             if self._read_last is None or self._read_last[0] != (file.st_ino, file.st_mtime_ns):
@@ -176,18 +155,7 @@ class Poll:
                 jobs = {name: SlurmJob(**{**row, "hosts": tuple(row["hosts"])}) for name, row in found["jobs"].items()}
                 # Hundreds of processes read it twice a second, and it changes once an interval.
                 self._read_last = (file.st_ino, file.st_mtime_ns), QueueSnapshot(**{**found, "jobs": jobs})
-            look: QueueSnapshot | None = self._read_last[1]
+            looks = [self._unshared, self._read_last[1]]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none yet, or that of another version
-            look = None
-        if self._unshared and self._unshared[1] == (look.token if look else ""):
-            return self._unshared[0]
-        return look
-
-    def _share(self, look: QueueSnapshot, before: str) -> None:
-        """Replace the last look; where that fails, remember it, so as not to ask again for an interval."""
-        try:
-            files.write_json(self._file, asdict(look))
-        except OSError:
-            self._unshared = (look, before)
-        else:
-            self._unshared = None
+            looks = [self._unshared]
+        return max(filter(None, looks), key=lambda look: look.asked_s, default=None)
