@@ -162,7 +162,7 @@ def test_one_task_of_an_array_is_cancelled(site: FaultSite) -> None:
     cancelled = min(site.jobs())
     assert cancelled.endswith("_0")
     site.slurm("scancel", cancelled)
-    site.until_said(f"job {cancelled}: was cancelled")
+    site.until_said(f"job {cancelled}: ended as CANCELLED")
     site.finish(process, runs=3, accepted=2, again=1)
 
 

@@ -15,28 +15,6 @@ QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV
 
 _LOST_S = 30.0
 
-_ENDED_WORDS = {
-    "BOOT_FAIL": "a host did not start",
-    "CANCELLED": "was cancelled",
-    "COMPLETED": "ended",
-    "DEADLINE": "could not end before its deadline",
-    "FAILED": "failed",
-    "LAUNCH_FAILED": "could not be started",
-    "NODE_FAIL": "lost a host",
-    "OUT_OF_MEMORY": "was killed because it ran out of memory",
-    "PREEMPTED": "was preempted",
-    "RECONFIG_FAIL": "a host could not be configured",
-    "REVOKED": "was given to another cluster",
-    "TIMEOUT": "was still running at its time limit",
-}
-_ACTIVE_WORDS = {
-    "COMPLETING": "is being cleaned up",
-    "CONFIGURING": "waits for its hosts to start",
-    "RUNNING": "runs",
-    "STOPPED": "was stopped",
-    "SUSPENDED": "was suspended",
-}
-
 # Reasons of pending jobs that somebody has to do something about: slurm.schedmd.com/job_reason_codes.html, and slurmctld 22.05.
 # A limit of what an account may use at once is none of them: it passes when others' jobs end.
 _HELD = re.compile(r"JobHeld(User|Admin)")
@@ -126,7 +104,7 @@ def _active(job: SlurmJob, snapshot: QueueSnapshot) -> JobState:
         verdict = _pending(job)
     else:
         where = f" on {', '.join(job.hosts)}" if job.hosts else ""
-        words = _ACTIVE_WORDS.get(job.state, f"is {job.state.lower().replace('_', ' ')}")
+        words = f"is {job.state.lower().replace('_', ' ')}"
         verdict = JobState(True, job.state, f"{words}{where}", job.hosts)
     if snapshot.reachable:
         return verdict
@@ -152,7 +130,7 @@ def _pending(job: SlurmJob) -> JobState:
 
 
 def _ended(job: SlurmJob, since_s: float, alive: bool) -> JobState:
-    words = _ENDED_WORDS[job.state]
+    words = f"ended as {job.state}"
     if job.hosts:
         words += f" on {', '.join(job.hosts)}"
     if job.exit_code and job.state == "FAILED":
