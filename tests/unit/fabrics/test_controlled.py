@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from campaign.fabrics.errors import (
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents.protocol import HostBusy
 from campaign.fabrics.protocol import Request, Tag
-from campaign.fabrics.state_file import StateFile
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
@@ -393,27 +391,3 @@ def test_a_tag_survives_its_text(words: str) -> None:
     assert text.isascii()
     assert lease_tag.decode(f"  {text}\n") == tag
     assert all(lease_tag.decode(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more"))
-
-
-def test_the_state_of_a_version_that_left_devices_attached_is_read(tmp_path: Path) -> None:
-    held = {"lease": "one", "host": "host2", "state": "composing"}
-    devices = {
-        "gpu1": held | {"stays": {"host": "host1", "epoch": "found"}},
-        "gpu2": {"stays": {"host": "host1", "epoch": "demo/composition 1"}},
-        "gpu3": held | {"stays": None},
-    }
-    leases = {
-        "one": {"campaign": "demo", "owner": "me", "since_s": 1.0, "hosts": [{"name": "host2"}], "epoch": "demo/1"}
-    }
-    homes = {"gpu1": "host1"}
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps({"schema_version": 1, "devices": devices, "leases": leases, "homes": homes}))
-    state = StateFile(path).read()
-    assert {name: (slot.lease, slot.found) for name, slot in state.devices.items()} == {
-        "gpu1": ("one", "host1"),
-        "gpu2": (None, None),
-        "gpu3": ("one", None),
-    }
-    assert state.away() == {}
-    state.drop("one")
-    assert state.away() == {"gpu1": "host1"}

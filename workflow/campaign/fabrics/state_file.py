@@ -10,9 +10,9 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
 from campaign.fabrics.hardware import ComposedHost, Composition, Device, HostSpec
@@ -49,16 +49,6 @@ class Slot(_Stored):
     width: int | None = Field(default=None, description="trained lanes, when fewer than possible")
     found: str | None = Field(default=None, description="host that it was found on, and has not been taken from yet")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier(cls, given: Any) -> Any:
-        """Earlier versions left devices attached between leases (`stays`); what they found is told from these by its epoch."""
-        if not isinstance(given, dict) or "stays" not in given:
-            return given
-        stays = given["stays"] or {}
-        rest = {name: value for name, value in given.items() if name != "stays"}
-        return {**rest, "found": stays["host"]} if stays.get("epoch") == "found" else rest
-
     @property
     def broken(self) -> bool:
         return self.fails_s is not None and self.fails_s <= time.time()
@@ -74,8 +64,6 @@ class HeldHost(_Stored):
 
 class Holding(_Stored):
     """One lease as the fabric knows it; this is also the tag by which it is known to be ours."""
-
-    model_config = ConfigDict(extra="ignore")  # earlier versions kept more
 
     campaign: str
     owner: str
