@@ -23,6 +23,7 @@ LABEL = rb"(?: *\d{1,6}: |\[[^\]\s]{1,60}\](?:<std(?:out|err)>)?:? ?)?[ \t]*"
 NO_END_MARK = "the log has no end mark: whether it was cut off is not known"
 """The flag of a log of which only the exit code of its program says that it is whole."""
 
+_MOST_LINES = 100_000  # of one name that are kept, so that no log takes more memory: the first ones, and the last
 _WORST: tuple[ReadingStatus, ...] = ("incomplete", "invalid", "nan")
 
 
@@ -420,6 +421,8 @@ class LineReader(LogReader):
                 values = tuple(text or "" for text in found.groups())
                 if self.opens(name, values):
                     return self.another(line)
+                if len(self.found[name]) == _MOST_LINES:
+                    self.found[name].pop()
                 self.found[name].append(values)
                 return None
         return None
@@ -433,5 +436,5 @@ class LineReader(LogReader):
         return self.found[name][-1] if self.found[name] else None
 
     def number(self, name: str) -> float | None:
-        """The first value of the last line of a name."""
-        return float(values[0]) if (values := self.last(name)) else None
+        """The first value of the last line of a name; None where there is none, or it is no number."""
+        return number(values[0]) if (values := self.last(name)) else None
