@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import ConfigError
 from campaign.fabrics.banks import RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
 from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
@@ -166,21 +165,6 @@ def test_one_transaction_at_a_time(tmp_path: Path) -> None:
     assert caught.value.holders == ("theirs",)
     assert list(other.held()) == ["one"]
     assert other.release("one") == ()
-
-
-def test_what_others_hold_is_named_and_never_ours(tmp_path: Path) -> None:
-    fabric = simulated(tmp_path, occupied=[{"device": SLOT2, "by": "team-b"}])
-    assert ids(compose(fabric)) == [SLOT1, SLOT3]
-    assert list(fabric.held()) == ["one"]
-    with pytest.raises(Conflict) as caught:
-        fabric.select(request("two"), fabric.inventory())
-    assert caught.value.holders == ("one", "team-b")
-    by_hand = Selection(request("two"), (HostSelection("host2", fabric=(SLOT2,)),))
-    with pytest.raises(Conflict, match="team-b"):
-        fabric.compose(by_hand)
-    assert fabric.release("team-b") == ()
-    with pytest.raises(ConfigError, match="slot9"):
-        simulated(tmp_path, occupied=[{"device": "falcon1/drawer1/slot9", "by": "x"}])
 
 
 def test_the_fabric_refuses_a_selection_against_its_rules(tmp_path: Path) -> None:

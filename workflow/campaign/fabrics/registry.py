@@ -43,6 +43,7 @@ REMOVED = {
 """Kinds of before, and what to use instead."""
 
 REMOVED_OPTIONS = {
+    ("simulated", "occupied"): "remove the key; leave what others hold out of `pool`",
     ("h3", "api"): "remove the key; boxes are of GPUs (Falcon 4005)",
     ("h3", "offline"): "remove the key; boxes are of GPUs (Falcon 4005)",
     ("cdi", "model_column"): "remove the key; the column is `model`",

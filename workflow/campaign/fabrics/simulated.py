@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from campaign.documents.operation_times import Operation, published_times
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode, violation
-from campaign.fabrics.errors import Busy, Conflict, OutcomeUnknown, PartialFailure
+from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import Composition, Device, HostSpec, Link, PoolSpec, own_devices
 from campaign.fabrics.operations import Steps, timing
 from campaign.fabrics.protocol import Selection
@@ -209,15 +209,6 @@ class Fault(BaseModel):
     after_s: float = Field(default=0.0, ge=0, description="device_fails only: seconds from attachment to failure")
 
 
-class Occupied(BaseModel):
-    """A slot that somebody outside this program holds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    device: str = Field(description="fabric id of the device, such as falcon1/drawer1/slot3")
-    by: str = Field(description="who holds it, as messages shall name them")
-
-
 class SimulatedOptions(BaseModel):
     """Options of the simulated fabric; all have defaults."""
 
@@ -240,7 +231,6 @@ class SimulatedOptions(BaseModel):
         default=1.0, gt=0, description="factor of the recorded times; 0.01: a hundredth of what was recorded"
     )
     enumerate_s: float = Field(default=0.0, ge=0, description="seconds until a host sees a device that was attached")
-    occupied: tuple[Occupied, ...] = Field(default=(), description="slots that others hold, and never give back")
     faults: tuple[Fault, ...] = Field(default=(), description="what goes wrong, and how often")
 
 
@@ -264,9 +254,6 @@ class SimulatedFabric(SimpleFabric):
             banks=banks(options.chassis, hosts),
         )
         self._options = options
-        self._occupied = {entry.device: entry.by for entry in options.occupied}
-        if unknown := set(self._occupied) - set(self.pool):
-            raise ConfigError(f"occupied: no device {min(unknown)!r} in the pool")
         self._times = published_times(options.times).scaled(options.times_factor) if options.times else None
         self._random = Random()
         self._faults = {f"{n}-{content_hash(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
@@ -296,8 +283,6 @@ class SimulatedFabric(SimpleFabric):
         return None
 
     def present(self, device: Device, state: State) -> Device:
-        if (by := self._occupied.get(device.fabric_id)) is not None:
-            return replace(device, holder=by, attached_to=by, state="in_use")
         slot = state.devices.get(device.fabric_id)
         if slot is None:
             return device
@@ -307,11 +292,6 @@ class SimulatedFabric(SimpleFabric):
             health="critical" if slot.broken else "ok",
             link=device.link and replace(device.link, width=slot.width or LANES),
         )
-
-    def refuse(self, state: State, selection: Selection) -> None:
-        if foreign := [name for name in selection.ids if name in self._occupied]:
-            holders = dict.fromkeys(self._occupied[name] for name in foreign)
-            raise Conflict(f"{selection.request.lease_id}: {', '.join(foreign)} held by {', '.join(holders)}", holders)
 
     def compose(self, selection: Selection) -> None:
         lease_id = selection.request.lease_id
