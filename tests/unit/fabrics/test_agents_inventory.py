@@ -59,23 +59,9 @@ def test_it_tells_what_the_rack_has_attached(server: Server) -> None:
     looks.close()
 
 
-def test_a_rescan_is_asked_for_where_there_is_somebody_to_ask(server: Server) -> None:
-    hardware = server.emulator.rack
-    hardware.devices["gpu1"].quirks.add("needs_rescan")
-    hardware.attach("gpu1", "c1")
-    agent(server).rescan("c1")
-    assert agent(server).devices("c1") == ()
-    looks = agent(server, rescan_url=server.url + "/_hosts/{host}/rescan")
-    looks.rescan("c1")
-    assert [asked.path for asked in server.changing()] == ["/_hosts/c1/rescan"]
-    assert len(looks.devices("c1")) == 1
-
-
 def test_a_host_that_it_does_not_know_is_an_error_and_its_name_stays_one_word(server: Server) -> None:
     with pytest.raises(FabricError, match=r"GET https.*/_hosts/mars/devices: refused: HTTP 404 .*hosts are c1, c2"):
         agent(server).devices("mars")
-    with pytest.raises(FabricError, match=r"refused: HTTP 404"):
-        agent(server, rescan_url=server.url + "/_hosts/{host}/rescan").rescan("mars")
     with pytest.raises(FabricError, match="404"):
         agent(server).devices("c2/../c1")
     assert server.log[-1].path == "/_hosts/c2%2F..%2Fc1/devices"
@@ -177,7 +163,6 @@ def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: Server) -> 
         ({}, "url is missing"),
         ({"url": "https://inventory.example/devices"}, r"url: .* \{host\}"),
         ({"url": "ftp://inventory.example/{host}"}, "must be an http"),
-        ({"url": "https://x.example/{host}", "rescan_url": "https://x.example/rescan"}, r"rescan_url: .* \{host\}"),
         ({"url": "https://x.example/{host}", "ca_file": "/no/such/file"}, "ca_file: /no/such/file: .*No such file"),
         ({"url": "https://x.example/{host}", "ca_file": __file__}, "no certificates"),
         ({"url": "https://user:word@x.example/{host}"}, "cannot have a user"),

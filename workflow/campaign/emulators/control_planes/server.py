@@ -23,7 +23,7 @@ _HOST = "127.0.0.1"
 _PAGE = "<html><body><h1>Internal Server Error</h1></body></html>"
 _BODY_MAX = 8 * 1024 * 1024
 HOSTS_PATH = "/_hosts/"
-"""What hosts enumerate, for host agents of kind `http`: GET `/_hosts/NAME/devices`, POST `/_hosts/NAME/rescan`."""
+"""What hosts enumerate, for host agents of kind `http`: GET `/_hosts/NAME/devices`."""
 
 
 @dataclass(frozen=True)
@@ -189,11 +189,8 @@ class Server:
     def _host(self, asked: Asked) -> Reply:
         name, _, what = asked.path.removeprefix(HOSTS_PATH).partition("/")
         rack = self.emulator.rack
-        if name not in rack.hosts or (asked.method, what) not in (("GET", "devices"), ("POST", "rescan")):
+        if name not in rack.hosts or (asked.method, what) != ("GET", "devices"):
             return Reply(404, {"error": f"no {asked.method} {asked.path}; hosts are {', '.join(rack.hosts)}"})
-        if what == "rescan":
-            rack.rescan(name)
-            return Reply(204)
         return Reply(200, rack.enumerated(name))
 
 

@@ -31,11 +31,6 @@ class AgentOptions(Closed):
     virtual_machine: bool = Field(
         default=False, description="hosts are virtual machines, where devices are removed through sysfs"
     )
-    rescan_url: str | None = Field(
-        default=None,
-        description="for `http`: address with `{host}`; a POST to it makes the host scan for devices again; "
-        "default: hosts are not asked to scan",
-    )
     ca_file: str | None = Field(
         default=None,
         description="for `http`: certificates of the authority that signed the service's; default: the machine's own",

@@ -1,4 +1,4 @@
-"""Looking on hosts by asking a service of the site over HTTP: it looks, and gets nothing out of use.
+"""Looking on hosts by asking a service of the site over HTTP: it looks, gets nothing out of use, and scans for nothing.
 
 GET `url` gives a JSON list, one object a device: `identity` (GPU UUID, serial, MAC), and where known `address`, `kind`, `model`,
 `link` (`width`, `gen`, `width_max`, `gen_max`), `ready`, and `users`: words for whoever uses it. Other members are left alone.
@@ -27,13 +27,10 @@ def open_agent(options: AgentOptions) -> HttpInventory:
         raise ConfigError(
             "agent: url is missing; kind http needs an address such as https://inventory.example/{host}/devices"
         )
-    for name, url in (("url", options.url), ("rescan_url", options.rescan_url)):
-        if url is not None and not (url.startswith(("http://", "https://")) and "{host}" in url):
-            raise ConfigError(f"agent: {name}: {url!r} must be an http(s) address with {{host}} in it")
-        if url is not None and "@" in urlsplit(url).netloc:
-            raise ConfigError(
-                f"agent: {name}: an address cannot have a user or password in it; use one without a login"
-            )
+    if not (options.url.startswith(("http://", "https://")) and "{host}" in options.url):
+        raise ConfigError(f"agent: url: {options.url!r} must be an http(s) address with {{host}} in it")
+    if "@" in urlsplit(options.url).netloc:
+        raise ConfigError("agent: url: an address cannot have a user or password in it; use one without a login")
     if options.ca_file is not None:
         try:
             Connection(url="https://host", ca_file=options.ca_file).tls()
@@ -75,7 +72,7 @@ class HttpInventory:
         self._users: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def devices(self, host: str) -> tuple[HostDevice, ...]:
-        url, answer = self._send("GET", str(self._options.url), host)
+        url, answer = self._ask(host)
         if not isinstance(answer.body, list):
             raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.words()}")
         try:
@@ -88,8 +85,7 @@ class HttpInventory:
         return tuple(one.device() for one in found)
 
     def rescan(self, host: str) -> None:
-        if self._options.rescan_url is not None:
-            self._send("POST", self._options.rescan_url, host)
+        """Nobody can be asked to."""
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
         """Only tells of users, as of the last look, which whoever detaches has just had."""
@@ -107,17 +103,16 @@ class HttpInventory:
         for client in self._clients.values():
             client.close()
 
-    def _send(self, method: str, address: str, host: str) -> tuple[str, Answer]:
+    def _ask(self, host: str) -> tuple[str, Answer]:
         """The URL, and its answer of a success, within `look_s`. Raises FabricError for any other."""
-        url = address.replace("{host}", quote(host, safe=""))
+        url = str(self._options.url).replace("{host}", quote(host, safe=""))
         split = urlsplit(url)
         origin, look_s = f"{split.scheme}://{split.netloc}", self._options.look_s
         if origin not in self._clients:
             self._clients[origin] = Client(
                 Connection(url=origin, ca_file=self._options.ca_file, request_s=look_s, operation_s=look_s)
             )
-        client, path = self._clients[origin], url.removeprefix(origin)
-        answer = client.get(path) if method == "GET" else client.change(method, path)
+        answer = self._clients[origin].get(url.removeprefix(origin))
         if not answer.ok:
-            raise FabricError(f"{method} {url}: refused: {answer.words()}")
+            raise FabricError(f"GET {url}: refused: {answer.words()}")
         return url, answer
