@@ -26,7 +26,7 @@ def private(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 def test_no_source_is_no_login_and_an_adapter_that_needs_one_says_how_to_give_it() -> None:
     assert login(connection()) is None
-    with pytest.raises(ConfigError, match=r"user_env.*password_env.*file.*netrc"):
+    with pytest.raises(ConfigError, match=r"user_env.*password_env.*file"):
         needed_login(connection())
 
 
@@ -34,7 +34,7 @@ def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     file = private(tmp_path / "login", "other\nwrong\n")
     monkeypatch.setenv("FABRIC_USER", "ada")
     monkeypatch.setenv("FABRIC_PASSWORD", "pa ss:wörd")
-    chosen = connection(user_env="FABRIC_USER", password_env="FABRIC_PASSWORD", file=str(file), netrc=True)
+    chosen = connection(user_env="FABRIC_USER", password_env="FABRIC_PASSWORD", file=str(file))
     assert login(chosen) == Login("ada", "pa ss:wörd")
     assert login(connection(password_env="FABRIC_PASSWORD")) == Login("", "pa ss:wörd")
 
@@ -78,14 +78,10 @@ def test_another_file_is_refused_without_quoting_it(text: str | bytes, tmp_path:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o602, 0o601])
-@pytest.mark.parametrize("source", ["file", "netrc"])
-def test_what_others_may_open_is_refused_with_what_to_do(
-    source: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = private(tmp_path / "login", "machine fabric.example login ada password hunter2\n", mode)
-    monkeypatch.setenv("NETRC", str(path))
+def test_what_others_may_open_is_refused_with_what_to_do(mode: int, tmp_path: Path) -> None:
+    path = private(tmp_path / "login", "ada\nhunter2\n", mode)
     with pytest.raises(ConfigError, match=f"chmod 600 {path}"):
-        login(connection(file=str(path)) if source == "file" else connection(netrc=True))
+        login(connection(file=str(path)))
 
 
 def test_a_stricter_mode_is_fine(tmp_path: Path) -> None:
@@ -110,35 +106,6 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=problem):
             login(connection(file=str(path)))
-
-
-def test_netrc_is_asked_for_the_host_of_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "machine other login x password y\nmachine FABRIC.example login ada password hunter2\n"
-    monkeypatch.setenv("NETRC", str(private(tmp_path / "netrc", text)))
-    assert login(connection(netrc=True)) == Login("ada", "hunter2")
-    monkeypatch.delenv("NETRC")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    private(tmp_path / ".netrc", "machine fabric.example login bob password secret\n")
-    assert login(connection(netrc=True)) == Login("bob", "secret")
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("machine other login ada password hunter2\n", "add `machine fabric.example login USER password PASSWORD`"),
-        ("default login ada password hunter2\n", "no password for fabric.example"),
-        ("machine fabric.example login ada\n", "no password for fabric.example|not valid netrc"),
-        ("machine fabric.example login ada pass hunter2\n", "not valid netrc"),
-    ],
-)
-def test_a_netrc_without_the_host_is_refused_without_quoting_it(
-    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NETRC", str(private(tmp_path / "netrc", text)))
-    with pytest.raises(ConfigError, match=problem) as caught:
-        login(connection(netrc=True))
-    assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_a_login_does_not_show_its_password() -> None:

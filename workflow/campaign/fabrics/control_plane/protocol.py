@@ -140,7 +140,7 @@ class WithoutLogin(ControlPlaneOptions):
     @model_validator(mode="after")
     def _nobody_asks(self) -> Self:
         given = self.credentials
-        if given.password_env or given.file or given.netrc:
+        if given.password_env or given.file:
             raise ValueError(
                 "`credentials` are given, and nobody asks for them: this control plane has no login; remove them"
             )

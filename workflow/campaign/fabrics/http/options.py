@@ -1,4 +1,4 @@
-"""How a service is reached over HTTP, as a system file says, and its login: from the environment, a private file, or netrc.
+"""How a service is reached over HTTP, as a system file says, and its login: from the environment or a private file.
 
 The first source of a login that a system names is the one that is used: one that gives nothing is an error, so that nobody logs in
 as somebody else by accident. No message quotes what a file has in it.
@@ -6,7 +6,6 @@ as somebody else by accident. No message quotes what a file has in it.
 
 from __future__ import annotations
 
-import netrc
 import os
 import ssl
 import stat
@@ -39,9 +38,6 @@ class Credentials(Closed):
     )
     file: str | None = Field(
         default=None, description="file with two lines, user and password, that only its owner can read (mode 600)"
-    )
-    netrc: bool = Field(
-        default=False, description="look the url's host up in ~/.netrc (or $NETRC), which only its owner can read"
     )
 
     @model_validator(mode="after")
@@ -145,9 +141,6 @@ def login(connection: Connection) -> Login | None:
             return Login(user, _variable(credentials.password_env))
         if credentials.file:
             return _from_file(_expanded(credentials.file))
-        if credentials.netrc:
-            path = _expanded(os.environ.get("NETRC") or "~/.netrc")
-            return _from_netrc(path, urlsplit(connection.url).hostname or "")
     except _Unusable as error:
         raise ConfigError(f"{connection.url}: credentials: {error}") from None
     return None
@@ -159,7 +152,7 @@ def needed_login(connection: Connection) -> Login:
     if found is None:
         raise ConfigError(
             f"{connection.url}: a user and a password are needed; name where they are in the system's `credentials:`: `user_env` "
-            "and `password_env` (environment variables), `file` (two lines, mode 600), or `netrc: true`"
+            "and `password_env` (environment variables), or `file` (two lines, mode 600)"
         )
     return found
 
@@ -185,19 +178,6 @@ def _from_file(path: Path) -> Login:
         )
     user, password = (line.removesuffix("\r") for line in lines)
     return Login(user, password)
-
-
-def _from_netrc(path: Path, host: str) -> Login:
-    _private_text(path)
-    try:
-        hosts = netrc.netrc(str(path)).hosts
-    except netrc.NetrcParseError as error:
-        # Its message quotes the word that it could not understand, which may be the password.
-        raise _Unusable(f"{path}:{error.lineno}: not valid netrc") from None
-    found = next((entry for name, entry in hosts.items() if name.lower() == host), None)
-    if found is None or not found[2]:
-        raise _Unusable(f"{path} has no password for {host}; add `machine {host} login USER password PASSWORD`")
-    return Login(found[0] or "", found[2])
 
 
 def _expanded(path: str) -> Path:
