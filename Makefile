@@ -33,7 +33,7 @@ study: $(VENV)/.demo  ## Predict three published studies, and show which of thei
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (twenty-five minutes on two cores)
 	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder -m "not alone"
-	pytest -m alone
+	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
 
 # Assertions of files that changed are rewritten once, instead of once in every worker.
 $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
@@ -41,7 +41,7 @@ $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
 	@touch $@
 
 # Nothing waits here, and each worker collects all tests anew.
-test-fast: $(VENV)/.dev  ## Tests of the package alone (two and a half minutes; needs no root)
+test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
 	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
 
 check: $(VENV)/.dev  ## Style, types, architecture

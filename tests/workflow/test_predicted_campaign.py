@@ -49,7 +49,7 @@ def test_the_formula_says_what_the_replay_gives(tmp_path: Path) -> None:
     project.write("systems/bench.yaml", {"name": "bench", **SYSTEM})
     project.write("workloads/replayed.yaml", WORKLOAD)
     project.write("c.yaml", {"name": "c", "system": "bench", **CAMPAIGN})
-    project.run("report", time_out_s=600)
+    project.run("recommend", time_out_s=600)
     results = project.results().directory
     cells = pd.read_parquet(results / "tables" / "cells.parquet")
     assert cells["predicted"].all()
@@ -64,5 +64,4 @@ def test_the_formula_says_what_the_replay_gives(tmp_path: Path) -> None:
     assert far["reason"].notna().all()
     (model,) = json.loads((results / "recommendation" / "recommendation.json").read_text())["models"]
     assert model["trusted"]
-    page = (results / "report.html").read_text()
-    assert model["sentence"].split(":")[0] in page
+    assert model["sentence"].split(":")[0] in project.page("pareto")

@@ -15,7 +15,6 @@ from tests.unit.workloads.parsed import LOGS, flagged
 
 SAMPLES = {name: sorted((LOGS / name).glob("*.log")) for name in PARSERS}
 EACH = [path for paths in SAMPLES.values() for path in paths]
-PAIRS = [pair for paths in SAMPLES.values() for pair in permutations(paths, 2)]
 CUTS = 20
 SIDE_BY_SIDE = ("nvbandwidth", "mlc")
 """Programs whose tests have names and metrics of their own, so that one log has room for several."""
@@ -64,33 +63,43 @@ def test_a_cut_log_gives_no_other_number_without_a_flag(path: Path) -> None:
             assert found.status != "ok" or part_of(found, whole) or NO_END_MARK in found.flags, (place, found)
 
 
-@pytest.mark.parametrize(("path", "other"), PAIRS, ids=ident)
-def test_of_two_logs_in_one_none_is_passed_over(path: Path, other: Path) -> None:
+@pytest.mark.parametrize("name", SAMPLES)
+def test_of_two_logs_in_one_none_is_passed_over(name: str) -> None:
+    for path, other in permutations(SAMPLES[name], 2):
+        assert_both_are_noticed(path, other)
+
+
+def assert_both_are_noticed(path: Path, other: Path) -> None:
     both = joined(path.read_bytes(), other.read_bytes())
     found = read(path, both)
     if found.status == "ok":
         alone = [read(each, each.read_bytes()).metrics.items() for each in (path, other)]
         if all(items <= found.metrics.items() for items in alone):
-            assert path.parent.name in SIDE_BY_SIDE or RESULTS in (path, other)
+            assert path.parent.name in SIDE_BY_SIDE or RESULTS in (path, other), (path, other)
         else:
-            assert flagged(found, "it is not read")
+            assert flagged(found, "it is not read"), (path, other)
         return
-    assert (found.status, numbers(found)) == ("invalid", (None, {}, {}, {}))
-    assert "tests in one log" in found.problem
-    assert "1: " in found.problem
+    assert (found.status, numbers(found)) == ("invalid", (None, {}, {}, {})), (path, other)
+    assert "tests in one log" in found.problem, (path, other)
+    assert "1: " in found.problem, (path, other)
 
 
-@pytest.mark.parametrize(("path", "other"), PAIRS, ids=ident)
-def test_the_test_that_is_chosen_is_read_as_if_it_stood_alone(path: Path, other: Path) -> None:
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_test_that_is_chosen_is_read_as_if_it_stood_alone(name: str) -> None:
+    for path, other in permutations(SAMPLES[name], 2):
+        assert_each_can_be_chosen(path, other)
+
+
+def assert_each_can_be_chosen(path: Path, other: Path) -> None:
     tests = [read_tests(path.parent.name, Log(each.read_bytes()), Scope()) for each in (path, other)]
     whole = joined(path.read_bytes(), other.read_bytes())
     if len(read_tests(path.parent.name, Log(whole), Scope())) < 2:
         return
     for number, alone in enumerate((each for test in tests for each in test), 1):
         found = read(path, whole, test=number)
-        assert numbers(found) == numbers(alone)
-        assert flagged(found, f"number {number} counts")
-    assert numbers(read(path, whole, test="last")) == numbers(tests[1][-1])
+        assert numbers(found) == numbers(alone), (path, other, number)
+        assert flagged(found, f"number {number} counts"), (path, other, number)
+    assert numbers(read(path, whole, test="last")) == numbers(tests[1][-1]), (path, other)
     assert "no test 99 in the log" in read(path, whole, test=99).problem
 
 
