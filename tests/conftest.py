@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +17,71 @@ from hypothesis import HealthCheck, settings
 
 from tests.fake_slurm import FakeSlurm
 
-_LONGEST_FIRST = (
+_WAITING = (
     "test_slurm_daemon_faults",
     "test_slurm_faults",
     "test_campaign",
     "test_power",
-    "test_training_campaign",
-    "trainer",
-    "test_examples",
     "test_srun_steps",
     "test_strategies",
-    "test_demo",
-    "test_damaged_results",
-    "test_until",
-    "test_endings",
-    "test_what_is_measured",
-    "test_slurm",
-    "test_fabric",
-    "test_network",
-    "test_figures",
-    "test_many_leases",
-    "test_local_launcher",
     "test_growth",
-    "test_installed_wheel",
-    "test_what_goes_wrong",
+    "test_training_campaign",
+    "test_what_is_measured",
+    "test_many_leases",
+    "test_endings",
     "test_faults",
-    "test_calls",
-    "test_as_module",
+    "test_until",
+    "test_slurm",
     "test_emulated_fabrics",
-    "test_figures_under_truth",
-    "test_planted_truth",
-    "test_agents_detach",
-    "test_drift",
-    "test_lengthened_warmup",
+    "test_what_goes_wrong",
+    "test_secrets",
+    "test_inference",
+    "test_cluster_commands",
+    "test_as_module",
+    "test_calls",
     "test_foreign_launchers",
+    "test_agents_detach",
+    "test_lengthened_warmup",
     "test_concurrency",
     "test_lease_plan_by_hand",
-    "test_cluster_commands",
-    "test_same_bytes",
     "test_submission_local",
+    "cluster",
     "workflow",
 )
-"""Names of files, or of their directories."""
+"""Names of files, or of their directories, that mostly wait for daemons and campaigns: the longest first."""
+_COMPUTING = (
+    "trainer",
+    "test_demo",
+    "test_examples",
+    "test_network",
+    "test_figures",
+    "test_installed_wheel",
+    "test_recommendation",
+    "test_archive_programs",
+    "test_local_launcher",
+    "test_until_engine",
+    "test_damaged_results",
+    "test_figures_of_metrics",
+    "test_same_bytes",
+    "test_planted_truth",
+    "test_asking",
+    "test_published_reference",
+    "test_drift",
+    "test_predicted",
+    "test_fabric",
+    "test_compare",
+    "test_gpt_server",
+    "test_figures_under_truth",
+    "test_predicted_studies",
+    "test_figures_of_services",
+    "test_figures_of_spread",
+    "test_answers_agree",
+    "test_demo_choice",
+    "test_snakemake_versions",
+    "insight",
+)
+"""Those that keep a core busy. Between the others, so that no worker finds both cores idle, or is left alone with a long one."""
+_ORDER = tuple(name for pair in zip_longest(_WAITING, _COMPUTING) for name in pair if name)
 _SPREAD = frozenset(
     {
         "test_emulated_fabrics",
@@ -170,13 +194,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that no worker is left alone with one.
+    """Files that wait and files that compute in turn, the longest of each first.
 
     Tests of real daemons and of whole process trees are tried once more, and the summary names each that was (RERUN). The cause:
     four workers share two cores with up to four Slurm clusters, and a slurmctld or a started process is then scheduled later than
     any patience that a test can have; each time it was another test, and alone it passed. All other tests have one try.
     """
-    order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
+    order = {name: number for number, name in enumerate(_ORDER)}
     items.sort(key=lambda item: min(order.get(name, len(order)) for name in (item.path.stem, item.path.parent.name)))
     depends: dict[Path, bool] = {}
     for item in items:
