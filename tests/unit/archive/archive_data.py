@@ -22,7 +22,7 @@ import numpy as np
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Failure, Record, RecordedCell, Store
-from campaign.plan.matrix import expand, memory_keys, specification
+from campaign.plan.matrix import Specifications, expand, specification
 from campaign.tables.collect import collect, gather
 from tests import campaign_files
 
@@ -164,7 +164,7 @@ def _telemetry(results: Path, cell: Cell, random: np.random.Generator) -> None:
 def _limit(campaign: Campaign, results: Path) -> None:
     for cell in expand(campaign).cells:
         if cell.configuration.name == "1x2-fabric" and cell.batch == 4:
-            key = memory_keys(campaign)(cell)
+            key = Specifications(campaign).memory_key(cell)
             path = results / "limits" / key[:2] / f"{key}.4.out.{cell.id}.1.json"
             _json(path, {"cell": cell.label(), "status": "oom_device"})
 

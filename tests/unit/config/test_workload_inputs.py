@@ -251,10 +251,20 @@ def test_files_of_other_hosts_are_not_looked_for_here(tmp_path: Path) -> None:
     assert not missing_inputs(load(tmp_path, changes))
 
 
-@pytest.mark.parametrize("stored", [5, [], {"program": 5}, {"program": {"a": {"path": 1, "sha256": "0" * 64}}}, {"p": {"a": {}}},
-                                    {"program": {"a": {"path": "a", "sha256": "../.."}}}])  # fmt: skip
-def test_stored_inputs_that_are_none_are_an_error(tmp_path: Path, stored: Any) -> None:
-    document = {**load(tmp_path).document(), "inputs": stored}
+@pytest.mark.parametrize(
+    ("key", "stored"),
+    [
+        *(
+            ("inputs", {"program": {"a": {"path": path, "sha256": sha}}})
+            for path, sha in ((1, "0" * 64), ("a", "../.."))
+        ),
+        ("inputs", {"p": {"a": {}}}),
+        *((key, stored) for key in ("inputs", "readings") for stored in (5, [], {"program": 5})),
+        ("readings", {"program": {"command": ["rm"]}}),
+    ],
+)
+def test_stored_inputs_and_readings_that_are_none_are_an_error(tmp_path: Path, key: str, stored: Any) -> None:
+    document = {**load(tmp_path, PROGRAM).document(), key: stored}
     with pytest.raises(ConfigError, match="the stored campaign is damaged"):
         from_document(document)
 

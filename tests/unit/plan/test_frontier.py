@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, Store
-from campaign.plan.matrix import expand, memory_keys, specification
+from campaign.plan.matrix import Specifications, expand, specification
 from campaign.plan.missing_runs import read_known, record_implied
 from campaign.plan.oom_frontier import campaign_frontier, implied_by, implied_record
 from campaign.plan.order import ascending, ordered
@@ -29,7 +29,7 @@ BATCHES = {"campaign.axes.batch": [8, 1, 4, 2], "campaign.protocol.repetitions":
 def small(directory: Path, **changes: Any) -> tuple[Campaign, dict[int, Cell]]:
     """A campaign, and its cells of one frontier by batch."""
     campaign = load(directory, BATCHES | {name.replace("__", "."): value for name, value in changes.items()})
-    key = memory_keys(campaign)
+    key = Specifications(campaign).memory_key
     cells = expand(campaign).cells
     return campaign, {cell.batch: cell for cell in cells if key(cell) == key(cells[0])}
 

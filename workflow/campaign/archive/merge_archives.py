@@ -82,7 +82,7 @@ def merge(out: Path, archives: Sequence[Path], on_conflict: OnConflict = "error"
         for position, part in enumerate(parts):
             union.add(position, part)
         if union.conflicts and on_conflict == "error":
-            raise ArchiveError(_told(union.conflicts))
+            raise ArchiveError(union.told())
         members = union.members
         plan = _same_plan(parts)
         members.update(plan)
@@ -113,15 +113,6 @@ def _same_plan(parts: Sequence[Opened]) -> dict[str, Content]:
     return {name: parts[0].directory / name for name in plans[0]} if all(plan == plans[0] for plan in plans) else {}
 
 
-@dataclass(frozen=True)
-class _Conflict:
-    """Two archives' records of one run."""
-
-    name: str
-    archives: tuple[str, str]
-    words: str
-
-
 class _Union:
     """The members of all archives, taken in one archive after the other."""
 
@@ -129,7 +120,8 @@ class _Union:
         self.names = names
         self.set_aside = set_aside
         self.members: dict[str, Content] = {}
-        self.conflicts: list[_Conflict] = []
+        self.conflicts: list[str] = []
+        self.of_first_conflict: tuple[str, ...] = ()
         self.superseded: list[str] = []
         self.renamed: dict[str, str] = {}
         self._from: dict[str, int] = {}
@@ -173,9 +165,19 @@ class _Union:
         ours, theirs = (json.loads(_bytes(each)) for each in (self.members[name], content))
         cell = f"{ours['cell']['workload']} on {ours['cell']['configuration']}, batch {ours['cell']['batch']}"
         words = f"{cell}, {ours['cell']['precision']}, repetition {ours['repetition']}: {_difference(ours, theirs)}"
-        self.conflicts.append(_Conflict(name, (self.names[self._from[name]], self.names[position]), words))
+        self.of_first_conflict = self.of_first_conflict or (self.names[self._from[name]], self.names[position])
+        self.conflicts.append(words)
         self.members[aside(content, name)] = content
         self.superseded.append(name)
+
+    def told(self) -> str:
+        """Which runs have different records."""
+        more = f", and {len(self.conflicts) - 5} more" if len(self.conflicts) > 5 else ""
+        return (
+            f"{' and '.join(self.of_first_conflict)}: hold different records of {len(self.conflicts)} runs: "
+            f"{'; '.join(self.conflicts[:5])}{more}. With '--on-conflict first' those of the archive that is named first count, "
+            "and the others are kept under superseded/"
+        )
 
 
 def _bytes(content: Content) -> bytes:
@@ -219,16 +221,6 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     told = [] if hows[0] == hows[1] else [f"{hows[0]} against {hows[1]}"]
     told += [f"'{path}' is {_short(one)} against {_short(two)}"] if path else []
     return ", ".join(told) or "written otherwise"
-
-
-def _told(conflicts: Sequence[_Conflict]) -> str:
-    first = conflicts[0]
-    more = f", and {len(conflicts) - 5} more" if len(conflicts) > 5 else ""
-    told = "; ".join(conflict.words for conflict in conflicts[:5])
-    return (
-        f"{' and '.join(first.archives)}: hold different records of {len(conflicts)} runs: {told}{more}. With "
-        "'--on-conflict first' those of the archive that is named first count, and the others are kept under superseded/"
-    )
 
 
 def united(campaigns: Sequence[Campaign], names: Sequence[str]) -> tuple[Campaign, tuple[str, ...]]:
@@ -320,11 +312,11 @@ def _put_together(campaigns: Sequence[Campaign], documents: Sequence[Mapping[str
     file["exclude"] = [rule for rule in files[0]["exclude"] if all(rule in each["exclude"] for each in files)]
     file["baseline"] = next((each["baseline"] for each in files if each["baseline"]), None)
     document["workloads"] = {name: workload for each in documents for name, workload in each["workloads"].items()}
-    document["inputs"], document["workload_dirs"] = {}, {}
-    for each in documents:
-        document["workload_dirs"] = {**each.get("workload_dirs", {}), **document["workload_dirs"]}
+    document |= {"inputs": {}, "workload_dirs": {}}
+    for each in reversed(documents):  # the first one's places count
+        document["workload_dirs"].update(each.get("workload_dirs", {}))
         for name, files in each.get("inputs", {}).items():
-            document["inputs"][name] = {**files, **document["inputs"].get(name, {})}
+            document["inputs"].setdefault(name, {}).update(files)
     return document
 
 

@@ -162,15 +162,13 @@ class Campaign:
             **self._systems(),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }
-        if self.inputs:
-            document["inputs"] = workload_inputs.document(self.inputs)
-        if self.readings:
-            document["readings"] = {name: dict(first) for name, first in self.readings.items()}
-        if self.workload_dirs:
-            document["workload_dirs"] = dict(self.workload_dirs)
-        if self.references:
-            document["references"] = [each.model_dump(mode="json") for each in self.references]
-        return document
+        beside = {
+            "inputs": workload_inputs.document(self.inputs),
+            "readings": {name: dict(first) for name, first in self.readings.items()},
+            "workload_dirs": dict(self.workload_dirs),
+            "references": [each.model_dump(mode="json") for each in self.references],
+        }
+        return {**document, **{name: each for name, each in beside.items() if each}}
 
     def _systems(self) -> dict[str, Any]:
         documents = {name: system.model_dump(mode="json") for name, system in self.systems.items()}
@@ -309,8 +307,8 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         raise ConfigError(f"the stored campaign is damaged (it has no {min(lacking)}); restore it from an archive")
     campaign = resolve(name, file, systems, workloads, sources)
     inputs = workload_inputs.from_document(document.get("inputs", {}))
-    readings, places = document.get("readings") or {}, document.get("workload_dirs") or {}
-    campaign = replace(campaign, inputs=inputs, readings=readings, workload_dirs=places)
+    readings = workload_inputs.first_readings(document, workloads)
+    campaign = replace(campaign, inputs=inputs, readings=readings, workload_dirs=document.get("workload_dirs") or {})
     if not document.get("references"):
         return campaign
     from campaign.config.published_file import from_document as reference_set

@@ -75,8 +75,9 @@ class MeasuredWorkloads:
         for document in (each for directory in self._directories for each in campaigns_as_used(directory, every=True)):
             before = stored_workload(document, workload.name)
             if type(before) is type(workload) and before.runs() == own:
-                first = document.get("readings", {}).get(workload.name, before.reading())
-                return None if first == workload.reading() else dict(first)
+                with suppress(ConfigError):
+                    first = first_readings(document, {workload.name: before}).get(workload.name, before.reading())
+                    return None if first == workload.reading() else dict(first)
         return None
 
     def named(self, workload: str, text: str) -> Iterator[InputFile]:
@@ -97,6 +98,18 @@ def stored_workload(as_used: Mapping[str, Any], name: str) -> Workload | None:
     with suppress(ConfigError, TypeError, KeyError, AttributeError):
         return validate(YamlFile(Path(name), as_used["workloads"][name], {}), Workload)
     return None
+
+
+def first_readings(as_used: Mapping[str, Any], workloads: Mapping[str, Workload]) -> dict[str, dict[str, Any]]:
+    """How the logs of these workloads were read at first, where a campaign as used says so. ConfigError: it is damaged."""
+    try:
+        found = {name: each for name, each in as_used.get("readings", {}).items() if name in workloads}
+        known = all(type(each) is dict and each.keys() <= workloads[name].reading_keys for name, each in found.items())
+    except AttributeError:
+        known = False
+    if not known:
+        raise ConfigError("the stored campaign is damaged (readings); restore it from an archive")
+    return found
 
 
 def read_inputs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -151,20 +151,6 @@ def cell_id(document: Mapping[str, Any]) -> str:
     return content_hash(parts)
 
 
-def memory_keys(campaign: Campaign) -> Callable[[Cell], str]:
-    """Gives the key of a cell: the hash of everything that its use of memory depends on but the batch.
-
-    So not of how many steps are run, nor of the seed; but of the limit that the campaign itself sets.
-    """
-    return Specifications(campaign).memory_key
-
-
-def reads_storage(campaign: Campaign, cell: Cell) -> bool:
-    """Whether the cell's runs read their samples from the configuration's storage."""
-    workload = campaign.workloads[cell.workload]
-    return workload.reads_storage({**workload.options, **cell.options})
-
-
 def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
     campaign = campaign.on(configuration)
     devices = {
@@ -227,7 +213,7 @@ class Specifications:
         if why := self._objections[key] or workload.refusal(cell):
             raise ConfigError(f"{self._campaign.path}: configuration '{configuration.name}': {why}")
         kind = configuration.storage
-        if not reads_storage(self._campaign, cell):
+        if not workload.reads_storage({**workload.options, **cell.options}):
             return
         reading = (
             f"{self._campaign.path}: configuration '{configuration.name}': with option input: storage, workload "
@@ -254,14 +240,13 @@ class Specifications:
 
     def hashed(self, cell: Cell, settings: Settings) -> dict[str, Any]:
         """A cell's specification with hashes for `system`, `configuration` and `workload`; its own hash is the cell's id."""
-        return {
-            **self._without_batch(cell),
-            "batch": cell.batch,
-            **_measured(settings),
-        }
+        return {**self._without_batch(cell), "batch": cell.batch, **_measured(settings)}
 
     def memory_key(self, cell: Cell) -> str:
-        """Hash of everything that its use of memory depends on but the batch."""
+        """Hash of everything that its use of memory depends on but the batch.
+
+        So not of how many steps are run, nor of the seed; but of the limit that the campaign itself sets.
+        """
         return content_hash({**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib})
 
     def _without_batch(self, cell: Cell) -> dict[str, Any]:

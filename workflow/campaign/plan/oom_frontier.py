@@ -1,9 +1,9 @@
 """The out-of-memory frontier: once a batch ran out of memory, larger ones that are otherwise equal are known to.
 
-Memory grows with the batch, and everything else that it depends on is in the key (`matrix.memory_keys`), so a changed workload,
-device or precision is tried again. What is known of a key stands beside the records in small files, whose names say it all:
-`limits/<first two digits>/<key>.<batch>.<out|fits>.<cell id>.<repetition>.json`. A file counts while the record that it names is
-there and says so; it is written before that record, so that no crash loses it. `fits`: a run that contradicts a limit.
+Memory grows with the batch, and everything else that it depends on is in the key (`Specifications.memory_key`), so a changed
+workload, device or precision is tried again. What is known of a key stands beside the records in small files, whose names say it
+all: `limits/<first two digits>/<key>.<batch>.<out|fits>.<cell id>.<repetition>.json`. A file counts while the record that it names
+is there and says so; it is written before that record, so that no crash loses it. `fits`: a run that contradicts a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from campaign.documents.record import OUT_OF_MEMORY, Failure, Record, RecordedCe
 from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.paths import Results
-from campaign.plan.matrix import expand, memory_keys
+from campaign.plan.matrix import Specifications, expand
 
 Key = tuple[str, int]
 
@@ -192,7 +192,7 @@ class CampaignBatches:
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
-        self.key = memory_keys(campaign)
+        self.key = Specifications(campaign).memory_key
         self._of: dict[str, dict[str, list[Batch]]] = {}
 
     def __call__(self, cell: Cell) -> list[Batch]:

@@ -44,14 +44,7 @@ def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
     runs: dict[str, Counter[str]] = {name: Counter() for name in names}
     seen: set[str] = set()
     for lease, cell in plan.cells:
-        values = {
-            "system": cell.configuration.system,
-            "configuration": cell.configuration.name,
-            "workload": cell.workload,
-            "batch": cell.batch,
-            "precision": cell.precision,
-            **cell.options,
-        }
+        values = cell.axes()
         first = cell.id not in seen
         seen.add(cell.id)
         for name in names:
