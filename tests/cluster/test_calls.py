@@ -29,6 +29,8 @@ def test_a_campaign_asks_once_a_look_and_once_a_composition(project: ClusterProj
     looks_s = [line["time_s"] for line in called(project) if line["argv"][0] == "squeue"]
     # Four processes wait, and share their looks.
     assert calls.pop("squeue") <= 2 + (max(looks_s) - min(looks_s)) / SLURM["poll_s"]
+    # Before the first lease, the system file is held against what Slurm lists.
+    assert calls.pop("sinfo") == 1
     # The controller is asked for its limits where several allocations are alike, and for nothing else.
     assert calls.pop("scontrol", 0) <= 1
     assert calls == {}

@@ -189,6 +189,10 @@ class Results:
         """Scratch of one lease: locks, submission, rank files. Of no use once the lease is over."""
         return self.directory / "work" / lease
 
+    def site_check(self, system: str) -> Path:
+        """What speaks against all leases on a system, as of the last look before a first lease."""
+        return self.directory / "work" / f"checked.{system}.json"
+
     def measure_lock(self, lease: str) -> Path:
         """Held by the process that composes for a lease, waits for its driver, and releases."""
         return self.work(lease) / "measure.lock"

@@ -16,7 +16,7 @@ from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, key_me
 REQUESTS = [
     PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results")),
     PlanRequest(
-        Path("a.yaml"), Path("there"), "workload == 'bert' and 'x'", "driver-580", None, "slurm",
+        Path("a.yaml"), Path("there"), "workload == 'bert' and 'x'", "driver-580", "host[1-2],host5", None, "slurm",
         SlurmOptions(partition="gpu"), True, "the best configuration is known within 5 %", parse_budget("8 h"),
         parse_assumption("bert: 1 h a run, 5 s to compose"), (Path(), Path("/tmp")),
     ),

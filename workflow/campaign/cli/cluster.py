@@ -18,6 +18,7 @@ from campaign.errors import ConfigError
 from campaign.launch.emulation.cluster_spec import Cluster, find_from_environment
 
 if TYPE_CHECKING:
+    from campaign.config.load import LoadedFile
     from campaign.config.system_file import SystemFile
 
 
@@ -174,12 +175,17 @@ def _find(directory: Path | None, host: str | None = None) -> Cluster:
 
 def read_system_file(system: str) -> SystemFile:
     """Read a system file by its path, or by its name under config/systems."""
-    from campaign.config.load import read_system, validate  # commands that a job calls need no configuration
+    return load_system_file(system).model
+
+
+def load_system_file(system: str) -> LoadedFile[SystemFile]:
+    """As `read_system_file`, with the source for messages."""
+    from campaign.config.load import LoadedFile, load_named, validate  # commands that a job calls need no configuration
     from campaign.config.system_file import SystemFile
     from campaign.config.yaml_file import read_yaml
 
     path = Path(system)
     if path.suffix in {".yaml", ".yml"}:
-        return validate(read_yaml(path), SystemFile)
+        return LoadedFile(validate(source := read_yaml(path), SystemFile), source)
     # Names are looked for where a campaign in ./config would find them.
-    return read_system(system, Path("config/campaign.yaml"))
+    return load_named(SystemFile, system, Path("config/campaign.yaml"))

@@ -23,7 +23,7 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import journaled_times
 from campaign.wording import printable
 
-_MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
+_MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red"), "stop": ("FAIL", "red")}
 
 
 @click.group()
@@ -44,18 +44,18 @@ def _site(system: str, results: Path) -> Site:
 @click.option("--yes", is_flag=True, help="Compose and release one free device without asking.")
 @click.option("--look-only", is_flag=True, help="Only read; do not compose a device.")
 def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
-    """Check whether SYSTEM's fabric is reachable and matches its system file. Run this first at a new site.
+    """Check whether SYSTEM's control plane is reachable and matches its system file: the part of 'campaign check' about it.
 
     First it only reads. Then it asks before it composes one free device onto a free host and releases it again, and prints how
     long that took. Exits with 1 if something must be fixed.
     """
     site = _site(system, results)
-    problems, notes = _tell(sites.check(site))
+    problems, notes = tell(sites.check(site))
     if problems:
         click.echo(f"\nNot ready: {problems} to put right first; nothing was changed.")
         sys.exit(1)
     if not look_only and (yes or click.confirm("\nCompose one free device onto a free host, and release it?")):
-        more, further = _tell(sites.trial(site, click.echo))
+        more, further = tell(sites.trial(site, click.echo))
         problems, notes = problems + more, notes + further
         tried = "one device was composed and released"
     else:
@@ -66,13 +66,14 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     click.echo(f"\nReady{f', with {notes} notes to read' if notes else ''}: {tried}.")
 
 
-def _tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
-    counts = {"ok": 0, "note": 0, "problem": 0}
+def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
+    """Print findings as they come; gives how many are problems, and how many are notes."""
+    counts = dict.fromkeys(_MARKS, 0)
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
         click.echo(f"{click.style(mark, fg=colour)}  {finding.what:<10} {printable(finding.words)}")
         counts[finding.verdict] += 1
-    return counts["problem"], counts["note"]
+    return counts["problem"] + counts["stop"], counts["note"]
 
 
 @fabric.command()
@@ -94,7 +95,7 @@ def record(
     """
     site = _site(system, results)
     recording = record_site.record(site, keep, trial, lambda words: click.echo(printable(words)))
-    problems, _ = _tell(recording.findings)
+    problems, _ = tell(recording.findings)
     exchanges = recording.document["exchanges"]
     click.echo(f"\n{len(exchanges)} requests. Replaced:")
     for word, stand_in in {**recording.names.addresses, **recording.names.replaced}.items():

@@ -53,6 +53,7 @@ GROUPS = {
         "import": ("import_logs", "Make records from logs that were written without this program."),
     },
     "Your site": {
+        "check": ("check", "Check whether a site is ready: control plane, hosts, Slurm, results directory."),
         "inventory": ("compose", "List the hosts and devices that a system's fabric shows now, and who holds them."),
         "compose": ("compose", "Compose one CONFIGURATION by hand and keep it until 'campaign release'."),
         "release": ("compose", "Release a composition that is kept, or what dead processes left (--orphans)."),

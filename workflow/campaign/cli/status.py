@@ -70,6 +70,7 @@ def _asked_last(asked: PlanRequest) -> PlanRequest:
     asked = replace(asked, version=asked.version or file.version or written.get("version"))
     if assumed := (written.get("totals") or {}).get("assumed"):
         asked = replace(asked, assumed=parse_assumption(assumed))
+    asked = replace(asked, without_hosts=asked.without_hosts or written.get("without_hosts") or None)
     if asked.where is not None or asked.budget is not None:
         return asked
     budget, question = (written.get(name) or {} for name in ("budget", "question"))
@@ -135,6 +136,8 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
 def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
     """Why a lease has failed; empty where nothing of it has. A campaign that was killed has written no manifest of it."""
     of_system = "" if plan.campaign.part else lease.configuration.system
+    if stops := read_json(results.site_check(lease.configuration.system)).get("stops"):
+        return "; ".join(stops)
     if reason := read_json(results.manifest(lease.name, of_system)).get("reason"):
         return str(reason)
     journal = Journal(results.journals(lease.configuration.system), lease_id(results, lease.name))

@@ -17,7 +17,7 @@ from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
 from campaign.config.primary_metric import primary_metric
 from campaign.config.probable_mistakes import in_campaign, in_system, in_workload
-from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
+from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile, host_names
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
 from campaign.documents.fields import NAME_PATTERN, PATTERN_WORDS
@@ -122,6 +122,28 @@ class Campaign:
             raise ConfigError(f"version: '{version}': a label has {PATTERN_WORDS[NAME_PATTERN]}; 64 characters at most")
         label = None if version == NO_VERSION else version
         return replace(self, file=self.file.model_copy(update={"version": label}))
+
+    def without_hosts(self, text: str) -> Campaign:
+        """The campaign whose systems may not compose some hosts: `host3`, or `host[3-4],host8`.
+
+        ConfigError: no system has one of them, or no host is left.
+        """
+        try:
+            out = {name for each in re.split(r",(?![^\[]*\])", text) for name in host_names(each.strip())}
+        except ValueError as error:
+            raise ConfigError(f"--without-hosts: {error}") from error
+        known = [name for system in self.systems.values() for group in system.hosts for name in group.names()]
+        if unknown := sorted(out.difference(known)):
+            raise ConfigError(f"--without-hosts: no host {unknown[0]}; there are: {', '.join(known)}")
+        systems: dict[str, SystemFile] = {}
+        for name, system in self.systems.items():
+            left = tuple(host for host in system.usable_hosts() if host not in out)
+            if not left:
+                raise ConfigError(f"--without-hosts {text}: leaves no host of {name}; name fewer")
+            allowed = left if len(left) < len(system.usable_hosts()) else system.tenancy.allowed_hosts
+            tenancy = system.tenancy.model_copy(update={"allowed_hosts": allowed})
+            systems[name] = system.model_copy(update={"tenancy": tenancy})
+        return replace(self, systems=systems)
 
     @property
     def metric(self) -> Metric:

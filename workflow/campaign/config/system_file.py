@@ -359,6 +359,10 @@ class SystemFile(FileModel):
         # Rounded, so that a rate and its scale make the same cells as their product.
         return float(f"{place.gb_per_s * self.emulation.scale:.12g}")
 
+    def usable_hosts(self) -> tuple[str, ...]:
+        """Names of the hosts that may be composed."""
+        return self.allowed_hosts() or tuple(name for group in self.hosts for name in group.names())
+
     def allowed_hosts(self) -> tuple[str, ...]:
         """Names of the hosts that may be composed; empty for all."""
         return tuple(name for each in self.tenancy.allowed_hosts for name in host_names(each))

@@ -249,6 +249,8 @@ class PlanDocument(_PlanPart):
     """Expression that selected the cells."""
     version: str | None = None
     """Label of what is installed when the cells are measured; null without one."""
+    without_hosts: str = ""
+    """Hosts that were asked to be left out; configurations that no longer fit are in `removed`."""
     totals: Totals
     """The whole plan in numbers."""
     budget: BudgetDocument | None

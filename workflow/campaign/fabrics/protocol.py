@@ -59,13 +59,15 @@ class Capabilities:
     """What a caller may expect.
 
     max_devices_per_host: 0 where no limit is known. gives_host_id: the fabric tells what a host calls a device. verified: run
-    against the real product, as against written from its documentation. atomic: composing is one step, so that a process that is
+    against the real product, as against written from its documentation. tells_models: the fabric tells what its devices are; where
+    it does not, the system file claims it. atomic: composing is one step, so that a process that is
     killed in it leaves nothing half composed. read_only: why nothing can be composed at all; empty where it can.
     """
 
     attach_mode: AttachMode = "hot"
     max_devices_per_host: int = 0
     gives_host_id: bool = False
+    tells_models: bool = True
     verified: bool = False
     atomic: bool = False
     note: str = ""
@@ -129,6 +131,12 @@ class Controlled(Protocol):
 
     def banks(self) -> Sequence[Bank]:
         """Which hosts reach which devices, read now."""
+
+    def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+        """By drawer and host, why the host does not reach it although the system file says so; as of the last reading."""
+
+    def host_devices(self, host: str) -> Sequence[tuple[str, str]] | None:
+        """Identity and model of what a host lists now; None where nobody looks. Raises FabricError for one that cannot be asked."""
 
     def recording(self) -> AbstractContextManager[list[RecordedRequest]]:
         """Within, every request is kept with its answer."""

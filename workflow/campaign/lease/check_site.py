@@ -1,6 +1,7 @@
-"""A site's fabric outside any campaign: is it as its system file says, what was left behind, how long its operations took.
+"""A site outside any campaign: is its fabric as its system file says, what was left behind, how long its operations took.
 
-Everything here opens the fabric by a system file alone. What changes something is told so before, by its caller.
+Everything here opens the fabric by a system file alone. What changes something is told so before, by its caller. `check_hosts` has
+what a lease needs beside the control plane.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ from campaign.lease.reconcile import Orphan
 from campaign.plan.cost.history import timed_rows
 from campaign.wording import plural
 
-Verdict = Literal["ok", "note", "problem"]
+Verdict = Literal["ok", "note", "problem", "stop"]
+"""problem: some lease cannot work; stop: none can, or it is a mistake of the system file."""
+
+
+_RELEASE = "'campaign fabric reconcile SYSTEM --release --grace 0' releases it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Finding:
 
 
 def check(site: Site) -> Iterator[Finding]:
-    """Everything that can be looked at without changing anything, line by line as it is known."""
+    """Everything of the control plane that can be looked at without changing anything, line by line as it is known."""
     kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
         words = (
@@ -53,16 +58,25 @@ def check(site: Site) -> Iterator[Finding]:
     else:
         yield Finding("adapter", "ok", f"{kind}: {adapter.summary}")
     yield from _transport(site)
+    yield from check_control_plane(site)
+
+
+def check_control_plane(site: Site) -> Iterator[Finding]:
+    """What a lease needs of the control plane, without how it is protected on the way."""
     started = time.monotonic()
     try:
         with site.fabric() as fabric:
             inventory = fabric.inventory()
             asked = f" in {fabric.controlled.requests} requests" if fabric.controlled else ""
             took = f"{(time.monotonic() - started) * 1e3:.0f} ms{asked}"
-            yield Finding("answer", "ok", f"signed in and read {len(inventory.devices)} devices in {took}")
-            yield from _against(site.system, inventory)
+            login = "signed in and read" if any((site.system.fabric.get("credentials") or {}).values()) else "read"
+            pooled = len({device.physical for device in inventory.devices if not device.local})
+            yield Finding("answer", "ok", f"{login} {pooled} devices of the pool in {took}")
+            yield from _against(site.system, inventory, told=fabric.capabilities().tells_models)
             yield from _rules(fabric, inventory)
             yield from _holders(site, fabric, inventory)
+    except ConfigError as error:
+        yield Finding("answer", "stop", str(error))
     except CampaignError as error:
         yield Finding("answer", "problem", str(error))
 
@@ -90,8 +104,8 @@ def _transport(site: Site) -> Iterator[Finding]:
         yield Finding("transport", "ok", f"{url}: TLS, its certificate is verified")
 
 
-def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
-    """The pool as it is against the pool as the system file has it."""
+def _against(system: SystemFile, inventory: Inventory, *, told: bool) -> Iterator[Finding]:
+    """The pool as it is against the pool as the system file has it. told: the fabric tells models."""
     pooled = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
     expected: Counter[tuple[str, str]] = Counter()
     for entry in system.pool:
@@ -100,14 +114,18 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
     names = {device.called or device.model for device in pooled.values()}
     for model, use in sorted(expected | there):
         found, listed, words = there[model, use], expected[model, use], model if use == "device" else f"{model} ({use})"
-        if found == listed:
+        if found == listed and not told:
+            claim = f"{found} {words}, as in the system file; the model is claimed by the file, not told by the fabric"
+            yield Finding("pool", "note", claim)
+        elif found == listed:
             yield Finding("pool", "ok", f"{found} {words}, as in the system file")
         elif not listed:
             yield Finding("pool", "note", f"{found} {words} that the system file does not list; plans do not use them")
         else:
             known = "" if found else f"; the fabric has {', '.join(map(repr, sorted(names))) or 'nothing'}"
             help_ = f" (map its names: `fabric: models: {{NAME: {model}}}`)" if known and names else ""
-            yield Finding("pool", "problem", f"{found} {words} found, the system file lists {listed}{known}{help_}")
+            words = f"{found} {words} found, the system file lists {listed}{known}{help_}"
+            yield Finding("pool", "problem" if found else "stop", words)
     drawers = dict.fromkeys(d.location.rpartition("/slot")[0] for d in inventory.devices if not d.local)
     for entry in system.pool:
         if entry.drawer is not None and drawers and named_drawer(entry.drawer, drawers) is None:
@@ -124,7 +142,7 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
 def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     able = fabric.capabilities()
     if able.read_only:
-        yield Finding("modes", "problem", able.read_only)
+        yield Finding("modes", "stop", able.read_only)
     most = f"at most {able.max_devices_per_host} devices a host" if able.max_devices_per_host else "no limit told"
     yield Finding("modes", "ok", f"devices are attached {able.attach_mode.replace('_', ' ')}; {most}")
     if able.note:
@@ -132,14 +150,19 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     if fabric.controlled is None:
         return
     banks = fabric.controlled.banks()
+    unreached = fabric.controlled.out_of_reach()
+    reach = {bank.name: [host for host in bank.hosts if (bank.drawer, host) not in unreached] for bank in banks}
     for bank in banks:
-        reached = ", ".join(bank.hosts) or "no host"
         rule = f" ({RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
-        yield Finding("modes", "ok", f"{bank.name}: {len(bank.slots)} places, reached by {reached}{rule}")
-    reachable = {name for bank in banks for name in bank.hosts}
-    if lost := [host.name for host in inventory.hosts if host.name not in reachable]:
+        words = f"{bank.name}: {len(bank.slots)} places, reached by {', '.join(reach[bank.name]) or 'no host'}{rule}"
+        yield Finding("reach", "ok" if reach[bank.name] else "problem", words)
+    reaching = {name for names in reach.values() for name in names}
+    for (_, host), words in unreached.items():
+        yield Finding("reach", "problem" if host in reaching else "stop", words)
+    told = {host for _, host in unreached}
+    if lost := [host.name for host in inventory.hosts if host.name not in {*reaching, *told}]:
         words = f"the fabric reaches no device from {', '.join(lost)} (map their names under `fabric: hosts`)"
-        yield Finding("hosts", "problem", words)
+        yield Finding("reach", "stop" if banks else "problem", words)
 
 
 def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
@@ -168,7 +191,9 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
         try:
             lease = acquire(fabric, asked, site.journals, wait_s=0, poll_s=0.5, on_wait=say, attempts=1)
         except FabricError as error:
-            yield Finding("trial", "problem", f"composing failed: {error}")
+            left = Journal(site.journals, name).document()["leaked"]
+            words = f"lease {name} is left with {', '.join(left)}: {_RELEASE}" if left else "nothing is left"
+            yield Finding("trial", "problem", f"composing failed: {error}; {words}")
             return
         problems = lease.mismatches
         document = release(fabric, lease, poll_s=0.5)
@@ -188,8 +213,8 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
         took_s = times["released_s"] - times["release_started_s"]
         yield Finding("trial", "ok", f"released in {took_s:.2f} s; nothing is left")
     else:
-        words = f"{', '.join(document['leaked'])}; run 'campaign fabric reconcile --release' to try again"
-        yield Finding("trial", "problem", f"could not be released: {words}")
+        words = f"lease {name} is left with {', '.join(document['leaked'])}: {_RELEASE}"
+        yield Finding("trial", "problem", f"could not be released; {words}")
 
 
 def left_behind(

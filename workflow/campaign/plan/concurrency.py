@@ -61,11 +61,13 @@ def limits(campaign: Campaign) -> dict[str, int]:
                 amounts[_resource(campaign, name, DRIVES if entry.kind == "nvme" else f"pool_{entry.model}")] += (
                     entry.count
                 )
+        usable = set(system.usable_hosts())
         for group in system.hosts:
-            amounts[_resource(campaign, name, HOSTS)] += len(group.names())
+            count = len(usable.intersection(group.names()))
+            amounts[_resource(campaign, name, HOSTS)] += count
             for each in group.devices:
                 if each.kind != "nvme":
-                    amounts[_resource(campaign, name, f"own_{each.model}")] += len(group.names())
+                    amounts[_resource(campaign, name, f"own_{each.model}")] += count
     return dict(amounts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import composing_of, document_of, earlier_spread, read_costs
 from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.lease_plans import plan_digest
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import implied_cells, read_known, without_damaged
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan
@@ -69,6 +70,13 @@ def read_plan(
             return build_plan(campaign, matrix, known, forecaster, lambda each: place[each.system](each), only)
 
         plan = planned()
+        if (
+            asked.without_hosts
+            and plan.unfit
+            and len(plan.unfit) < len({cell.configuration.name for cell in matrix.cells})
+        ):
+            matrix = _fitting(matrix, plan.unfit, asked.without_hosts)
+            plan = replace(planned(), unplanned=plan.unplanned)
         if asked.until and rounds is None:
             rounds = kept_rounds(results, asked.until, asked.where, matrix_digest(matrix.cells))
         wanted: Collection[CellIn] | None = rounds.chosen if asked.until and rounds else None
@@ -83,10 +91,22 @@ def read_plan(
             }
             some = planned(recorded.union(wanted))
             plan = replace(some, rounds=rounds or Rounds(), budget=choice, unplanned=plan.unplanned)
-    plan = replace(plan, earlier=earlier_spread(costs, campaign.name, campaign.systems))
+    plan = replace(
+        plan, without_hosts=asked.without_hosts or "", earlier=earlier_spread(costs, campaign.name, campaign.systems)
+    )
     if plan.unfit and not allow_unfit:
         raise ConfigError("\n".join(unfit_messages(plan)))
     return plan
+
+
+def _fitting(matrix: Matrix, unfit: Mapping[str, str], hosts: str) -> Matrix:
+    """The matrix without configurations that do not fit what is left of the system, each of which is named."""
+    counts = Counter(cell.configuration.name for cell in matrix.cells)
+    removed = (
+        Removed(f"{name}, without {hosts}", why.removeprefix("plan: "), counts[name]) for name, why in unfit.items()
+    )
+    cells = tuple(cell for cell in matrix.cells if cell.configuration.name not in unfit)
+    return replace(matrix, cells=cells, removed=(*matrix.removed, *removed))
 
 
 def _opened(part: Campaign, results: Results, opened: ExitStack) -> Fabric:

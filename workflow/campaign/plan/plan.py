@@ -129,6 +129,8 @@ class Plan:
     """The rounds of the question that it is measured for, where one was asked."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
+    without_hosts: str = ""
+    """Hosts that were asked to be left out, as that was written."""
     unplanned: int = 0
     """Cells with records that the whole campaign does not have (any more); not counted where `where` asks for a part."""
     earlier: tuple[EarlierSpread, ...] = ()

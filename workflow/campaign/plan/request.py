@@ -118,6 +118,13 @@ class PlanRequest:
             _text, "selection", metavar="LABEL",
         ),
     ] = None  # fmt: skip
+    without_hosts: Annotated[
+        str | None,
+        PlanOption(
+            "Leave hosts out, e.g. 'host3' or 'host[3-4],host8'. Configurations that no longer fit are left out, by name.",
+            _text, "selection", "without-hosts", metavar="HOSTS",
+        ),
+    ] = None  # fmt: skip
     archive: Annotated[Path | None, PlanOption("Path of an archive. Only its report is written.", _path)] = None
     launcher: Annotated[
         str | None,
@@ -202,9 +209,10 @@ class PlanRequest:
         """The campaign as asked for."""
         implied = self.run_implied
         results, version = self.results, self.version
-        return load_campaign(
+        whole = load_campaign(
             self.campaign, self.launcher, self.slurm, run_implied=implied, results=results, version=version
         )
+        return whole.without_hosts(self.without_hosts) if self.without_hosts else whole
 
 
 OPTIONS: Mapping[str, PlanOption] = {

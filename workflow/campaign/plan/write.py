@@ -65,6 +65,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         system=plan.campaign.system_names,
         where=plan.where,
         version=plan.campaign.file.version,
+        without_hosts=plan.without_hosts,
         totals=Totals(
             cells=plan.cell_count,
             runs=plan.runs,

@@ -16,12 +16,13 @@ from typing import Any
 
 from campaign import files
 from campaign.config.resolve import Campaign
+from campaign.config.resolve_slurm_options import given_options
 from campaign.documents.cell import Cell
 from campaign.documents.lease_plan import LeasePlan
 from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import runs_of
 from campaign.documents.superseded import set_aside
-from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
+from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.errors import Incompatible, NoMatch
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import read_json, read_text, write_atomic, write_json, write_once
@@ -34,6 +35,7 @@ from campaign.lease.campaign_leases import (
     request,
     use_of,
 )
+from campaign.lease.check_hosts import check_before_leases
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
 from campaign.paths import Results
@@ -128,6 +130,7 @@ class _Measuring:
         self.record_implied()
         if self.missing():
             preflight(self.of_lease())
+            self.check_site()
             if remark := not_emulated(self.campaign):
                 self.tell(remark)
             forecast = self.plan.forecast.model_dump() if self.plan.forecast else None
@@ -141,6 +144,20 @@ class _Measuring:
             with self.site.fabric() as fabric:
                 self.end_orphans(fabric)
         return self.manifest()
+
+    def check_site(self) -> None:
+        """Look once an invocation at what all leases will ask of the system. ConfigError: no lease can work, and why."""
+        path, system = self.results.site_check(self.campaign.system.name), self.campaign.system.name
+        with files.lock(path.with_suffix(".lock")):
+            last = read_json(path)
+            if last.get("invocation") != self.invocation:
+                found = check_before_leases(self.site, given_options(self.plan.slurm), Slurm(self.results.slurm_calls))
+                for finding in found:
+                    self.tell(f"system {system}: {finding.what}: {finding.words}")
+                stops = [f"{finding.what}: {finding.words}" for finding in found if finding.verdict == "stop"]
+                write_json(path, last := {"invocation": self.invocation, "stops": stops})
+        if last["stops"]:
+            raise ConfigError("\n".join([f"system {system}: no lease can work, see 'campaign check':", *last["stops"]]))
 
     def of_lease(self) -> Campaign:
         """The campaign without what the lease does not need: this machine may lack it."""

@@ -150,6 +150,12 @@ class ControlledFabric(Fabric):
     def banks(self) -> Sequence[Bank]:
         return self.plane.banks(self.plane.view())
 
+    def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+        return self.plane.out_of_reach()
+
+    def host_devices(self, host: str) -> Sequence[tuple[str, str]] | None:
+        return self._host_view.listed(host)
+
     def recording(self) -> AbstractContextManager[list[RecordedRequest]]:
         return self.plane.client.recording()
 

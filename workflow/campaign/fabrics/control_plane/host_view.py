@@ -30,6 +30,10 @@ class HostView:
     def looks(self) -> bool:
         return self._agent is not None
 
+    def listed(self, host: str) -> tuple[tuple[str, str], ...] | None:
+        """Identity and model of what a host lists; None where nobody looks. Raises FabricError for one that cannot be asked."""
+        return None if self._agent is None else tuple((one.identity, one.model) for one in self._agent.devices(host))
+
     def before(self, hosts: Mapping[str, Sequence[Device]]) -> dict[str, tuple[str, ...]]:
         """What hosts have before devices are attached, where that is needed to know those afterwards.
 

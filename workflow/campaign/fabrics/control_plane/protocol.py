@@ -90,6 +90,10 @@ class ControlPlane(Protocol):
         devices = pool_devices(pool)
         return devices, open_banks((device.location for device in devices), tuple(hosts))
 
+    def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+        """See `fabrics.protocol.Controlled`; after `view`. Default: what `banks` says is so."""
+        return {}
+
     def objection(self, change: Change, view: View) -> str | None:
         """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""
         return None

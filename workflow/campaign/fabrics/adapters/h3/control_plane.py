@@ -267,7 +267,7 @@ class H3Plane(ControlPlane):
 
     def capabilities(self) -> Capabilities:
         seen = sum(len(listing.gpus) for _, listing in self._read.values())
-        return Capabilities(max_devices_per_host=max(1, seen), gives_host_id=True, note=NOTE)
+        return Capabilities(max_devices_per_host=max(1, seen), gives_host_id=True, tells_models=False, note=NOTE)
 
     def view(self) -> View:
         before = self._state.read().detached
@@ -296,14 +296,21 @@ class H3Plane(ControlPlane):
     def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
         return self._layout.planned()
 
+    def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+        found: dict[tuple[str, str], str] = {}
+        for box, (_, listing) in self._read.items():
+            there = ", ".join(sorted(listing.ports))
+            for host in self._layout.hosts:
+                port = self._layout.port(box, host)
+                if port is not None and port not in listing.ports:
+                    words = f"{box} lists no port {port} for {host} (see `hosts` and `ports`); there are: {there}"
+                    found[box, host] = words
+        return found
+
     def objection(self, change: Change, view: View) -> str | None:
+        unreached = self.out_of_reach()
         wanted = {(self._layout.split(name)[0], host) for host, names in change.hosts.items() for name in names}
-        for box, host in sorted(wanted):
-            port, (_, listing) = self._layout.port(box, host), self._read.get(box, (0.0, None))
-            if listing is not None and port not in listing.ports:
-                there = ", ".join(sorted(listing.ports))
-                return f"{box} lists no port {port} for {host} (see `hosts` and `ports`); there are: {there}"
-        return None
+        return next((unreached[each] for each in sorted(wanted) if each in unreached), None)
 
     def attach(self, change: Change, remember: Remember) -> None:
         done, failed, lost = list[str](), dict[str, FabricError](), list[str]()

@@ -1,0 +1,49 @@
+"""What a lease needs of Slurm, against what Slurm lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from campaign.config.system_file import SlurmOptions, SystemFile
+from campaign.lease.check_hosts import known_to_slurm
+from campaign.slurm.listed_hosts import parse_listing
+
+_LISTED = parse_listing(
+    "".join(f"host{n}|{'batch' if n < 3 else 'debug'}|{'idle' if n < 2 else 'drained'}|gpu:4|ib\n" for n in (1, 2, 3))
+)
+
+
+def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -> list[tuple[str, str]]:
+    system = SystemFile.model_validate({
+        "name": "lab", "launcher": "slurm", "fabric": {"kind": "simulated"}, "hosts": [{"name": hosts}],
+        "pool": [{"model": "a100", "count": 4}], "slurm": {"partition": "batch", **slurm},
+    })  # fmt: skip
+    found = known_to_slurm(system, SlurmOptions(partition=given), _LISTED)
+    return [(finding.verdict, finding.words) for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "asked"),
+    [
+        ("ok", "Slurm knows host1, host2", {}),
+        ("note", "no job can start on host2 (drained) now", {}),
+        ("stop", "Slurm does not know node9 (`hosts`); it knows: host1, host2, host3", {"hosts": "node9"}),
+        ("stop", "no partition 'batsch' (`slurm.partition`); there are: batch, debug", {"partition": "batsch"}),
+        ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"given": "dbug"}),
+        ("problem", "partition batch (`slurm.partition`) does not have host3", {"hosts": "host[1-3]"}),
+        ("stop", "no host has the feature 'a100' (`slurm.constraint`); there are: ib", {"constraint": "ib&a100"}),
+        ("stop", "too few generic resources 'gpu:h100' (`slurm.gres`); Slurm lists: host1 gpu:4", {"gres": "gpu:h100"}),
+    ],
+)
+def test_what_slurm_does_not_have_is_named_with_what_it_has(verdict: str, words: str, asked: dict[str, Any]) -> None:
+    assert any(each == verdict and said.startswith(words) for each, said in findings(**asked)), findings(**asked)
+
+
+def test_what_slurm_has_is_ready() -> None:
+    assert {verdict for verdict, _ in findings("host1", constraint="[ib*2]")} == {"ok"}
+    assert {
+        verdict
+        for verdict, _ in findings("host1", strategy="dynamic", gres="gpu:h100", slurmd={"stop": ["a"], "start": ["b"]})
+    } == {"ok"}

@@ -1,0 +1,37 @@
+"""`campaign check`: whether a site is ready for leases."""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain
+from pathlib import Path
+
+import click
+
+from campaign.cli.cluster import load_system_file
+from campaign.cli.fabric import tell
+from campaign.cli.options import results_option
+from campaign.config.check import system_problems
+from campaign.config.probable_mistakes import in_system
+from campaign.lease.campaign_leases import Site
+from campaign.lease.check_hosts import check_system
+from campaign.lease.check_site import Finding
+
+
+@click.command()
+@click.argument("system")
+@results_option
+def check(system: str, results: Path) -> None:
+    """Check whether SYSTEM, a system file or its name, is as its file says. Run this first at a new site; it changes nothing.
+
+    It asks what leases will ask: the control plane, each host's agent, Slurm, and the results directory. Exits with 1 if something
+    must be fixed. Every campaign does the same before its first lease. 'campaign fabric check' also tries to compose a device.
+    """
+    file = load_system_file(system)
+    said = [Finding("file", "stop", words) for words in system_problems(file.model, file.source)]
+    said += [Finding("file", "note", words) for words in in_system(file.source)]
+    problems, notes = tell(chain(said, check_system(Site(file.model, results))))
+    if problems:
+        click.echo(f"\nNot ready: {problems} to put right; nothing was changed.")
+        sys.exit(1)
+    click.echo(f"\nReady{f', with {notes} notes to read' if notes else ''}: nothing was changed.")

@@ -1,0 +1,196 @@
+"""What a lease needs beside the control plane: hosts that answer, a Slurm that knows them, a place for results. Looks only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics.hardware import Device
+from campaign.fabrics.host_agents.protocol import normal
+from campaign.fabrics.protocol import Controlled
+from campaign.lease.campaign_leases import Site
+from campaign.lease.check_site import Finding, check, check_control_plane
+from campaign.slurm.commands import Slurm
+from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_listing
+from campaign.slurm.strategies.controller import count_gres
+
+_AT_ONCE = 16
+_FREE_GB = 1.0
+
+
+def check_system(site: Site) -> Iterator[Finding]:
+    """Everything that a lease will ask of a site, line by line as it is known."""
+    yield from check(site)
+    yield from _agents(site)
+    yield from _launching(site.system, SlurmOptions(), Slurm())
+    yield from _results(site)
+
+
+def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[Finding]:
+    """What speaks against leases on a system, before its first one; given: options of Slurm from the profile or command line.
+
+    Nothing is asked of a system without a control plane and Slurm.
+    """
+    found: list[Finding] = []
+    with site.fabric() as fabric:
+        is_controlled = fabric.controlled is not None
+    if is_controlled:
+        found += [*check_control_plane(site), *_agents(site)]
+    found += _launching(site.system, given, slurm)
+    return [finding for finding in found if finding.verdict in ("problem", "stop")]
+
+
+def _agents(site: Site) -> Iterator[Finding]:
+    """Whether each host answers, and what it calls the devices that it has of the pool."""
+    try:
+        with site.fabric() as fabric:
+            if fabric.controlled is None:
+                return
+            devices = [device for device in fabric.inventory().devices if not device.local]
+            listed, failed = _asked(site.system, fabric.controlled)
+    except FabricError:  # which the check of the control plane tells
+        return
+    if failed:
+        remedy = "correct `fabric: agent`, or leave the host out (`--without-hosts`)"
+        for host, words in failed.items():
+            yield Finding("agent", "problem" if listed else "stop", f"{host}: {words}; {remedy}")
+    if not listed and not failed:
+        words = "nobody looks on the hosts (`agent`: none), so that nothing shows whether they see what is attached"
+        yield Finding("agent", "note", words)
+    elif listed:
+        counts = ", ".join(f"{host} lists {len(seen)} devices" for host, seen in listed.items())
+        yield Finding("agent", "ok", counts)
+    yield from _models(site.system, devices, listed)
+
+
+def _asked(
+    system: SystemFile, controlled: Controlled
+) -> tuple[Mapping[str, Sequence[tuple[str, str]]], Mapping[str, str]]:
+    """What each host lists, where somebody looks, and why others cannot be asked."""
+    listed, failed = dict[str, Sequence[tuple[str, str]]](), dict[str, str]()
+
+    def ask(host: str) -> None:
+        try:
+            if (seen := controlled.host_devices(host)) is not None:
+                listed[host] = seen
+        except FabricError as error:
+            failed[host] = str(error).removeprefix(f"{host}: ")
+
+    # A connection over HTTP is one for all hosts of a service; each of ssh is its own.
+    by_ssh = (system.fabric.get("agent") or {}).get("kind") == "ssh"
+    with ThreadPoolExecutor(_AT_ONCE if by_ssh else 1) as threads:
+        list(threads.map(ask, system.usable_hosts()))
+    order = system.usable_hosts()
+    return {host: listed[host] for host in order if host in listed}, {h: failed[h] for h in order if h in failed}
+
+
+def _models(
+    system: SystemFile, devices: Sequence[Device], listed: Mapping[str, Sequence[tuple[str, str]]]
+) -> Iterator[Finding]:
+    """What hosts call devices of the pool that they have now, where that is not what the system file says."""
+    seen = {normal(identity): told for there in listed.values() for identity, told in there if identity and told}
+    called: dict[str, set[str]] = {}
+    for device in devices:
+        if device.host_id and (told := seen.get(normal(device.host_id))):
+            called.setdefault(device.model, set()).add(told)
+    for model, names in called.items():
+        about = system.devices.get(model, DeviceModel())
+        others, words = sorted(names - {model, about.reported_as}), ""
+        if others and about.reported_as:
+            words = (
+                f"hosts report {', '.join(others)} as {model}, the system file says {about.reported_as} (`reported_as`)"
+            )
+            yield Finding("models", "stop", f"{words}: correct `pool`, or `devices`")
+        elif others:
+            words = (
+                f"hosts report {', '.join(others)} as {model}; add `devices: {{{model}: {{reported_as: {others[0]}}}}}`"
+            )
+            yield Finding("models", "note", f"{words} if that is right, and `pool` if it is not")
+
+
+def _launching(system: SystemFile, given: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
+    if system.launcher == "local":
+        yield Finding("launcher", "ok", "local: runs start on this machine")
+        return
+    try:
+        answer = slurm(*LISTING)
+    except ConfigError as error:
+        yield Finding("slurm", "stop", str(error))
+        return
+    if not answer.ok:
+        yield Finding("slurm", "problem", f"'sinfo' failed: {answer.words}; try again when the controller answers")
+        return
+    if missing := [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]:
+        yield Finding(
+            "launcher", "stop", f"not on this machine: {', '.join(missing)}; start on a login node of the cluster"
+        )
+    yield from known_to_slurm(system, given, parse_listing(answer.out))
+
+
+def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str, ListedHost]) -> Iterator[Finding]:
+    """Hosts, partition, features and generic resources of a system file against those of Slurm. Pure."""
+    names = system.usable_hosts()
+    hosts = {name: listed[name] for name in names if name in listed}
+    if unknown := [name for name in names if name not in listed]:
+        words = f"Slurm does not know {', '.join(unknown)} (`hosts`); it knows: {', '.join(listed) or 'no host'}"
+        dynamic = system.slurm.strategy == "dynamic"  # which registers them
+        yield Finding("slurm", "note" if dynamic and hosts else "stop", f"{words}; correct `hosts`")
+    options = (given,) if given.partition else (system.slurm, *system.slurm.overrides)
+    for partition in dict.fromkeys(each.partition for each in options if each.partition):
+        there = dict.fromkeys(name for host in listed.values() for name in host.partitions)
+        outside = [host.name for host in hosts.values() if partition not in host.partitions]
+        if partition not in there:
+            yield Finding(
+                "slurm", "stop", f"no partition {partition!r} (`slurm.partition`); there are: {', '.join(there)}"
+            )
+        elif outside:
+            words = f"partition {partition} (`slurm.partition`) does not have {', '.join(outside)}"
+            yield Finding(
+                "slurm", "problem", f"{words}: ask for another partition, or leave them out (`--without-hosts`)"
+            )
+    options = (given,) if given.constraint else (system.slurm, *system.slurm.overrides)
+    there = dict.fromkeys(name for host in listed.values() for name in host.features)
+    for word in dict.fromkeys(w for each in options for w in re.findall(r"[A-Za-z_][\w.-]*", each.constraint or "")):
+        if word not in there:
+            words = f"no host has the feature {word!r} (`slurm.constraint`); there are: {', '.join(there) or 'none'}"
+            yield Finding("slurm", "stop", words)
+    yield from _resources(system, hosts)
+    if away := [f"{host.name} ({host.state})" for host in hosts.values() if re.search("down|drain|fail", host.state)]:
+        words = f"no job can start on {', '.join(away)} now; leave a host out that stays so (`--without-hosts`)"
+        yield Finding("slurm", "note", words)
+    if hosts:
+        yield Finding("slurm", "ok", f"Slurm knows {', '.join(hosts)}")
+
+
+def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[Finding]:
+    """Hosts that Slurm gives fewer generic resources than they have devices; hosts that register anew are passed over."""
+    gres = system.slurm.gres
+    if not gres or system.slurm.strategy == "dynamic":
+        return
+    pooled = any(entry.kind == "gpu" for entry in system.pool)
+    own = {n: sum(d.count for d in group.devices if d.kind == "gpu") for group in system.hosts for n in group.names()}
+    least = {name: max(own[name], int(pooled)) for name in hosts}
+    if few := [name for name, host in hosts.items() if count_gres(host.gres, gres) < least[name]]:
+        told = ", ".join(f"{name} {hosts[name].gres or 'none'}" for name in few)
+        words = f"too few generic resources {gres!r} (`slurm.gres`); Slurm lists: {told}. Correct `slurm.gres`, or gres.conf"
+        yield Finding("slurm", "stop" if len(few) == len(hosts) else "problem", words)
+
+
+def _results(site: Site) -> Iterator[Finding]:
+    path = site.root.absolute()
+    there = next(each for each in (path, *path.parents) if each.exists())
+    free_gb = shutil.disk_usage(there).free / 1e9
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        yield Finding("results", "stop", f"{there} cannot be written; give another directory (--results)")
+    elif free_gb < _FREE_GB:
+        yield Finding(
+            "results", "problem", f"{path}: {free_gb:.2g} GB are free; free some, or give another directory (--results)"
+        )
+    else:
+        shared = "; all hosts must see it by this path" if site.system.launcher == "slurm" else ""
+        yield Finding("results", "ok", f"{path}: {free_gb:.3g} GB free{shared}")
