@@ -109,8 +109,13 @@ def test_a_reading_takes_the_place_of_what_was_read_and_of_nothing_else(measured
 def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> None:
     measured.record(measured.campaign())
     campaign = measured.campaign(parsers=SWAPPED)
+    (note,) = [
+        each for each in tables_of(gather(campaign, measured.place.directory)).context["notes"] if "parser" in each
+    ]
+    assert note.startswith("1 run of workload program was read by another parser than it has now")
     measured.read(campaign)
     tables = tables_of(gather(campaign, measured.place.directory))
+    assert not any("another parser" in note for note in tables.context["notes"])
     assert list(tables.runs["throughput_per_s"]) == list(tables.cells["mean"]) == [15.0]
     assert READ_AGAIN in tables.runs["flags"][0]
     assert any("were read again at" in note and "by its own parsers" in note for note in tables.context["notes"])

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from campaign.config.resolve import Campaign
+from campaign.config.workload_inputs import stored_workload
 from campaign.documents.readings import READ_AGAIN, all_readings
 from campaign.documents.record import Record, Store
 from campaign.run.environment import versions
@@ -27,6 +28,26 @@ def read_again(records: Sequence[Record], store: Store) -> Iterator[str]:
             f"The logs of {plural(count, 'run')} of workload {workload} were read again at {when}, by {parser}, without a run. The "
             "numbers are of that reading; the records stay as they were measured."
         )
+
+
+def otherwise_read(campaign: Campaign, records: Sequence[Record], store: Store) -> Iterator[str]:
+    """Whose numbers are of another parser than the workload has, so that one mean may hold both."""
+    readers = {name: workload.reading() for name, workload in campaign.workloads.items() if workload.reading_keys}
+    runs = Counter(
+        (record.campaign, record.cell.workload)
+        for record in records
+        if record.log and record.cell.workload in readers and READ_AGAIN not in record.flags
+    )
+    others = Counter[str]()
+    for (as_used, name), count in runs.items():
+        measured = stored_workload(store.shared_document(as_used), name)
+        others[name] += count if measured is not None and measured.reading() != readers[name] else 0
+    for name, count in others.items():
+        if count:
+            yield (
+                f"{plural(count, 'run')} of workload {name} {'was' if count == 1 else 'were'} read by another parser than it has "
+                "now; 'campaign parse' reads the logs again."
+            )
 
 
 def labels(campaign: Campaign, records: Sequence[Record], store: Store) -> Iterator[str]:

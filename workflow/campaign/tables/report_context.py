@@ -34,7 +34,7 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
-from campaign.tables.provenance import labels, read_again, updates
+from campaign.tables.provenance import labels, otherwise_read, read_again, updates
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
@@ -134,6 +134,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),
             *_set_aside(collected),
             *read_again(collected.records, collected.store),
+            *otherwise_read(campaign, collected.records, collected.store),
             *labels(campaign, collected.records, collected.store),
             *updates(collected.records, collected.store),
         ],
