@@ -44,14 +44,13 @@ $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
 test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
 	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
 
+# Types take as long as all else, on a core of their own.
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .
 	ruff format --check .
-	snakefmt --check Snakefile workflow/Snakefile workflow/rules
-	mypy
-	lint-imports
-	python -m docs.generate --check
-	snakemake --lint
+	mypy & types=$$!; \
+	snakefmt --check Snakefile workflow/Snakefile workflow/rules && lint-imports && python -m docs.generate --check && snakemake --lint; \
+	others=$$?; wait $$types && exit $$others
 
 bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (an hour and a half; those of Slurm need root)
 	python -m tests.benchmarks
