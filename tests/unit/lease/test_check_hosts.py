@@ -34,7 +34,7 @@ def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -
         ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"given": "dbug"}),
         ("problem", "partition batch (`slurm.partition`) does not have host3", {"hosts": "host[1-3]"}),
         ("stop", "no host has the feature 'a100' (`slurm.constraint`); there are: ib", {"constraint": "ib&a100"}),
-        ("stop", "too few generic resources 'gpu:h100' (`slurm.gres`); Slurm lists: host1 gpu:4", {"gres": "gpu:h100"}),
+        ("stop", "no generic resource 'gpu:h100' (`slurm.gres`); Slurm lists: host1 gpu:4", {"gres": "gpu:h100"}),
     ],
 )
 def test_what_slurm_does_not_have_is_named_with_what_it_has(verdict: str, words: str, asked: dict[str, Any]) -> None:

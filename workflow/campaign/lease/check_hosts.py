@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
+from campaign.config.launch_prefix_rules import rules_of
+from campaign.config.system_file import DeviceCount, DeviceModel, SlurmOptions, SystemFile
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Device
 from campaign.fabrics.host_agents.protocol import normal
@@ -168,17 +169,19 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
 
 
 def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[Finding]:
-    """Hosts that Slurm gives fewer generic resources than they have devices; hosts that register anew are passed over."""
+    """Hosts without the generic resource although they have devices, or get some; those that register anew are passed over."""
     gres = system.slurm.gres
     if not gres or system.slurm.strategy == "dynamic":
         return
-    pooled = any(entry.kind == "gpu" for entry in system.pool)
-    own = {n: sum(d.count for d in group.devices if d.kind == "gpu") for group in system.hosts for n in group.names()}
-    least = {name: max(own[name], int(pooled)) for name in hosts}
-    if few := [name for name, host in hosts.items() if count_gres(host.gres, gres) < least[name]]:
-        told = ", ".join(f"{name} {hosts[name].gres or 'none'}" for name in few)
-        words = f"too few generic resources {gres!r} (`slurm.gres`); Slurm lists: {told}. Correct `slurm.gres`, or gres.conf"
-        yield Finding("slurm", "stop" if len(few) == len(hosts) else "problem", words)
+
+    def granted(devices: Sequence[DeviceCount]) -> bool:
+        return any(each.kind == "gpu" and not rules_of(system, each.model) for each in devices)
+
+    have = {name for group in system.hosts if granted(group.devices) or granted(system.pool) for name in group.names()}
+    if without := [name for name, host in hosts.items() if name in have and not count_gres(host.gres, gres)]:
+        told = ", ".join(f"{name} {hosts[name].gres or 'none'}" for name in without)
+        words = f"no generic resource {gres!r} (`slurm.gres`); Slurm lists: {told}. Correct `slurm.gres`, or gres.conf"
+        yield Finding("slurm", "stop" if len(without) == len(hosts) else "problem", words)
 
 
 def _results(site: Site) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ LISTED = {
     "partition": ("partitions", "%R"),
     "constraint": ("features", "%f"),
     "gres": ("generic resources", "%G"),
-    "nodelist": ("hosts", "%n"),
+    "nodelist": ("hosts", "%N"),
 }
 """By `Refusal.key`: what there is of its kind, in words, and the format by which sinfo lists it."""
 
