@@ -53,7 +53,6 @@ def test_a_lease_is_composed_read_back_and_given_back(name: str, tmp_path: Path)
         assert {device.fabric_id for device in composition.devices} == set(selection.ids)
         assert b.fabric.host_sees(composition) == {device.fabric_id for device in composition.devices}
         assert b.gave_back()
-        assert b.emulator.machine.reserved == set()
         assert b.fabric.inventory() == before
         assert b.fabric.held() == {}
 
@@ -70,7 +69,6 @@ def test_another_process_goes_on_with_it(name: str, tmp_path: Path) -> None:
         assert again.release("one") == ()
         again.close()
         assert b.attached() == {}
-        assert b.emulator.machine.reserved == set()
 
 
 def test_what_is_sent_is_what_the_specification_has(tmp_path: Path) -> None:
@@ -179,7 +177,6 @@ def test_a_block_that_is_taken_between_reading_and_composing(tmp_path: Path) -> 
         with pytest.raises(Conflict):
             b.fabric.compose(selection)
         assert b.attached() == {"gpu3": "host2"}
-        assert b.emulator.machine.reserved == set()
         assert b.fabric.held() == {}
 
 
@@ -314,7 +311,7 @@ def test_a_service_that_wants_a_version_of_what_is_deleted_is_told_that_any_will
         assert sent == [None, "*"]
 
 
-def test_a_lease_without_its_state_is_found_by_its_name_and_unmarked(tmp_path: Path) -> None:
+def test_a_lease_without_its_state_is_found_by_its_name(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         selection = b.compose()
         elsewhere = b.again(tmp_path / "elsewhere")
@@ -322,7 +319,6 @@ def test_a_lease_without_its_state_is_found_by_its_name_and_unmarked(tmp_path: P
         assert elsewhere.release("one") == ()
         elsewhere.close()
         assert b.attached() == {}
-        assert b.emulator.machine.reserved == set()
 
 
 def test_a_lease_without_devices_holds_its_host(tmp_path: Path) -> None:
@@ -370,7 +366,7 @@ def test_a_system_that_is_gone_already_is_given_back(tmp_path: Path) -> None:
         machine = b.emulator.machine
         meanwhile(b, "DELETE", f"{SYSTEMS}/1", lambda: machine.decompose(machine.systems["1"]))
         assert b.fabric.release("one") == ()
-        assert (b.attached(), machine.reserved) == ({}, set())
+        assert b.attached() == {}
 
 
 def test_what_cannot_change_is_read_once(tmp_path: Path) -> None:
@@ -391,7 +387,7 @@ def test_what_a_second_host_would_not_give_back_stays_held(tmp_path: Path) -> No
         assert set(b.fabric.release("one")) == {"gpu3", "gpu4"}
         assert b.attached() == {"gpu3": "host2", "gpu4": "host2"}
         assert b.fabric.release("one") == ()
-        assert (b.attached(), b.emulator.machine.reserved) == ({}, set())
+        assert b.attached() == {}
 
 
 def test_a_busy_service_is_left_as_it_is(tmp_path: Path) -> None:
@@ -453,7 +449,7 @@ def test_a_lost_answer_leaves_nothing_behind(name: str, kind: FaultKind, tmp_pat
         assert len(b.emulator.machine.systems) == 1
         assert lease.mismatches == ()
         assert release(b.fabric, lease, poll_s=0)["state"] == "RELEASED"
-        assert (b.attached(), b.emulator.machine.systems, b.emulator.machine.reserved) == ({}, {}, set())
+        assert (b.attached(), b.emulator.machine.systems) == ({}, {})
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -48,7 +48,7 @@ def picked_up(here: Login, slurm: FakeSlurm, clock: Clock) -> list[tuple[module.
     waiting = []
     for lease in (first, *others):
         submitter = here.submitter()
-        submitter.poll.clock = submitter.poll.ticks = clock
+        submitter.poll.clock = clock
         clock.advance(START_S)
         found = submitter.find(lease)
         assert found is not None
