@@ -118,12 +118,26 @@ def test_everything_of_a_system_shares_one_zone() -> None:
     assert "share no resource zone" in str(objection(shown, change(host1=("gpu1", "gpu2"))))
 
 
-def test_a_zone_limits_what_one_system_has() -> None:
-    zones = (Zone("/z/1", "1", "", ("/b/host1", "/b/gpu1", "/b/gpu2"), limits=(("MaxProcessor", 1),)),)
-    assert objection(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=("gpu2",))) is None
-    assert "allows 1 blocks of type Processor in a system, not 2" in str(
-        objection(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=("gpu1", "gpu2")))
-    )
+@pytest.mark.parametrize(
+    ("limit", "names", "said"),
+    [
+        (("MaxProcessor", 1), ("gpu2",), None),
+        (("MaxProcessor", 1), ("gpu1", "gpu2"), "allows 1 blocks of type Processor in a system, not 2"),
+        (("MinProcessor", 2), ("gpu1",), "wants 2 blocks of type Processor in a system, not 1"),
+    ],
+)
+def test_a_zone_limits_what_one_system_has(limit: tuple[str, int], names: tuple[str, ...], said: str | None) -> None:
+    zones = (Zone("/z/1", "1", "", ("/b/host1", "/b/gpu1", "/b/gpu2"), limits=(limit,)),)
+    rule = objection(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=names))
+    assert (rule is None) if said is None else (said in str(rule))
+
+
+def test_a_host_that_is_only_a_physical_system_is_composed_for_nobody() -> None:
+    physical = system(1, "server7", kind="Physical")
+    shown = seen(block("gpu1"), systems=(physical,), hosts={"host1": "server7"})
+    assert list(shown.hosts) == ["host2"]
+    assert "host1 is no compute block of the service (see `hosts`)" in str(objection(shown, change(host1=("gpu1",))))
+    assert objection(shown, change(host1=())) is None
 
 
 def test_a_block_that_does_not_say_that_it_is_a_host_is_one_where_the_system_file_says_so() -> None:
