@@ -36,7 +36,7 @@ class FakeSlurm:
             program.chmod(0o755)
         with self.memory() as memory:
             memory.update(
-                last=0, jobs={}, sbatch=[], reachable=True, array_size_max=1001, partitions=["gpu*", "wide"], hosts=[]
+                last=0, jobs={}, sbatch=[], reachable=True, array_size_max=1001, partitions=["gpu", "wide"], hosts=[]
             )
 
     @contextmanager
