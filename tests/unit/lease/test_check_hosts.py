@@ -41,6 +41,11 @@ def test_what_slurm_does_not_have_is_named_with_what_it_has(verdict: str, words:
     assert any(each == verdict and said.startswith(words) for each, said in findings(**asked)), findings(**asked)
 
 
+def test_hosts_that_come_back_only_for_a_job_are_no_mistake() -> None:
+    changed = {"hosts": "cloud[1-2]", "partition": "cloud", "constraint": "composed", "strategy": "resume"}
+    assert {verdict for verdict, _ in findings(**changed)} == {"note"}
+
+
 def test_what_slurm_has_is_ready() -> None:
     assert {verdict for verdict, _ in findings("host1", constraint="[ib*2]")} == {"ok"}
     assert {

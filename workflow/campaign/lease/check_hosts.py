@@ -15,7 +15,7 @@ from campaign.fabrics.hardware import Device
 from campaign.fabrics.host_agents.protocol import normal
 from campaign.fabrics.protocol import Controlled
 from campaign.lease.campaign_leases import Site
-from campaign.lease.check_site import Finding, check, check_control_plane
+from campaign.lease.check_site import Finding, Verdict, check, check_control_plane
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_listing
 from campaign.slurm.strategies.controller import count_gres
@@ -136,18 +136,19 @@ def _launching(system: SystemFile, given: SlurmOptions, slurm: Slurm) -> Iterato
 def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str, ListedHost]) -> Iterator[Finding]:
     """Hosts, partition, features and generic resources of a system file against those of Slurm. Pure."""
     names = system.usable_hosts()
+    # Hosts that are deleted, or powered down in a cloud, are listed nowhere until they come back, with their features.
+    missing: Verdict = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
     hosts = {name: listed[name] for name in names if name in listed}
     if unknown := [name for name in names if name not in listed]:
         words = f"Slurm does not know {', '.join(unknown)} (`hosts`); it knows: {', '.join(listed) or 'no host'}"
-        dynamic = system.slurm.strategy == "dynamic"  # which registers them
-        yield Finding("slurm", "note" if dynamic and hosts else "stop", f"{words}; correct `hosts`")
+        yield Finding("slurm", missing, f"{words}; correct `hosts`")
     options = (given,) if given.partition else (system.slurm, *system.slurm.overrides)
     for partition in dict.fromkeys(each.partition for each in options if each.partition):
         there = dict.fromkeys(name for host in listed.values() for name in host.partitions)
         outside = [host.name for host in hosts.values() if partition not in host.partitions]
         if partition not in there:
             yield Finding(
-                "slurm", "stop", f"no partition {partition!r} (`slurm.partition`); there are: {', '.join(there)}"
+                "slurm", missing, f"no partition {partition!r} (`slurm.partition`); there are: {', '.join(there)}"
             )
         elif outside:
             words = f"partition {partition} (`slurm.partition`) does not have {', '.join(outside)}"
@@ -159,7 +160,7 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
     for word in dict.fromkeys(w for each in options for w in re.findall(r"[A-Za-z_][\w.-]*", each.constraint or "")):
         if word not in there:
             words = f"no host has the feature {word!r} (`slurm.constraint`); there are: {', '.join(there) or 'none'}"
-            yield Finding("slurm", "stop", words)
+            yield Finding("slurm", missing, words)
     yield from _resources(system, hosts)
     if away := [f"{host.name} ({host.state})" for host in hosts.values() if re.search("down|drain|fail", host.state)]:
         words = f"no job can start on {', '.join(away)} now; leave a host out that stays so (`--without-hosts`)"
