@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def test_the_tables_of_part_of_a_directory_are_made_from_its_records() -> None:
         ("status config", "config: holds no results of a campaign; name a campaign file"),
         ("status config/systems/bench.yaml", "is a system file; give a campaign file, which names it under `system`"),
         ("plan config/workloads/steps.yaml", "is a workload file; give a campaign file, which names it under `axes.workload`"),
+        ("check config/campaign.yaml", "is a campaign file; give a system file, or a name that 'campaign systems' lists"),
         ("redo small.zip --where batch==1", "an archive is not changed; 'campaign archive extract small.zip'"),
         ("remove small.zip", "an archive is not changed"),
         ("run small.zip", "an archive is not changed"),
@@ -107,7 +109,9 @@ def test_a_report_of_what_does_not_fit_says_so_and_writes_nothing(tmp_path: Path
     result = run("report", str(big), "--results", str(tmp_path / "results"))
     assert (result.exit_code, "configuration 1x40-local does not fit" in result.output) == (1, True)
     assert not (tmp_path / "results").exists()
-    assert "1x40-local does not fit and cannot be measured" in run("status", str(big)).output
+    status = run("status", str(big)).output
+    assert "1x40-local does not fit and cannot be measured: 1 host with" in status
+    assert re.search(r"^1x40-local.c1 +0/\d+ +does not fit", status, re.MULTILINE)
 
 
 def test_logs_show_the_end_of_a_log_the_evidence_without_one_and_what_is_named() -> None:

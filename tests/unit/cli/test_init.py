@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from campaign.cli import run as run_command
 from campaign.cli.main import main
 from campaign.config.resolve import load_campaign
 from campaign.paths import ROOT
@@ -19,10 +20,18 @@ def test_a_project_has_a_valid_campaign_profiles_and_a_snakefile(
     result = CliRunner().invoke(main, ["init", "new project"])
     assert result.exit_code == 0, result.output
     project = tmp_path / "new project"
-    assert load_campaign(project / "config" / "campaign.yaml").system.name == "my-site"
+    own = project / "own.yaml"
+    own.write_bytes((project / "config" / "campaign.yaml").read_bytes())
+    for campaign in (project / "config" / "campaign.yaml", own):
+        assert load_campaign(campaign).system.name == "my-site"
     assert "use rule * from" in (project / "workflow" / "Snakefile").read_text()
     for profile in ("local", "slurm", "profiles/local", "profiles/slurm", "profiles/default"):
         assert (project / profile / "config.yaml").read_bytes() == (ROOT / profile / "config.yaml").read_bytes()
+    monkeypatch.chdir(project)
+    command: list[str] = []
+    monkeypatch.setattr(run_command.os, "execv", lambda _, words: command.extend(words))
+    CliRunner().invoke(main, ["run", "--profile", "slurm"], catch_exceptions=False)
+    assert str(project / "profiles" / "slurm") in command  # whose values.yaml names the account
 
 
 def test_no_file_that_exists_is_changed(tmp_path: Path) -> None:

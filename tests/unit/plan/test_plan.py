@@ -285,7 +285,9 @@ def test_a_configuration_larger_than_the_pool_is_refused_before_anything_runs(tm
     asked = PlanRequest(path, tmp_path / "results")
     with pytest.raises(ConfigError, match=r"configuration 1x6-fabric does not fit: .*; remove it, or correct"):
         read_plan(asked)
-    assert list(read_plan(asked, allow_unfit=True).unfit) == ["1x6-fabric"]
+    planned = read_plan(asked, allow_unfit=True)
+    assert list(planned.unfit) == ["1x6-fabric"]
+    assert {lease.configuration.name for lease in planned.leases if lease.charge} == {"1x2-fabric"}
     assert not (tmp_path / "results").exists()
 
 

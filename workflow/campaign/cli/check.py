@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.cluster import load_system_file
-from campaign.cli.fabric import tell
+from campaign.cli.fabric import notes_to_read, tell
 from campaign.cli.options import results_option
 from campaign.config.check import system_problems
 from campaign.config.probable_mistakes import in_system
@@ -34,4 +34,4 @@ def check(system: str, results: Path) -> None:
     if problems:
         click.echo(f"\nNot ready: {problems} to put right; nothing was changed.")
         sys.exit(1)
-    click.echo(f"\nReady{f', with {notes} notes to read' if notes else ''}: nothing was changed.")
+    click.echo(f"\nReady{notes_to_read(notes)}: nothing was changed.")

@@ -180,12 +180,16 @@ def read_system_file(system: str) -> SystemFile:
 
 def load_system_file(system: str) -> LoadedFile[SystemFile]:
     """As `read_system_file`, with the source for messages."""
-    from campaign.config.load import LoadedFile, load_named, validate  # commands that a job calls need no configuration
+    # Commands that a job calls need no configuration.
+    from campaign.config.load import LoadedFile, load_named, noun_of, validate
     from campaign.config.system_file import SystemFile
     from campaign.config.yaml_file import read_yaml
 
     path = Path(system)
     if path.suffix in {".yaml", ".yml"}:
-        return LoadedFile(validate(source := read_yaml(path), SystemFile), source)
+        source = read_yaml(path)
+        if (noun := noun_of(source.data)) != "system":
+            raise ConfigError(f"{path}: is a {noun} file; give a system file, or a name that 'campaign systems' lists")
+        return LoadedFile(validate(source, SystemFile), source)
     # Names are looked for where a campaign in ./config would find them.
     return load_named(SystemFile, system, Path("config/campaign.yaml"))

@@ -35,7 +35,7 @@ _SHOWN = 20
 @campaign_argument
 @format_option("table", "json")
 def systems(campaign: Path, style: str) -> None:
-    """List the systems that a campaign can name: those in systems/ beside CAMPAIGN, above it, and in the package."""
+    """List the systems that a campaign can name: those in systems/ beside CAMPAIGN, above it, in config/, and in the package."""
     rows: list[dict[str, object]] = []
     for directory in config_directories(campaign):
         for path in sorted((directory / "systems").glob("*.yaml")):

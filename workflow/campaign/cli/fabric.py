@@ -21,7 +21,7 @@ from campaign.lease import check_site as sites
 from campaign.lease import record_site
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import journaled_times
-from campaign.wording import printable
+from campaign.wording import plural, printable
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red"), "stop": ("FAIL", "red")}
 
@@ -63,7 +63,12 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     if problems:
         click.echo(f"\nNot ready: {problems} to put right.")
         sys.exit(1)
-    click.echo(f"\nReady{f', with {notes} notes to read' if notes else ''}: {tried}.")
+    click.echo(f"\nReady{notes_to_read(notes)}: {tried}.")
+
+
+def notes_to_read(count: int) -> str:
+    """', with 1 note to read'; nothing without any."""
+    return f", with {plural(count, 'note')} to read" if count else ""
 
 
 def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from campaign.cli.options import PATH, format_option, output_option, request_opt
 from campaign.cli.source import refuse_archive
 from campaign.cli.terminal import TextTable, say, show, warn
 from campaign.documents.rounds import keep_rounds
-from campaign.documents.run_numbers import runs_of, whole
+from campaign.documents.run_numbers import compositions_of, runs_of, whole
 from campaign.errors import ConfigError
 from campaign.files import lock, make_directory, read_json, write_json
 from campaign.paths import Results
@@ -140,7 +140,7 @@ def _show_leases(plan: Plan) -> None:
     """Print the leases of a plan in order."""
     leases = [
         (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
-         "does not fit" if lease.configuration.name in plan.unfit else time_words(lease.expected), lease.basis)
+         *(("does not fit", "") if lease.configuration.name in plan.unfit else (time_words(lease.expected), lease.basis)))
         for order, lease in enumerate(plan.leases, 1)
     ]  # fmt: skip
     show(
@@ -210,7 +210,7 @@ def _hours(expected: Expected, unit: str) -> str:
 
 
 def _compositions(plan: Plan) -> str:
-    counts = sorted({cell.settings.compositions for _, cell in plan.cells})
+    counts = sorted({len(compositions_of(whole(cell.settings))) for _, cell in plan.cells})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 

@@ -168,7 +168,7 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
         text = campaign_summary.summary(paths.directory, figures, tabulated.tables)
     click.echo(as_given(text))
     if missing := campaign_summary.missing_reasons(paths.directory, tabulated.tables):
-        raise ConfigError("\n".join(["some runs have no record; run the same command again to measure them", *missing]))
+        raise ConfigError("\n".join(["some runs have no record; run the campaign again to measure them", *missing]))
     if output:
         try:
             output.write_text(text + "\n")

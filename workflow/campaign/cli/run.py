@@ -49,7 +49,8 @@ def run(asked: PlanRequest, profile: str | None, dry_run: bool, submit: bool, sn
         )
     systems = list(campaign.systems.values())
     name = profile or ("slurm" if all(system.launcher == "slurm" for system in systems) else "local")
-    directory = ROOT / "profiles" / name
+    own, shipped = (place / "profiles" / name for place in (Path.cwd(), ROOT))
+    directory = own if (own / "config.yaml").is_file() else shipped
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
     command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
     command += [*(["-n"] if dry_run else []), *snakemake]

@@ -105,7 +105,8 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
             state = "composing, releasing or waiting"
         else:
             why = _failure(plan, results, lease) if lease.missing else ""
-            state = (f"failed: {why}" if why else "to do") if lease.missing else "complete"
+            open_state = "does not fit" if lease.configuration.name in plan.unfit else "to do"
+            state = (f"failed: {why}" if why else open_state) if lease.missing else "complete"
         leases.append({
             "lease": lease.name, "runs": lease.runs, "runs_done": lease.runs - lease.missing, "state": state,
             "job": job and job.job_id, "last_run": last.get(lease.name),
@@ -200,7 +201,7 @@ def _show(found: Mapping[str, Any]) -> None:
     left = found["left"]
     if left["unknown"]:
         say(f"still to measure: {left['unknown']}")
-    elif found["runs_done"] < found["runs"]:
+    elif left["expected_s"]:
         words = time_words(Estimate(left["expected_s"], left["low_s"], left["high_s"]))
         say(f"still to measure: {words}, {left['device_hours']:.4g} device-hours expected")
     warn(found["missing_inputs"])

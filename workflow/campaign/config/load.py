@@ -99,9 +99,9 @@ def _noun(kind: type[BaseModel]) -> str:
 
 
 def config_directories(campaign_path: Path) -> list[Path]:
-    """Directories whose `systems/` and `workloads/` a campaign can name: its own, the one above, the project's."""
+    """Directories whose `systems/` and `workloads/` a campaign can name: its own, the one above, its `config/`, the package's."""
     own = campaign_path.resolve().parent
-    return list(dict.fromkeys([own, own.parent, CONFIG]))
+    return list(dict.fromkeys([own, own.parent, *filter(Path.is_dir, [own / "config"]), CONFIG]))
 
 
 def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:

@@ -88,7 +88,7 @@ def placing(fabric: Fabric, campaign: Campaign) -> Placing:
         try:
             selection = fabric.select_planned(request_of(campaign.system, "plan", campaign.name, configuration))
         except FabricError as error:
-            return PlannedPlacement(unfit=str(error))
+            return PlannedPlacement(unfit=str(error).removeprefix("plan: "))
         attached = (devices[name] for name in selection.ids if name in devices)
         hosts = tuple(host.host for host in selection.hosts)
         return PlannedPlacement(hosts=hosts, operations=operations(attached, steps) if steps else None)

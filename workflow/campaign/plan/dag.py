@@ -19,6 +19,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, Rounds, kept_rounds, question_key
+from campaign.documents.run_numbers import compositions_of, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError, nearest
 from campaign.fabrics.protocol import Fabric
@@ -102,9 +103,7 @@ def read_plan(
 def _fitting(matrix: Matrix, unfit: Mapping[str, str], hosts: str) -> Matrix:
     """The matrix without configurations that do not fit what is left of the system, each of which is named."""
     counts = Counter(cell.configuration.name for cell in matrix.cells)
-    removed = (
-        Removed(f"{name}, without {hosts}", why.removeprefix("plan: "), counts[name]) for name, why in unfit.items()
-    )
+    removed = (Removed(f"{name}, without {hosts}", why, counts[name]) for name, why in unfit.items())
     cells = tuple(cell for cell in matrix.cells if cell.configuration.name not in unfit)
     return replace(matrix, cells=cells, removed=(*matrix.removed, *removed))
 
@@ -145,7 +144,7 @@ def unfit_messages(plan: Plan) -> Iterator[str]:
     for name, why in plan.unfit.items():
         place = campaign.place("configurations", campaign.shape_of(name))
         yield (
-            f"{place}: configuration {name} does not fit: {why.removeprefix('plan: ')}; remove it, or correct hosts and pool in "
+            f"{place}: configuration {name} does not fit: {why}; remove it, or correct hosts and pool in "
             "the system file"
         )
 
@@ -240,10 +239,10 @@ class Dag:
     def named(self, wildcards: Any) -> LeaseName:
         """The lease's name, which says what its job is about."""
         lease = self.lease(wildcards)
-        whole = max(cell.settings.compositions for cell in lease.cells)
+        compositions = max(len(compositions_of(whole(cell.settings))) for cell in lease.cells)
         if self.asked.until:
-            return LeaseName(lease.name, f"{lease.about(whole)}, in round {wildcards.round}")
-        return LeaseName(lease.name, lease.describe(whole))
+            return LeaseName(lease.name, f"{lease.about(compositions)}, in round {wildcards.round}")
+        return LeaseName(lease.name, lease.describe(compositions))
 
     def needs(self, wildcards: Any) -> dict[str, int]:
         """What a lease takes of each resource."""

@@ -259,10 +259,10 @@ def build_plan(
         _lease(name, composition, cells, there, in_the_middle, holds)
         for (name, composition), cells in _by_lease(campaign, matrix.cells, only).items()
     ]
-    leases, forecast = _costed(_with_operations(in_order(campaign, leases), place), costs, campaign, holds)
-    names = dict.fromkeys(lease.configuration.name for lease in leases)
-    by_name = {c.name: c for c in campaign.configurations}
-    reasons = {name: why for name in names if (why := place(by_name[name]).unfit)}
+    ordered = in_order(campaign, leases)
+    by_name = {lease.configuration.name: lease.configuration for lease in ordered}
+    reasons = {name: why for name, configuration in by_name.items() if (why := place(configuration).unfit)}
+    leases, forecast = _costed(_with_operations(_without_work(ordered, reasons), place), costs, campaign, holds)
     return Plan(
         campaign,
         matrix.where,
@@ -280,6 +280,16 @@ def build_plan(
         else len({cell_id for cell_id, _ in there.measured} - {cell.id for lease in leases for cell in lease.cells}),
         warnings=(*campaign.warnings, *matrix.warnings),
     )
+
+
+def _without_work(leases: Iterable[PlannedLease], unfit: Collection[str]) -> list[PlannedLease]:
+    """The leases; those of configurations that do not fit take no time and cost nothing."""
+    return [
+        replace(lease, work=replace(lease.work, runs=()), fewest=replace(lease.fewest, runs=()))
+        if lease.configuration.name in unfit
+        else lease
+        for lease in leases
+    ]
 
 
 def _with_operations(leases: Iterable[PlannedLease], place: Placing) -> list[PlannedLease]:
