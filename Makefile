@@ -31,7 +31,7 @@ study: $(VENV)/.demo  ## Predict three published studies, and show which of thei
 	@campaign published $(STUDIES) --output results/study.html
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
-test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (twenty-five minutes on two cores)
+test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two cores)
 	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder -m "not alone"
 	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
 
