@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from campaign.errors import RecordError
+from campaign.paths import Results
 from campaign.report import campaign_summary
 
 BUILD = "bert: build local-4 (4 devices), batch 8: 410\u202fsamples/s, measured on 3 compositions."
@@ -100,3 +101,15 @@ def test_damaged_tables_are_one_message(tmp_path: Path, name: str, content: str)
     (directory / "tables" / f"{name}.csv").write_text(content)
     with pytest.raises(RecordError, match=r"cannot be read .*delete it and run again"):
         campaign_summary.summary(directory)
+
+
+@pytest.mark.parametrize(("records", "why"), [(False, "not measured yet"), (True, "there is no plan that says why")])
+def test_without_a_plan_missing_runs_are_of_nothing_measured_or_of_merged_parts(
+    tmp_path: Path, *, records: bool, why: str
+) -> None:
+    paths = Results.at(tmp_path / "results" / "first")
+    paths.tables.mkdir(parents=True)
+    (paths.tables / "cells.csv").write_text("cell_id,n_missing\na,2.0\nb,1.0\n")
+    if records:
+        paths.records.mkdir()
+    assert campaign_summary.missing_reasons(paths.directory) == [f"3 runs: {why}"]

@@ -140,7 +140,8 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
     lines, results = [], Results.at(directory)
     if not results.plan_document.exists():  # of parts that were merged
         missing = sum(int(float(row["n_missing"])) for row in _rows((tables or results.tables) / "cells.csv"))
-        return [f"{wording.plural(missing, 'run')}: there is no plan that says why"] if missing else []
+        why = "there is no plan that says why" if results.records.exists() else "not measured yet"
+        return [f"{wording.plural(missing, 'run')}: {why}"] if missing else []
     with reading(results.plan_document, _REMEDY):
         planned = load_json(results.plan_document)["leases"]
         leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
