@@ -76,7 +76,7 @@ def words(schema: Schema) -> str:
     if "$ref" in schema:
         return "any value" if schema["$ref"].endswith("/JsonValue") else "keys below"
     if "const" in schema:
-        return f"`{schema['const']}`" if schema["const"] else "empty"
+        return f"`{schema['const']}`" if schema["const"] else "not given"
     if schema.get("enum") == list(PARSERS):
         return "a [parser](workloads.md#parsers)"
     if "enum" in schema:
