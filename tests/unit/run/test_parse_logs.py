@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,15 @@ def test_what_made_a_run_invalid_beside_its_log_stays(measured: Measured) -> Non
     assert (measured.now.status, measured.now.failure, measured.now.throughput_per_s) == ("invalid", failure, 15.0)
 
 
+@pytest.mark.parametrize("left", ["", "rate: "])
+def test_a_log_that_was_cut_makes_no_good_run_a_bad_one(measured: Measured, left: str) -> None:
+    measured.record(measured.campaign())
+    (measured.place.directory / "logs" / "program.log").write_text(left)
+    parsed = measured.read(measured.campaign(parsers=SWAPPED))
+    assert (parsed.path, parsed.left) == (None, {"whose log is not whole any more": 1})
+    assert measured.now.throughput_per_s == 12.0
+
+
 def test_a_run_that_is_measured_again_has_no_earlier_reading(measured: Measured) -> None:
     campaign = measured.campaign()
     before = measured.record(campaign)
@@ -161,12 +172,23 @@ def test_a_run_that_is_measured_again_has_no_earlier_reading(measured: Measured)
     assert measured.now.throughput_per_s == 12.0
 
 
-@pytest.mark.parametrize("text", ["{", '{"schema_version": "readings/1"}', "status"])
+def test_a_reading_that_does_not_say_how_it_was_made_still_counts(measured: Measured) -> None:
+    measured.record(campaign := measured.campaign())
+    path = measured.read(measured.campaign(parsers=SWAPPED)).path
+    assert path is not None
+    path.write_text(json.dumps({**json.loads(path.read_text()), "workloads": {}}))
+    tables = tables_of(gather(campaign, measured.place.directory))
+    assert list(tables.runs["throughput_per_s"]) == [15.0]
+    assert any("were read again at" in note for note in tables.context["notes"])
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema_version": "readings/1"}', "made", "status"])
 def test_a_damaged_reading_is_named_and_no_record_is_measured_again_for_it(measured: Measured, text: str) -> None:
     before = measured.record(measured.campaign())
     path = measured.read(measured.campaign(parsers=SWAPPED)).path
     assert path is not None
-    path.write_text(path.read_text().replace('"status":"ok"', '"status":"fine"') if text == "status" else text)
+    edits = {"made": (r'"made":[^,]+', '"made":1e30'), "status": ('"status":"ok"', '"status":"fine"')}
+    path.write_text(re.sub(*edits[text], path.read_text()) if text in edits else text)
     store = Store(measured.place.directory)
     with pytest.raises(ConfigError, match=r"readings.*'campaign parse'"):
         store.read(*before.key)

@@ -36,7 +36,7 @@ class Readings(ClosedModel):
     """Logs of one results directory that were read at one time."""
 
     schema_version: Literal["readings/1"] = "readings/1"
-    made: Annotated[float, Field(description="Unix seconds")]
+    made: Annotated[float, Field(ge=0, lt=1e11, description="Unix seconds")]
     version: Annotated[str, Field(description="version of the program that read")]
     workloads: Annotated[
         dict[str, dict[str, Any]], Field(description="how logs of each workload were read: its parser")

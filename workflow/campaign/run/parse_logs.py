@@ -71,6 +71,9 @@ def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
             except LaunchError:
                 left["whose log says that they were stopped"] += 1
                 continue
+            if read is None:
+                left["whose log is not whole any more"] += 1
+                continue
             now = store.read(*key).model_dump(mode="json", include=set(read))
             # Without the flag, which a run has from its first reading on.
             changed += any(read[name] != now[name] for name in read if name != "flags")
@@ -82,10 +85,15 @@ def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
     return LogsRead(path, len(found), changed, left)
 
 
-def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[Any, Any]:
-    """What a run's record would say if its log had been read so from the start. measured: the campaign as it was then."""
+def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[Any, Any] | None:
+    """What a run's record would say if its log had been read so from the start; None where the log has lost what was read then.
+
+    measured: the campaign as it was then.
+    """
     before, runs_on = measured.workloads[now.name], measured.device_of(record.requested).runs_on
     old, new = (_outcome(record, workload, runs_on, log) for workload in (before, now))
+    if record.status == "ok" and "ok" not in (old.status, new.status):
+        return None
     if old.status == "ok" and new.status == "ok" and record.status == "invalid":
         # It is not its log that makes it invalid.
         new = replace(new, status="invalid", failure=record.failure)

@@ -19,7 +19,11 @@ def read_again(records: Sequence[Record], store: Store) -> Iterator[str]:
         return
     newest = {run: each for each in all_readings(store.results) for run in each.runs}
     runs = Counter(
-        (each.when, record.cell.workload, each.workloads[record.cell.workload].get("parser") or "its own parsers")
+        (
+            each.when,
+            record.cell.workload,
+            str(each.workloads.get(record.cell.workload, {}).get("parser", "its own parsers")),
+        )
         for record in records
         if READ_AGAIN in record.flags and (each := newest.get(f"{record.cell_id}.{record.repetition}"))
     )
