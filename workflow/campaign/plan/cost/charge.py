@@ -102,7 +102,7 @@ class Charges:
             host_hours=_hours(expected, {part: work.hosts(part) for part in PARTS}),
             price=None
             if device_hours is None or price_per_h is None
-            else round(device_hours * price_per_h / configuration.devices, 2),
+            else round(device_hours * price_per_h / configuration.devices, 6),
         )
 
 
