@@ -55,6 +55,9 @@ def there(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("inventory {}", 0, "falcon1/drawer1/slot1"),
         ("logs {}", 0, "crashed: "),
         ("sql 'select count(*) as n from runs' {}", 0, "31"),
+        ("compare {} --versions none none", 1, "two different labels"),
+        ("compare falcon --versions none driver-580", 1, "falcon: is not a source of measurements"),
+        ("compare {} --versions none driver-580", 1, "no runs of it; there are: none"),
         ("published {}", 1, "error: {}: the campaign names no `references`"),
     ],
 )

@@ -91,8 +91,8 @@ def compare(
     """
     if rules:
         click.get_current_context().meta[ERROR_CODE] = 2  # 1 says that a rule is broken
-    if bool(second) == bool(versions):
-        raise ConfigError("give either a second campaign B, or two labels: --versions none driver-580")
+    if bool(second) == bool(versions) or (versions and len(set(versions)) == 1):
+        raise ConfigError("give either a second campaign B, or two different labels: --versions none driver-580")
     labels = versions or (None, None)
     one, two = _compared(first, results, labels[0]), _compared(second or first, results, labels[1])
     if versions:
@@ -118,7 +118,7 @@ def _compared(text: str, results: Path, version: str | None) -> Tables | Referen
     """The tables of a source, or the set of published claims that a text names."""
     path = Path(text)
     of_claims = path.suffix in (".yaml", ".yml") and path.is_file() and "claims" in read_yaml(path).data
-    if (not path.exists() and published_file.is_set(text)) or of_claims:
+    if version is None and ((not path.exists() and published_file.is_set(text)) or of_claims):
         return published_file.load(text)
     return tables_from(path, results, version=version)
 
