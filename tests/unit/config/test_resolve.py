@@ -10,6 +10,7 @@ import pytest
 from campaign.config import resolve
 from campaign.config.resolve import from_document, load_campaign, systems_of
 from campaign.errors import ConfigError
+from campaign.plan.request import request_of
 from tests.campaign_files import load, write_files
 
 EMULATED = {"system.emulation": {"scale": 0.01}}
@@ -256,3 +257,16 @@ def test_the_campaign_as_used_is_the_same_campaign(tmp_path: Path) -> None:
 def test_a_damaged_campaign_as_used_is_a_clear_error(document: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_document(document)
+
+
+@pytest.mark.parametrize("label", ["580.10", "0580", "1e3", "1_0", "nan", "inf", "true", 580.1, True])
+def test_a_label_that_others_write_anew_is_refused_at_every_door(tmp_path: Path, label: Any) -> None:
+    """Snakemake makes 580.1 of --config version=580.10, which would be another label than that of --version 580.10."""
+    told = "is a number or truth value to YAML and Snakemake.*such as driver-580.10"
+    with pytest.raises(ConfigError, match=rf"campaign.yaml:\d+: version: .*{told}"):
+        load_campaign(write_files(tmp_path, {"campaign.version": label}))
+    plain = write_files(tmp_path)
+    with pytest.raises(ConfigError, match=f"version: .*{told}"):
+        request_of({"campaign": plain, "version": label}).load()
+    for kept in ("580", "580.159.03", "driver-580.10"):
+        assert request_of({"campaign": plain, "version": kept}).load().file.version == kept

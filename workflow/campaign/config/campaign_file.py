@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
-from campaign.documents.fields import AxisName, Count, FileModel, Label, Many, Name, Precision
+from campaign.documents.fields import AxisName, Count, FileModel, Label, Many, Name, Precision, as_typed
 from campaign.documents.metric import Better
 
 
@@ -267,10 +267,10 @@ class CampaignFile(FileModel):
     systems: tuple[Name, ...] = ()
     """Names of several system files, in place of `system`: `[faster, grace]`. Each shape is measured on every system that can hold
     it, and equally many devices of two systems are compared."""
-    version: Label | None = None
-    """Label of the installed driver, firmware or libraries, such as `driver-580`. It is part of every cell's identity: another
-    label measures all cells again, and keeps what was measured. `--config version=LABEL` sets it for one invocation, `none`
-    unsets it. Default: no label."""
+    version: Annotated[Label, BeforeValidator(as_typed)] | None = None
+    """Label of the installed driver, firmware or libraries, such as `driver-580`; no number with a point. It is part of every
+    cell's identity: another label measures all cells again, and keeps what was measured. `--config version=LABEL` sets it for one
+    invocation, `none` unsets it. Default: no label."""
     metric: PrimaryMetric | None = None
     """The primary metric, such as `{name: latency_us, better: lower}`. Default: `throughput_per_s`; of workloads that only print
     other numbers, the first of their `parsers`."""

@@ -20,7 +20,7 @@ from campaign.config.probable_mistakes import in_campaign, in_system, in_workloa
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile, host_names
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
-from campaign.documents.fields import NAME_PATTERN, PATTERN_WORDS
+from campaign.documents.fields import NAME_PATTERN, PATTERN_WORDS, as_typed
 from campaign.documents.metric import Metric
 from campaign.documents.record import CAMPAIGN_SCHEMA, campaigns_as_used
 from campaign.errors import ConfigError
@@ -120,6 +120,10 @@ class Campaign:
             return self
         if re.fullmatch(NAME_PATTERN, version) is None or len(version) > 64:
             raise ConfigError(f"version: '{version}': a label has {PATTERN_WORDS[NAME_PATTERN]}; 64 characters at most")
+        try:
+            as_typed(version)
+        except ValueError as error:
+            raise ConfigError(f"version: {error}") from error
         label = None if version == NO_VERSION else version
         return replace(self, file=self.file.model_copy(update={"version": label}))
 

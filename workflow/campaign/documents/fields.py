@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
@@ -36,6 +38,21 @@ VariableName = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, max_le
 Argument = Annotated[str, StringConstraints(pattern=TEXT_PATTERN)]
 Label = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]
 Count = Annotated[int, Field(ge=1, le=4096)]
+
+
+def as_typed(label: object) -> object:
+    """A label. ValueError: YAML or Snakemake's --config reads it as a number or truth value, and gives it back in another form."""
+    text = str(label)
+    retyped = text.lower() in ("true", "false")
+    with suppress(ValueError):
+        float(text)
+        retyped = re.fullmatch("0|[1-9][0-9]*", text) is None
+    if retyped:
+        raise ValueError(
+            f"'{text}' is a number or truth value to YAML and Snakemake, which change how it is written (580.10 becomes 580.1); "
+            "add letters, such as driver-580.10"
+        )
+    return label
 
 
 FromEnvironment = Annotated[dict[Literal["from"], Literal["environment"]], Field(min_length=1)]
