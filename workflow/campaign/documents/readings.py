@@ -60,7 +60,8 @@ def keep(results: Path, readings: Readings) -> Path:
 
 def all_readings(results: Path) -> list[Readings]:
     """Every time that logs were read again, the oldest first. ConfigError: one cannot be read."""
-    return sorted(map(_read, Results.at(results).readings.glob("*.json")), key=lambda readings: readings.made)
+    paths = sorted(Results.at(results).readings.glob("*.json"))
+    return sorted(map(_read, paths), key=lambda readings: readings.made)
 
 
 def _read(path: Path) -> Readings:
