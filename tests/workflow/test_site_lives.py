@@ -59,6 +59,9 @@ def test_what_was_measured_counts_after_corrections_and_beside_an_update(project
     project.run("tables", version="driver-580")
     assert len(project.starts()) == 4
     assert rates(project) == [12, 12]
+    # Leases of one name are those of one label, too.
+    assert len(list(results.leases.glob("*.json"))) == 2
+    assert len(json.loads((results.tables / "leases.json").read_text())) == 1
     assert records.items() <= project.record_files().items()
     page = project.directory / "changes.html"
     project.run_campaign("compare", str(campaign), here, "--versions", "none", "driver-580", f"--output={page}")

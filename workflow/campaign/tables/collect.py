@@ -67,14 +67,19 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     used = {record.lease_id for record in (*records, *of_reference)}
     names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
     names |= set(map(_earlier_name, names))
+    beside, of_other_labels = [], set()
+    for other in (store.read(*key) for key in sorted(present.difference(wanted))):
+        if other.lease_id in used:
+            beside.append((other.lease_id, other.started, other.ended))
+        elif other.specification.get("version") != campaign.file.version:
+            of_other_labels.add(other.lease_id)
     leases = [
         lease
         for path in sorted(results.leases.glob("*.json"))
-        if (lease := _document(path))["lease_id"] in used or lease.get("lease") in names
+        if (lease := _document(path))["lease_id"] in used
+        or (lease.get("lease") in names and lease["lease_id"] not in of_other_labels)
     ]
     leases.sort(key=lambda lease: (lease.get("requested_s") or 0.0, lease["lease_id"]))
-    others = (store.read(*key) for key in sorted(present.difference(wanted)))
-    beside = [(other.lease_id, other.started, other.ended) for other in others if other.lease_id in used]
     configurations = {record.lease_id: record.cell.configuration for record in records}
     links = [
         {**each, "configuration": configurations[each["lease_id"]]}
