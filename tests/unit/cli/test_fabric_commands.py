@@ -6,7 +6,7 @@ import getpass
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
+from campaign.config.open_fabric import owner
 from campaign.documents.operation_times import from_document, read_times
 from campaign.emulators.catalog import emulated_kinds, open_emulator
 from campaign.emulators.control_planes.hardware import rack
@@ -197,6 +198,28 @@ def test_what_was_left_behind_is_listed_and_released_when_told_so(place: Place) 
     assert Journal(journal.parent, journal.stem).state == "RELEASED"
 
 
+def test_what_a_service_lists_and_holds_nothing_is_named_by_check_and_reconcile(tmp_path: Path) -> None:
+    place = Place(tmp_path, "sunfish", deletions="dropped")
+    place.write(**{name: value for name, value in QUICK.items() if name in fabric_kind("sunfish").options.model_fields})
+    try:
+        assert place.compose().exit_code == 0
+        assert place.run("release", "pair", "--campaign", str(place.campaign)).exit_code == 0
+        for done in (place.fabric("check", "--look-only"), place.fabric("reconcile", "--release", "--grace", "0")):
+            assert done.exit_code == 0, done.output
+            assert re.search("the administrator of the control plane may remove", done.output)
+            assert len(re.findall("/redfish/v1/Fabrics/CXL/Connections/", done.output)) == 2
+    finally:
+        place.server.close()
+
+
+@pytest.mark.parametrize("system", ["falcon-testbed", "liqid-pool"])
+def test_a_check_of_what_cannot_be_opened_goes_on_with_the_rest(system: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["check", f"config/systems/{system}.yaml", "--results", str(tmp_path)])
+    assert len(re.findall("FAIL  answer", done.output)) == 1
+    assert "error:" not in done.output
+    assert "results" in done.output
+
+
 def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +391,46 @@ def test_a_site_where_it_fails_is_told_why_and_its_recording_has_no_names(place:
     recorded = (place.directory / "recording.yaml").read_text()
     assert "cn17" not in recorded
     assert "of name" in recorded
+
+
+def test_a_trial_that_cannot_detach_says_how_to_and_does_not_replace_a_file_unasked(tmp_path: Path) -> None:
+    place = Place(tmp_path, "h3")
+    place.write(poll_s=0)
+    try:
+        with Site(read_system_file(str(place.path)), tmp_path / "results").fabric() as fabric:
+            device = fabric.inventory().devices[0].fabric_id
+        (tmp_path / "kept").write_text("mine")
+        place.server.faults.add(WireFault("status", "DELETE", "*", -1, status=500))
+        done = place.fabric("record", "--trial", device, "host1", "--output", str(tmp_path / "kept"), answer="\n")
+        assert (done.exit_code, (tmp_path / "kept").read_text()) == (1, "mine")
+        assert f"Replace {tmp_path / 'kept'}?" in done.output
+        assert "FAIL  detach     still attached: 'campaign fabric reconcile SYSTEM --unjournaled" in done.output
+        place.server.faults.clear()
+        asked = ("--unjournaled", "--of", owner(), "--release", "--grace", "0")
+        assert place.fabric("reconcile", *asked).exit_code == 0
+        assert len(place.rack.free()) == 4
+    finally:
+        place.server.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda text: text[: text.index("status: 200")], "exchange 1 .* needs a number as `status`, or `lost`"),
+        (lambda text: text.partition("exchanges:")[0], "`exchanges` is missing"),
+        (lambda text: text.replace("login: false", ""), "`login` is missing"),
+        (lambda text: text.replace("status: 200", "status: fine", 1), "exchange 1 .* needs a number as `status`"),
+        (lambda text: text.replace("recording/1", "recording/9"), "'recording/9' is not read by this version"),
+        (lambda text: "[]", "no `schema_version`"),
+    ],
+)
+def test_a_damaged_recording_is_not_replayed(damage: Callable[[str], str], told: str, tmp_path: Path) -> None:
+    whole = Path("tests/data/fabrics/recordings/h3-falcon-4005.yaml").read_text()
+    (tmp_path / "recording.yaml").write_text(damage(whole))
+    words = ["fabric", "emulate", str(tmp_path / "recording.yaml"), "--directory", str(tmp_path / "x")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert re.search(told, done.output), done.output
 
 
 def test_a_trial_names_what_is_free(place: Place) -> None:

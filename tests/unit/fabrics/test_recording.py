@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 from collections.abc import Sequence
 from typing import Any
@@ -87,6 +88,31 @@ def test_no_word_of_a_site_survives(words: tuple[str, ...], serial: int) -> None
     shown = json.dumps(recorded(words, serial, stand_ins), ensure_ascii=False)
     for word in (*words, str(serial), PASSWORD, "fabric.example"):
         assert word not in shown, word
+
+
+def test_secrets_and_names_are_replaced_although_their_words_are_known() -> None:
+    """Words of the adapters' sources and short numbers stay anywhere else."""
+    stand_ins = StandIns(scrub, (), ["gpu-node"])
+    known = ("root", "gpu-node", "token", "1234", "dead")
+    assert all(names()._is_known(word) for word in known)
+    headers = dict.fromkeys(("set-cookie", "x-auth-token", "authorization"), "session=1234; path=root")
+    body = {"AccessToken": "dead", "Pin_Secret": 1234, "gpu-node": 1, "alice": {"by": "alice"}, "a@cn.example": 1}
+    body |= {
+        "rack.cn.example": 1,
+        "to": "gpu-node.fabric gpu-node-host (GPU-NODE:nic)",
+        "Members@odata.count": 1,
+        "Port#": 1,
+    }
+    sent = json.dumps({"password": "root"}).encode()
+    asked = RecordedRequest("http://u:p@[fe80::1]:80", "GET", "/x?token=1234", sent, 0.1, 200, headers, body)
+    (found,) = document("redfish", {}, {}, [asked], stand_ins)["exchanges"]
+    assert found["headers"] == dict.fromkeys(headers, "***")
+    assert (found["query"], found["sent"]) == ({"token": "***"}, {"password": "***"})
+    assert [found["answer"][name] for name in ("AccessToken", "Pin_Secret")] == ["***", "***"]
+    assert {"Members@odata.count", "Port#"} < found["answer"].keys()
+    assert not re.search("gpu-node|alice|example|fe80|u:p", json.dumps(found), re.IGNORECASE)
+    page = RecordedRequest("http://a", "GET", "/", b"", 0.1, 200, {}, None, "\0 " * 10**6)
+    assert len(stand_ins.exchange(page)["answer_text"]) < 10**6
 
 
 def test_the_same_word_has_the_same_stand_in_and_what_is_known_stays() -> None:

@@ -106,7 +106,7 @@ def record(
     for word, stand_in in {**recording.names.addresses, **recording.names.replaced}.items():
         click.echo(f"  {printable(word)} -> {stand_in}")
     path = output or Path(f"{site.system.name}-recording.yaml")
-    if yes or click.confirm(f"\nWrite {path}?", default=True):
+    if yes or click.confirm(f"\n{'Replace' if path.exists() else 'Write'} {path}?", default=not path.exists()):
         path.write_text(yaml.safe_dump(recording.document, sort_keys=False, width=120, allow_unicode=True), "utf-8")
         click.echo(f"{path}: look at it in an editor before you send it")
     if problems:
@@ -150,7 +150,7 @@ def reconcile(
     """
     if owners and not unjournaled:
         raise ConfigError(f"--of {owners[0]}: names an owner of leases without a journal; add --unjournaled")
-    orphans, foreign, away = sites.left_behind(
+    orphans, foreign, away, ghosts = sites.left_behind(
         _site(system, results),
         dry_run=not releases,
         grace_s=grace_s,
@@ -158,7 +158,9 @@ def reconcile(
         force=force,
     )
     if style == "json":
-        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": away})
+        show_json(
+            {"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": away, "ghosts": ghosts}
+        )
     for orphan in orphans if style == "table" else ():
         held = ", ".join(orphan.devices) or "no device"
         click.echo(
@@ -170,6 +172,10 @@ def reconcile(
         click.echo(printable(f"{'attached again' if releases else 'would attach again'}: {line}"))
     for line in foreign if style == "table" else ():
         click.echo(printable(f"not changed, held by {line}"))
+    for line in ghosts if style == "table" else ():
+        click.echo(
+            printable(f"not changed, holds nothing; the administrator of the control plane may remove it: {line}")
+        )
     if not orphans and style == "table":
         click.echo("no lease was left behind")
     if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from campaign.config.launch_prefix_rules import rules_of
 from campaign.config.system_file import DeviceCount, DeviceModel, SlurmOptions, SystemFile
-from campaign.errors import ConfigError, FabricError
+from campaign.errors import CampaignError, ConfigError
 from campaign.fabrics.hardware import Device
 from campaign.fabrics.host_agents.protocol import normal
 from campaign.fabrics.protocol import Controlled
@@ -54,7 +54,7 @@ def _agents(site: Site) -> Iterator[Finding]:
                 return
             devices = [device for device in fabric.inventory().devices if not device.local]
             listed, failed = _asked(site.system, fabric.controlled)
-    except FabricError:  # which the check of the control plane tells
+    except CampaignError:  # which the check of the control plane tells
         return
     if failed:
         remedy = "correct `fabric: agent`, or leave the host out (`--without-hosts`)"
@@ -79,7 +79,7 @@ def _asked(
         try:
             if (seen := controlled.host_devices(host)) is not None:
                 listed[host] = seen
-        except FabricError as error:
+        except CampaignError as error:
             failed[host] = str(error).removeprefix(f"{host}: ")
 
     # A connection over HTTP is one for all hosts of a service; each of ssh is its own.

@@ -22,6 +22,10 @@ from campaign.fabrics.protocol import Fabric, HostSelection, Request, Selection
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding
 
+_ATTACHED = (
+    "still attached: 'campaign fabric reconcile SYSTEM --unjournaled --of OWNER --release --grace 0' detaches it"
+)
+
 
 @dataclass(frozen=True)
 class SiteRecording:
@@ -111,14 +115,26 @@ def _trial(
         except CampaignError as error:
             say(str(error))
             yield Finding("attach", "problem", type(error).__name__)
-        obtained = fabric.read_back(name)
+        obtained = None
+        try:
+            obtained = fabric.read_back(name)
+        except CampaignError as error:
+            say(str(error))
         shown = obtained is not None and device in {one.fabric_id for one in obtained.devices}
         yield Finding(
             "attach", "ok" if shown else "problem", f"the device is {'' if shown else 'not '}shown on the host"
         )
     finally:
+        detached = _detached(fabric, name, say)
+    yield Finding("detach", "ok" if detached else "problem", "done" if detached else _ATTACHED)
+
+
+def _detached(fabric: Fabric, name: str, say: Callable[[str], object]) -> bool:
+    """Release what a trial attached; False where that failed, and say why."""
+    try:
         left = fabric.release(name)
-    yield Finding(
-        "detach", "problem" if left else "ok", "still attached; see 'campaign fabric reconcile'" if left else "done"
-    )
-    fabric.bring_home()
+        fabric.bring_home()
+    except CampaignError as error:
+        say(str(error))
+        return False
+    return not left

@@ -18,6 +18,8 @@ from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import Asked, Reply, Server, Wire
 from campaign.errors import ConfigError
 
+SCHEMA = "recording/1"
+_MEMBERS = {"fabric": dict, "hosts": list, "pool": list, "login": bool, "exchanges": list}
 _READS = ("GET", "HEAD")
 
 
@@ -117,17 +119,38 @@ def _pairs(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
             yield from _pairs(one, other)
 
 
+def _problem(document: Any) -> str:
+    """Why a document is no recording, such as one that was cut off or edited, in words; empty for one that is."""
+    if not isinstance(document, Mapping) or "schema_version" not in document:
+        return "it has no `schema_version`"
+    if document["schema_version"] != SCHEMA:
+        return f"`schema_version` {document['schema_version']!r} is not read by this version, which reads {SCHEMA}"
+    for name, kind in _MEMBERS.items():
+        if not isinstance(document.get(name), kind):
+            return f"`{name}` is missing, or no {kind.__name__}"
+    if not document["exchanges"]:
+        return "`exchanges` is empty"
+    for number, one in enumerate(document["exchanges"], 1):
+        if not isinstance(one, dict) or not {"at", "ask"} <= one.keys():
+            return f"exchange {number} needs `at` and `ask`"
+        if "lost" not in one and type(one.get("status")) is not int:
+            return f"exchange {number} ({one['ask']}) needs a number as `status`, or `lost`"
+        for name in {"query", "headers"} & one.keys():
+            if not isinstance(one[name], dict):
+                return f"`{name}` of exchange {number} ({one['ask']}) is no dict"
+    return ""
+
+
 def served(path: Path, port: int = 0) -> tuple[Server, Replay]:
     """A recording, served. Raises ConfigError for a file that is none."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        replay = Replay(document) if document["schema_version"] == "recording/1" else None
-    except (OSError, ValueError, yaml.YAMLError, TypeError, LookupError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: not a recording of 'campaign fabric record': {error}") from error
-    if replay is None:
-        raise ConfigError(
-            f"{path}: {document['schema_version']!r} is no recording this version reads; it reads recording/1"
-        )
+    if problem := _problem(document):
+        words = "record it again, or repair it"
+        raise ConfigError(f"{path}: not a whole recording of 'campaign fabric record': {problem}; {words}")
+    replay = Replay(document)
     server = Server(replay, port=port)
     replay.urls = dict(server.urls)
     return server, replay

@@ -294,16 +294,11 @@ class SunfishPlane(ControlPlane):
         self._agent: Agent | None = None
 
     def capabilities(self) -> Capabilities:
-        ghosts = ", ".join(one.path for one in self._shown.ghosts)
-        told = (
-            f". Sunfish still lists what its agent has deleted; its administrator may remove: {ghosts}"
-            if ghosts
-            else ""
-        )
         return Capabilities(
             max_devices_per_host=max(1, len(self._shown.targets)),
             note="follows the Sunfish reference server; not run against an agent with hardware. UUIDs and serials are told only "
-            f"where the agent does{told}",
+            "where the agent does",
+            ghosts=tuple(one.path for one in self._shown.ghosts),
         )
 
     def view(self) -> View:

@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from campaign.credentials import MASK
+from campaign.fabrics.http.redaction import AUTHENTICATING, is_secret
 from campaign.fabrics.http.response import parsed
 from campaign.fabrics.protocol import RecordedRequest
 
 SCHEMA = "recording/1"
 INT_MAX = 10**8
 """Whole numbers from here on are replaced: serial numbers, and not counts."""
+TEXT_MAX = 64 * 1024
+"""Characters of an answer that is no JSON; the rest is left out."""
 _PASSING = ("date", "connection", "content-length", "transfer-encoding", "keep-alive")
 """Headers that tell of one transfer only."""
 _TOKEN = re.compile(r"""[^\s/\\"'{}\[\](),;=&?<>|#$*%!`]+""")
@@ -34,7 +38,7 @@ _COUNTED = re.compile(r"-\d{1,4}$")
 _VERSION = re.compile(r"\.v\d+(_\d+)+")
 _UUID = re.compile(r"((?:[A-Za-z]+-)?)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _HEX = re.compile(r"((?:0x)?)(?=[0-9A-Fa-f]*\d)([0-9A-Fa-f]{5,})")
-_KEY = re.compile(r"[@A-Za-z_.#() -]*\d?")
+_KEY = re.compile(r"([A-Za-z]*@(odata|Redfish|Message)\.)?[A-Za-z_() -]*#?|#[A-Za-z_.]*")
 
 
 @cache
@@ -59,7 +63,9 @@ class StandIns:
         replaced although they may be known, such as names of hosts; sources: see `vocabulary`."""
         self._scrub = scrub
         self._kept = {word.lower() for text in keep for word in _TOKEN.findall(text)}
-        self._known = (vocabulary(*sources) | self._kept) - {name.lower() for name in named}
+        named = {name.lower() for name in named}
+        self._known = (vocabulary(*sources) | self._kept) - named
+        self._named = re.compile(rf"(?<![a-z0-9])({'|'.join(map(re.escape, named)) or '(?!)'})(?![a-z0-9])")
         self.replaced: dict[str, str] = {}
         self.addresses: dict[str, str] = {}
 
@@ -75,20 +81,22 @@ class StandIns:
     def value(self, value: Any) -> Any:
         """A JSON value."""
         if isinstance(value, Mapping):
-            return {self._key(name): self.value(one) for name, one in value.items()}
+            return {self._key(name): self._member(name, one) for name, one in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(one) for one in value]
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= INT_MAX:
             return int(self._replaced(str(value)))
         return self.text(value) if isinstance(value, str) else value
 
+    def _member(self, name: str, value: Any) -> Any:
+        """The value of a member, header or field: masked where its name says that it is a secret, which may be a known word."""
+        told = isinstance(value, str | int) and not isinstance(value, bool)
+        return MASK if told and is_secret(name) else self.value(value)
+
     def _key(self, name: str) -> str:
-        """Names of members are kept, but for those with a number in them, or that are names elsewhere."""
-        return (
-            name
-            if _KEY.fullmatch(name) and name not in self.replaced and name == self._scrub(name)
-            else self.text(name)
-        )
+        """Names of members are kept, but for those with a number or a dot in them, or that are names elsewhere."""
+        foreign = name in self.replaced or self._named.search(name.lower()) or name != self._scrub(name)
+        return self.text(name) if foreign or not _KEY.fullmatch(name) else name
 
     def _word(self, word: str) -> str:
         bare = word.strip(".:")
@@ -101,6 +109,8 @@ class StandIns:
     def _is_known(self, word: str) -> bool:
         if word.lower() in self._known or word in self.addresses.values():
             return True
+        if self._named.search(word.lower()):
+            return False
         if _NUMBER.fullmatch(word) or _TIME.fullmatch(word) or _COUNTED.sub("", word).lower() in self._kept:
             return True
         letters = _VERSION.sub("", word)
@@ -116,20 +126,25 @@ class StandIns:
         split = urlsplit(one.target)
         asked: dict[str, Any] = {"at": self.origin(one.at), "ask": f"{one.method} {self.text(unquote(split.path))}"}
         if query := parse_qsl(split.query, keep_blank_values=True):
-            asked["query"] = {self._key(name): self.text(value) for name, value in query}
+            asked["query"] = {self._key(name): self._member(name, value) for name, value in query}
         if one.sent:
             asked |= self._body("sent", *parsed(one.sent))
         asked["seconds"] = round(one.seconds, 3)
         if one.status is None:
             return asked | {"lost": self.text(one.error)}
-        told = {self._key(name): self.text(value) for name, value in one.headers.items() if name not in _PASSING}
+        secret = dict.fromkeys(AUTHENTICATING & one.headers.keys(), MASK)
+        told = {
+            self._key(name): self._member(name, value)
+            for name, value in {**one.headers, **secret}.items()
+            if name not in _PASSING
+        }
         headers = {"headers": told} if told else {}
         return asked | {"status": one.status, **headers} | self._body("answer", one.body, one.text)
 
     def _body(self, name: str, body: Any, text: str) -> dict[str, Any]:
         if body is not None:
             return {name: self.value(body)}
-        return {f"{name}_text": self.text(text)} if text else {}
+        return {f"{name}_text": self.text(text[:TEXT_MAX])} if text else {}
 
 
 def _stand_in(word: str, number: int) -> str:
@@ -161,6 +176,8 @@ def document(
     described = {name: _named(value, names) for name, value in system.items()}
     found = {"schema_version": SCHEMA, "fabric": {"kind": kind, **fabric}, **described}
     found["login"] = bool(options.get("credentials"))
+    for one in exchanges:
+        names.exchange(one)  # so that a name of a member is replaced that is a name only in a later answer
     found["exchanges"] = [names.exchange(one) for one in exchanges]
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 

@@ -73,7 +73,7 @@ class Hidden:
         """A JSON value or form, where secrets are masked: by what they are, or by their name."""
         if isinstance(value, Mapping):
             return {
-                name: MASK if _telling(name) and isinstance(one, str) else self.masked(one)
+                name: MASK if is_secret(name) and isinstance(one, str) else self.masked(one)
                 for name, one in value.items()
             }
         if isinstance(value, list | tuple):
@@ -84,11 +84,12 @@ class Hidden:
 def _secrets(value: Any) -> Iterator[str]:
     named = value.items() if isinstance(value, Mapping) else ((None, one) for one in value)
     for name, one in named:
-        if isinstance(one, str) and _telling(name):
+        if isinstance(one, str) and is_secret(name):
             yield one
         elif isinstance(one, Mapping | list | tuple):
             yield from _secrets(one)
 
 
-def _telling(name: object) -> bool:
+def is_secret(name: object) -> bool:
+    """True for the name of a member, field or option whose value is a secret."""
     return isinstance(name, str) and any(word in name.lower() for word in _TELLING)
