@@ -161,9 +161,9 @@ def _answer(program: str, here: Path, memory: dict[str, Any], arguments: list[st
                         job["state"] = "CANCELLED"
             return 0, "", "", False
         case "sinfo":
-            lines = (
-                memory["partitions"] if given.get("format") == "%R" else [_node(row, given) for row in memory["hosts"]]
-            )
+            lines = memory["partitions"] if given.get("format") == "%R" else []
+            for row in memory["hosts"] if not lines else []:
+                lines += [_node(row, given)] if "Format" in given else _listed(row, memory["partitions"])
             return 0, "".join(f"{line}\n" for line in lines), "", False
         case _:
             return 1, "", "Slurm accounting storage is disabled\n", False
@@ -197,6 +197,12 @@ def _node(row: str, given: dict[str, str]) -> str:
     """A line of sinfo in columns of the widths that are asked for."""
     widths = [int(column.partition(":")[2]) for column in given["Format"].split(",")]
     return "".join(f"{cell:{width}}" for cell, width in zip(row.split("|"), widths, strict=True))
+
+
+def _listed(row: str, partitions: list[str]) -> list[str]:
+    """Lines of sinfo in the format %N|%R|%T|%G|%f: a line for each partition."""
+    name, state, gres, _ = row.split("|")
+    return [f"{name}|{partition}|{state.lower()}|{gres}|(null)" for partition in partitions]
 
 
 def _squeue(jobs: dict[str, dict[str, Any]], given: dict[str, str]) -> tuple[int, str, str, bool]:

@@ -62,6 +62,7 @@ def _measured(project: Project, count: int, workload: str) -> Took:
 def _waiting(project: Project) -> Iterator[Figure]:
     """Leases whose jobs wait in a queue that never gets shorter: a Slurm that takes jobs and starts none."""
     slurm = FakeSlurm(project.directory / "fake")
+    slurm.put(hosts=[f"host{number}|IDLE|gpu:1|none" for number in range(1, _WAITING + 1)])
     hosts = [
         {"name": f"host[1-{_WAITING}]", "cores": 8, "memory_gib": 64, "devices": [{"model": "cpu-rank", "count": 1}]}
     ]

@@ -30,6 +30,11 @@ def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -
         ("ok", "Slurm knows host1, host2", {}),
         ("note", "no job can start on host2 (drained) now", {}),
         ("stop", "Slurm does not know node9 (`hosts`); it knows: host1, host2, host3", {"hosts": "node9"}),
+        (
+            "stop",
+            "Slurm does not know n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12 and 28 more",
+            {"hosts": "n[1-40]"},
+        ),
         ("stop", "no partition 'batsch' (`slurm.partition`); there are: batch, debug", {"partition": "batsch"}),
         ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"given": "dbug"}),
         ("problem", "partition batch (`slurm.partition`) does not have host3", {"hosts": "host[1-3]"}),

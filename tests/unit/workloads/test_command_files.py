@@ -68,6 +68,7 @@ REFUSED = {
     "nccl-collectives": {"hypercube-4-ranks", "rccl-alltoall-8-ranks", "rccl-broadcast", "reduce-scatter-3-ranks"}
     | {"sendrecv-2-ranks", "file", "all-reduce-8-ranks"},
     "fio": set(),
+    "hpl": {"mxp-8-gpus"},
 }
 """Saved logs of the same suite that are of another of its programs than the file starts."""
 
