@@ -321,7 +321,7 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
         (["nec", "--option", "looks"], "NAME=VALUE is needed"),
         (["redfish", "--option", "colour=blue"], "redfish: 1 validation error"),
         (["nec", "--option", "colour=blue"], "unexpected keyword argument 'colour'"),
-        (["pyproject.yaml"], "not a recording of 'campaign fabric record'"),
+        (["pyproject.yaml"], "pyproject.yaml: No such file or directory; give a file of 'campaign fabric record'"),
     ],
 )
 def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: Path) -> None:

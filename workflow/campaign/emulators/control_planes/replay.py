@@ -145,7 +145,9 @@ def served(path: Path, port: int = 0) -> tuple[Server, Replay]:
     """A recording, served. Raises ConfigError for a file that is none."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; give a file of 'campaign fabric record'") from error
+    except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: not a recording of 'campaign fabric record': {error}") from error
     if problem := _problem(document):
         words = "record it again, or repair it"
