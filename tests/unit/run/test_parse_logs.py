@@ -129,6 +129,7 @@ def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> N
         ({"status": "crashed", "failure": Failure(reason="signal 11")}, {}, "that failed before"),
         ({"log": ""}, {}, "without a log here"),
         ({"log": "logs/gone.log"}, {}, "without a log here"),
+        ({"log": "../others.log"}, {}, "without a log here"),
         ({}, {"command": ["echo", "rate: 1"]}, "of another command"),
     ],
 )
@@ -137,6 +138,7 @@ def test_a_run_that_a_parser_has_no_part_in_is_left(
 ) -> None:
     before = measured.record(measured.campaign(), **{"flags": (), **changes} if "log" not in changes else {})
     if "log" in changes:
+        (measured.root / "others.log").write_text(LOG)
         path = measured.store.path(*before.key)
         path.unlink()
         before = before.model_copy(update=changes)

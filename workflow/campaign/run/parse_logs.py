@@ -53,7 +53,7 @@ def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
         )
     measured_as = cache(lambda name: from_document(store.shared_document(name)))
     found: dict[str, Reading] = {}
-    changed, left = 0, Counter[str]()
+    changed, left, inside = 0, Counter[str](), store.results.resolve()
     for key in sorted(store.index(implied=False)):
         record = store.read_measured(*key)
         workload = readers.get(record.cell.workload)
@@ -61,7 +61,8 @@ def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
             left["of workloads that read no log"] += 1
         elif record.status not in _ENDED_WELL:
             left["that failed before they printed their numbers"] += 1
-        elif not record.log or not (log := store.results / record.log).is_file():
+        elif not record.log or not (log := inside / record.log).is_file() or not log.resolve().is_relative_to(inside):
+            # A record from elsewhere may name any file of this machine.
             left["without a log here"] += 1
         elif (measured := measured_as(record.campaign)).workloads[workload.name].runs() != workload.runs():
             left["of another command"] += 1
