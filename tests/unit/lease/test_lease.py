@@ -307,9 +307,10 @@ def test_broken_devices_degrade_a_lease(bench: Bench) -> None:
         if problems := check(bench.fabric, lease):
             break
         threading.Event().wait(0.01)
-    assert problems == (f"{SLOT2}: health critical",)
+    # It may fail between the look at the chassis and the one at the host.
+    assert problems[0] in (f"{SLOT2}: health critical", f"{SLOT2}: no longer seen by its host")
     assert lease.document()["state"] == "DEGRADED"
-    assert check(bench.fabric, lease) == problems
+    assert check(bench.fabric, lease) == (f"{SLOT2}: health critical",)
     assert lease.document()["degraded"] == list(problems)
     assert bench.release(lease)["state"] == "RELEASED"
 
