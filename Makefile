@@ -40,9 +40,9 @@ $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
 	@pytest --collect-only --quiet > /dev/null || true
 	@touch $@
 
-# Nothing waits here, and each worker collects all tests anew.
-test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
-	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
+# Some wait for processes: more workers than cores.
+test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute and a half; needs no root)
+	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
 
 # Types take as long as all else, on a core of their own.
 check: $(VENV)/.dev  ## Style, types, architecture

@@ -98,7 +98,7 @@ OTHER = {
     "seed": {"campaign.protocol.seed": 1},
     "device": {"system.devices.cpu-rank.runs_on": "cuda"},
 }
-LABELS = st.text("abz09.", min_size=1, max_size=9).filter(lambda text: text[0] != "." and text != "none")
+LABELS = st.text("abz09.", max_size=9).map("v{}".format)  # numbers are refused: YAML writes them anew
 
 
 @settings(max_examples=15, deadline=None)
