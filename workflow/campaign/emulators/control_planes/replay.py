@@ -23,7 +23,7 @@ _MEMBERS = {"fabric": dict, "hosts": list, "pool": list, "login": bool, "exchang
 _READS = ("GET", "HEAD")
 
 
-class Replay:
+class ReplayedControlPlane:
     """See `server.Emulator`. urls: where its addresses are served, by their names in the recording."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ def _problem(document: Any) -> str:
     return ""
 
 
-def served(path: Path, port: int = 0) -> tuple[Server, Replay]:
+def served(path: Path, port: int = 0) -> tuple[Server, ReplayedControlPlane]:
     """A recording, served. Raises ConfigError for a file that is none."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -152,7 +152,7 @@ def served(path: Path, port: int = 0) -> tuple[Server, Replay]:
     if problem := _problem(document):
         words = "record it again, or repair it"
         raise ConfigError(f"{path}: not a whole recording of 'campaign fabric record': {problem}; {words}")
-    replay = Replay(document)
+    replay = ReplayedControlPlane(document)
     server = Server(replay, port=port)
     replay.urls = dict(server.urls)
     return server, replay
