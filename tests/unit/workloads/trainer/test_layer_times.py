@@ -117,7 +117,7 @@ def test_planted_times_are_found_in_their_layers_and_add_up_to_the_measured_step
     ]
     assert (times.layers[0].tensors, times.optimizer_s) == ((9, 3), 0.5)
     assert set(result.step_times_s) == {3333.5}
-    assert not any(module._forward_hooks for module in built[0].modules())
+    assert sum(len(module._forward_hooks) for module in built[0].modules()) == 1  # that of SeenTypes
 
 
 @pytest.mark.parametrize("model", ["mobilenetv2", "resnet50", "yolov5s", "bert-base", "gpt2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from campaign.documents.fields import Precision
 from campaign.workloads.trainer import precision
+from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import build
 from campaign.workloads.trainer.rank_interface import TrainSpec
@@ -71,6 +73,61 @@ def test_fp16_o2_keeps_norms_and_what_the_optimizer_updates_in_fp32(model: str) 
 
 def test_what_is_in_force_is_found_out_not_echoed() -> None:
     assert precision.in_force("tf32", CPU) == "fp32"
+
+
+@pytest.mark.parametrize("asked", ["fp32", "tf32", "bf16"])
+def test_torch_compile_can_read_the_switches(asked: Precision) -> None:
+    precision.switch_on(asked)
+    allowed = asked == "tf32"
+    assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
+    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
+    assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+
+
+def test_convolutions_are_looked_at_beside_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    def coarser(image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return convolve(image.bfloat16(), weight.bfloat16()).float()
+
+    convolve = torch.nn.functional.conv2d
+    monkeypatch.setattr(torch.nn.functional, "conv2d", coarser)
+    assert precision.in_force("fp32", CPU) == "fp32 in products, bf16 in convolutions"
+
+
+def trained(asked: Precision, parallel: str, replicas: int = 1) -> tuple[Training, precision.SeenTypes]:
+    options = {"emulation": "allow", "parallel": parallel, "seq_len": 4}
+    spec = TrainSpec(model="bert-nano", batch=2, replicas=replicas, measured_steps=1, precision=asked, options=options)
+    trainable = build("bert-nano", spec.resolved_options())
+    training = Training(spec, trainable, make_feed(spec, trainable, 0, 1, CPU)[0], CPU, 1)
+    copies = training.model.modules_of_replicas if isinstance(training.model, CpuReplicas) else ()
+    return training, precision.SeenTypes(trainable.network, False, copies)
+
+
+def test_a_replica_computes_in_the_precision_whatever_its_thread_enters() -> None:
+    """As `torch.nn.parallel.parallel_apply` does it: a copy of the module, in a new thread, in an autocast of another type."""
+    training, seen = trained("bf16", "ddp")
+    replica, batch = training.model._replicate_for_data_parallel(), training.feed()
+    for name, child in training.model.named_children():
+        replica._modules[name] = child
+
+    def work() -> None:
+        with torch.autocast("cpu", dtype=torch.float16):
+            replica(*batch)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work).result()
+    assert seen.differing("bf16") == ""
+    assert seen.differing("fp16") == "bfloat16 on replica 0"
+
+
+def test_each_replica_is_looked_at() -> None:
+    training, seen = trained("bf16", "dp", replicas=2)
+    training.step()
+    assert seen.differing("bf16") == ""
+    assert isinstance(training.model, CpuReplicas)
+    second = training.model.modules_of_replicas[1]
+    second.__class__ = type(second).__mro__[1]  # without the precision inside
+    training.step()
+    assert seen.differing("bf16") == "float32 on replica 1"
 
 
 def test_tf32_on_a_cpu_is_unsupported() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +15,12 @@ class CpuReplicas(nn.Module):
 
     Gradients come back through the copies and add up in the weights, as they do on GPUs; the backward pass itself runs in one
     thread, because autograd has one for each device and all replicas are on the CPU. Buffers (running means) are those of the first
-    replica. context: what a forward pass runs in; it is entered in each thread, because torch keeps it by thread.
+    replica.
     """
 
-    def __init__(self, module: nn.Module, count: int, context: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(self, module: nn.Module, count: int) -> None:
         super().__init__()
         self.module = module
-        self._context = context
         with torch.no_grad():
             # Not as submodules: their weights are no weights of the model.
             self._replicas: tuple[_Replica, ...] = tuple(_Replica(module, first=not rank) for rank in range(count))
@@ -45,9 +42,8 @@ class CpuReplicas(nn.Module):
 
     def _run(self, replica: _Replica, part: Sequence[Tensor]) -> Tensor:
         torch.set_num_threads(1)  # each thread starts with torch's default
-        with self._context():
-            loss: Tensor = replica.module(*part)
-            return loss
+        loss: Tensor = replica.module(*part)
+        return loss
 
 
 class _Replica:

@@ -68,8 +68,8 @@ def divided(spec: TrainSpec, trainable: models.Trainable, device: torch.device, 
         divide(trainable, mesh["tp"], bool(options["sequence_parallel"]))
     trainable.to(device)  # not before: the whole model may not fit
     traffic = _traffic(spec, trainable, shape, place)
-    context = partial(precision.autocast, spec.precision, device)
-    module: nn.Module = Stage(trainable, context) if shape.pipeline > 1 else trainable
+    module: nn.Module = Stage(trainable) if shape.pipeline > 1 else trainable
+    precision.compute_inside(module, spec.precision, device)
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext
     sharded = options["parallel"] == "fsdp" and shape.data > 1
     if sharded:
@@ -264,13 +264,11 @@ def cut(network: Any, stage: int, stages: int) -> None:
 class Stage(nn.Module):
     """What a device does with a microbatch: from samples or activations to activations or the mean loss."""
 
-    def __init__(self, trainable: models.Trainable, context: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(self, trainable: models.Trainable) -> None:
         super().__init__()
         self.trainable = trainable
-        self._context = context
 
     def forward(self, *inputs: Tensor, **targets: Tensor) -> Tensor:
         network: Any = self.trainable.network
-        with self._context():
-            x = network.layers(network.embed(*inputs) if network.has_entry else inputs[0])
-            return self.trainable.loss(network.head(x), *targets.values()) if network.has_exit else x
+        x = network.layers(network.embed(*inputs) if network.has_entry else inputs[0])
+        return self.trainable.loss(network.head(x), *targets.values()) if network.has_exit else x

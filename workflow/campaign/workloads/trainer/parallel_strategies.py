@@ -82,6 +82,7 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     if options["activation_checkpointing"]:
         for layer in trainable.layers():
             recompute(layer)
+    precision.compute_inside(trainable, spec.precision, device)
     make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
     strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable.full_size(), world_size))
     if options["compile"]:
@@ -190,7 +191,7 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
 
 def _data_parallel(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
     if device.type == "cpu":
-        return CpuReplicas(trainable, spec.replicas, lambda: precision.autocast(spec.precision, device))
+        return CpuReplicas(trainable, spec.replicas)
     return _MeanLoss(nn.DataParallel(trainable, device_ids=list(range(spec.replicas))))
 
 

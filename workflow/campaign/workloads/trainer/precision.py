@@ -6,8 +6,9 @@ O2): weights and gradients are fp16, so half the bytes are all-reduced; norms ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from campaign.workloads.trainer.rank_device import device_module
 
 _AUTOCAST: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _TF32_CAPABILITY = (8, 0)
-_PROBE_SIZE = 256
+_PROBE_SIZE, _PROBE_CHANNELS = 256, 32
 _HEADROOM = 2.0**-4
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FEATURES: dict[Precision, frozenset[str]] = {
@@ -85,11 +86,11 @@ def _unsupported_elsewhere(precision: Precision, device: torch.device) -> str | 
 def switch_on(precision: Precision) -> None:
     """Set the process-wide switches: tf32 inside CUDA and cuDNN for `tf32`, full fp32 (ieee) for everything else.
 
-    Only the fp32_precision switches are touched: once they are set, torch raises when the older allow_tf32 ones are read.
+    By the older switches, which set the newer ones (fp32_precision) too: after the newer ones alone, torch raises when the older
+    ones are read, and torch.compile reads them (pytorch issues 166387, 189955).
     """
-    inside = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = inside
-    torch.backends.cudnn.conv.fp32_precision = inside  # type: ignore[attr-defined]  # made when torch loads
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     # oneDNN may compute fp32 products in bf16 on some CPUs when it is allowed to; a site's environment must not decide that.
     torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
     torch.backends.mkldnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
@@ -100,6 +101,26 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     if dtype := _AUTOCAST.get(precision):
         return torch.autocast(device.type, dtype=dtype)
     return nullcontext()
+
+
+def compute_inside(module: nn.Module, precision: Precision, device: torch.device) -> None:
+    """Have the module enter `autocast` in its own forward pass, whichever thread that runs in.
+
+    torch keeps autocast by thread, and `nn.DataParallel` enters one of its own in the thread of each replica, without a type: on
+    CUDA that is fp16, whatever was asked for outside.
+    """
+    if dtype := _AUTOCAST.get(precision):
+        module.__class__ = _computing_in(type(module), device.type, dtype)  # type: ignore[arg-type]  # a class is hashable
+
+
+@cache
+def _computing_in(kind: type[nn.Module], device_type: str, dtype: torch.dtype) -> type[nn.Module]:
+    # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
+    def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
+        with torch.autocast(device_type, dtype=dtype):
+            return kind.forward(self, *arguments, **named)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None:
@@ -189,45 +210,87 @@ def in_force(
     weights: torch.dtype = torch.float32,
     gradients: torch.dtype = torch.float32,
 ) -> str:
-    """The precision that a matrix product really has on this device now: fp32, tf32, fp16, fp16-o2 or bf16.
+    """The precision that matrix products and convolutions really have on this device now: fp32, tf32, fp16, fp16-o2 or bf16, or
+    what either has where they differ (torch has a switch for each).
 
     weights, gradients: the types that the model's weights have in the forward pass and their gradients in the backward pass. A
     product of weights that are fp16 themselves, and have gradients that are, is fp16-o2.
-    1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) and not in bf16 (7); 1 + 2^-12 survives in fp32 (23) only.
     """
     with autocast(precision, device), torch.no_grad():
-        fine = _product(1 + 2**-12, device, weights)
-        coarse = _product(1 + 2**-9, device, weights)
-    if float(fine[0, 0]) != 1.0:
+        found = {what: _rounded_as(do, device, weights, gradients) for what, do in _PROBES.items()}
+    if len(set(found.values())) == 1:
+        return found["products"]
+    return ", ".join(f"{name} in {what}" for what, name in found.items())
+
+
+def _rounded_as(
+    do: Callable[[Tensor], Tensor], device: torch.device, weights: torch.dtype, gradients: torch.dtype
+) -> str:
+    """1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) and not in bf16 (7); 1 + 2^-12 survives in fp32 (23) only."""
+    fine, coarse = (
+        do(torch.full((_PROBE_SIZE, _PROBE_SIZE), 1 + 2.0**-bits, device=device, dtype=weights)) for bits in (12, 9)
+    )
+    if float(fine.flatten()[0]) != 1.0:
         return "fp32"
-    if float(coarse[0, 0]) == 1.0:
+    if float(coarse.flatten()[0]) == 1.0:
         return "bf16"
     if fine.dtype != torch.float16:
         return "tf32"
     return "fp16-o2" if weights == gradients == torch.float16 else "fp16"
 
 
-def _product(value: float, device: torch.device, kind: torch.dtype) -> Tensor:
-    filled = torch.full((_PROBE_SIZE, _PROBE_SIZE), value, device=device, dtype=kind)
-    return filled @ torch.eye(_PROBE_SIZE, device=device, dtype=kind)
+def _product(filled: Tensor) -> Tensor:
+    return filled @ torch.eye(_PROBE_SIZE, device=filled.device, dtype=filled.dtype)
+
+
+def _convolution(filled: Tensor) -> Tensor:
+    image = filled.view(1, _PROBE_CHANNELS, -1, _PROBE_CHANNELS)
+    same = torch.eye(_PROBE_CHANNELS, device=filled.device, dtype=filled.dtype)[:, :, None, None]
+    return nn.functional.conv2d(image, same)
+
+
+_PROBES: dict[str, Callable[[Tensor], Tensor]] = {"products": _product, "convolutions": _convolution}
 
 
 _COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class SeenTypes:
-    """Types of the first matrix product of a network: those of its weight in the forward pass and of that weight's gradient.
+def _first_computing(network: nn.Module) -> nn.Module | None:
+    return next((module for module in network.modules() if isinstance(module, _COMPUTING)), None)
 
-    inside: look at the first step after this was made, in the pass itself, because a sharded weight has its type only there.
-    Otherwise they are those of the weight and of the gradient that the last step has left.
+
+class SeenTypes:
+    """Types of the first layer that computes: what it returned in all steps, on every replica, its weight's in the forward pass
+    and that weight's gradient's.
+
+    replicas: the networks that compute in the place of the network, if not itself. inside: look at the weight in the first step
+    after this was made, in the pass itself, because a sharded weight has its type only there. Otherwise the types are those of the
+    weight and of the gradient that the last step has left.
     """
 
-    def __init__(self, network: nn.Module, inside: bool) -> None:
-        self._first = next((module for module in network.modules() if isinstance(module, _COMPUTING)), None)
+    def __init__(self, network: nn.Module, inside: bool, replicas: Sequence[nn.Module] = ()) -> None:
+        self._first = _first_computing(network)
         self._weights = self._gradients = torch.float32
         self._inside = inside and self._first is not None
+        self._returned: set[tuple[int, int, torch.dtype]] = set()
+        for number, replica in enumerate(replicas or (network,)):
+            if first := _first_computing(replica):
+                first.register_forward_hook(partial(self._note, number))
         if self._first is not None and inside:
             self._handle = self._first.register_forward_pre_hook(self._look)
+
+    def _note(self, number: int, _: nn.Module, __: Any, output: Tensor) -> None:
+        # The device's number, too: DataParallel makes its replicas anew in each step, and each calls the network's own hooks.
+        self._returned.add((number, output.get_device(), output.dtype))
+
+    def differing(self, precision: Precision) -> str:
+        """What other type the first layer returned on some replica than it has in this precision, in words, or nothing."""
+        wanted = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
+        return ", ".join(
+            f"{str(kind).removeprefix('torch.')} on replica {max(number, device)}"
+            for number, device, kind in sorted(self._returned, key=str)
+            if kind != wanted
+        )
 
     def _look(self, module: nn.Module, _: Any) -> None:
         self._handle.remove()

@@ -127,8 +127,7 @@ class Training:
         """Forward and backward pass of one micro-step; its loss, detached."""
         if self.strategy.learn is not None:
             return self.strategy.learn(batch)
-        with precision.autocast(self.spec.precision, self.device):
-            loss: Tensor = self.model(*batch)
+        loss: Tensor = self.model(*batch)
         share = loss if self._micro_steps == 1 else loss / self._micro_steps
         torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
         return loss.detach()

@@ -27,6 +27,7 @@ from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Status
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer import models, precision
+from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import flops_per_step
 from campaign.workloads.trainer.network_layers import measure_layers
@@ -92,7 +93,9 @@ class TrainingSession:
             self.phases_s["input"] -= feed.written_s
         with self._phase("wrap"):
             self._training = training = Training(spec, trainable, feed, device, place.world_size, paced)
-            seen = precision.SeenTypes(trainable.network, inside=training.strategy.name == "fsdp")
+            model = training.model
+            replicas = model.modules_of_replicas if isinstance(model, CpuReplicas) else ()
+            seen = precision.SeenTypes(trainable.network, training.strategy.name == "fsdp", replicas)
         with self._phase("warmup"):
             warmup = training.warm_up()
             clock = make_clock(device, spec.dilation)
@@ -128,6 +131,7 @@ class TrainingSession:
             "pace_lost_s": lost_s,
             "input_read_s": None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s,
         }
+        other = ""
         if spec.replay is None:
             measured |= {
                 **_memory_peaks(device),
@@ -141,7 +145,9 @@ class TrainingSession:
                 ),
             }
             if measured["precision"] != spec.precision:
-                self.flags.append(f"precision in force is {measured['precision']}, not {spec.precision}")
+                other = f"products are {measured['precision']}, not {spec.precision}"
+            elif returned := seen.differing(spec.precision):
+                other = f"the first layer that computes returned {returned}"
         if predicted:  # the two barriers of the window aside
             per_step = (collectives_so_far() - collectives - 2) / spec.measured_steps
             measured["collectives_own_s"] = per_step * own_collective_s(training)
@@ -151,7 +157,7 @@ class TrainingSession:
         if spec.times_layers:
             measured["layer_times"] = measure_layers(training, trainable, window.step_times_s)
         astray = elsewhere(device, at_end) or elsewhere(device, at_start)
-        status, reason, evidence = self._judge(window, skipped, astray)
+        status, reason, evidence = self._judge(window, skipped, astray, other)
         return self.result(
             status,
             reason=reason,
@@ -253,10 +259,12 @@ class TrainingSession:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return places({"parameters": parameters, "gradients": gradients})
 
-    def _judge(self, window: Window, skipped: int, astray: str) -> tuple[Status, str, str]:
-        """Status, reason and evidence. astray: what was not on the device."""
+    def _judge(self, window: Window, skipped: int, astray: str, other: str) -> tuple[Status, str, str]:
+        """Status, reason and evidence. astray: what was not on the device; other: what had another precision."""
         if astray:
             return "invalid", f"the work was not all on {self.device}, the device of this rank", astray
+        if other:
+            return "invalid", f"the run did not compute in {self.spec.precision}", other
         steps = self.spec.measured_steps
         for number, loss in enumerate(window.losses, 1):
             if not math.isfinite(loss):
