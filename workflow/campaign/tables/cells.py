@@ -55,6 +55,7 @@ def cells_table(
     metric: Metric = THROUGHPUT,
     earlier: Sequence[EarlierSpread] = (),
     predicting: Collection[str] = (),
+    draws: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
 
@@ -67,7 +68,7 @@ def cells_table(
     window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
     repetitions under one, ended the cell.
     earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once. predicting: names of
-    the workloads whose numbers are predictions; such a cell is `measured` as well.
+    the workloads whose numbers are predictions; such a cell is `measured` as well. draws: of a simulation, which intervals are made of.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
     plan = list(planned)
@@ -100,18 +101,22 @@ def cells_table(
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
     table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
     table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
-    return _with_summary(table, runs, metric, earlier)
+    return _with_summary(table, runs, metric, earlier, draws)
 
 
 def _with_summary(
-    table: pd.DataFrame, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]
+    table: pd.DataFrame,
+    runs: pd.DataFrame,
+    metric: Metric,
+    earlier: Sequence[EarlierSpread],
+    draws: pd.DataFrame | None,
 ) -> pd.DataFrame:
     ok = runs[(runs["status"] == "ok") & runs["value"].notna()]
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
     ok = ok[ok["place"] >= 0]
     found = summary.summaries(ok["value"], ok["place"], len(names))
-    led = _locations(names, runs, metric, earlier, found.median)
+    led = _locations(names, runs, metric, earlier, draws, found.median)
     named = _outliers(ok[found.outlier], found.median)
     numbers = {
         "median": found.median,
@@ -140,12 +145,13 @@ def _locations(
     runs: pd.DataFrame,
     metric: Metric,
     earlier: Sequence[EarlierSpread],
+    draws: pd.DataFrame | None,
     medians: np.ndarray[Any, np.dtype[np.float64]],
 ) -> dict[str, Any]:
     """The location that the report leads with and its interval, by cell; where it is known over compositions (`between`), that of
     the median as well."""
     lent = [each for each in earlier if each.metric == metric.name]
-    design = comparisons.design(runs, higher=metric.higher, earlier=lent)
+    design = comparisons.design(runs, higher=metric.higher, earlier=lent, draws=draws)
     at = design.cells.get_indexer(pd.Index(names))
     of, how = design.locations()
     there = at >= 0

@@ -191,12 +191,15 @@ def _reasons(results: Results) -> dict[str, str]:
 
 def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
+    import pandas as pd
+
     from campaign.tables.cells import CellPlan, cells_table
     from campaign.tables.io import Tables
     from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
-    predicting = {name for name, workload in collected.campaign.workloads.items() if workload.predicts}
+    simulated = collected.draws is not None
+    predicting = {name for name, workload in collected.campaign.workloads.items() if simulated or workload.predicts}
     runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric, predicting))
     present = {record.key for record in collected.records}
     found: dict[str, list[int]] = {}
@@ -220,7 +223,7 @@ def tables_of(collected: Collected) -> Tables:
         price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
         version = collected.campaign.file.version or ""
         planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h, version))
-    cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting))
+    cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting, collected.draws))
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(
@@ -233,6 +236,7 @@ def tables_of(collected: Collected) -> Tables:
         step_times_table(collected.records),
         _named(collected, reference_table(collected.reference, collected.campaign.metric, predicting)),
         requests_table(collected.records),
+        pd.DataFrame() if collected.draws is None else collected.draws,
     )
 
 

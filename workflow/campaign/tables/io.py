@@ -60,8 +60,8 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 DOCUMENTS = ("leases", "links", "context")
 _KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
-SERIES = ("telemetry", "steps", "reference", "requests")
-"""Tables that are not for people to read: many rows a run, and the runs of the reference."""
+SERIES = ("telemetry", "steps", "reference", "requests", "draws")
+"""Tables that are not for people to read: many rows a run, the runs of the reference, and the draws of a prediction."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,12 @@ class Tables:
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
     requests: pd.DataFrame = field(default_factory=pd.DataFrame)
+    draws: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def design(self) -> Design:
         """What the runs say of the cells: every comparison is made by it."""
-        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference)
+        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference, self.draws)
 
     def spread_of_compositions(self, system: str = "") -> tuple[EarlierSpread, ...]:
         """How much compositions differ, by workload, for later campaigns on the system; system: the one of several."""
@@ -102,6 +103,8 @@ def write(tables: Tables, directory: Path) -> None:
     write_tables(directory, tables.runs, tables.cells)
     for name in SERIES:
         table: pd.DataFrame = getattr(tables, name)
+        if name == "draws" and table.empty:
+            continue
         table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
     for name in DOCUMENTS:
         text = json.dumps(getattr(tables, name), indent=1, sort_keys=True, ensure_ascii=False)

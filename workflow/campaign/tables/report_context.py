@@ -38,7 +38,9 @@ from campaign.tables.provenance import labels, otherwise_read, read_again, updat
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
-if TYPE_CHECKING:  # it brings pandas
+if TYPE_CHECKING:
+    import pandas as pd
+
     from campaign.tables.leases import Busy
 
 
@@ -67,6 +69,8 @@ class Collected:
     """Runs of the reference in these leases; `records` are those of the matrix."""
     earlier: Sequence[EarlierSpread] = ()
     """How much compositions differed in earlier campaigns on the system."""
+    draws: pd.DataFrame | None = None
+    """Of a simulation in place of a measurement: numbers of each cell by draw (`campaign.statistics.experiment_design`)."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
 
@@ -138,7 +142,9 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *labels(campaign, collected.records, collected.store),
             *updates(collected.records, collected.store),
         ],
-        "prediction": " ".join(_of_each(campaign, lambda part: [each] if (each := _prediction(part)) else [])),
+        "prediction": _SIMULATED
+        if collected.draws is not None
+        else " ".join(_of_each(campaign, lambda part: [each] if (each := _prediction(part)) else [])),
         "conditions": list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
@@ -308,6 +314,13 @@ def _unverified(campaign: Campaign) -> list[str]:
     except ConfigError:  # of a package that is not installed here
         return []
     return [f"The fabric adapter '{kind}' is unverified: {unverified}."] if unverified else []
+
+
+_SIMULATED = (
+    "A model of a training step simulated all runs (`campaign predict`). No device was measured. Each cell is shown as one run, at "
+    "the median of what may come out. Intervals hold what the inputs are not known to: compute times, rates of links, and costs "
+    "beside both. What a real campaign would add to them, such as the spread of compositions, they do not hold."
+)
 
 
 def _prediction(campaign: Campaign) -> str:
