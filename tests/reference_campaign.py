@@ -61,7 +61,7 @@ def _falcon(cell: Cell) -> float:
     at, parallel = cell.configuration, cell.options.get("parallel", "ddp")
     time = {"local": 1.0, "hybrid": _HYBRID[cell.workload], "fabric": _FABRIC[cell.workload]}[at.attach]
     time *= {"local": 1.0, "nvme": 0.9, "fabric-nvme": 0.92}[at.storage]
-    time *= 1.0 if cell.precision == "fp16" else {"local": 1.6, "hybrid": 1.65, "fabric": 1.75}[at.attach]
+    time *= 1.0 if cell.precision == "fp16-o2" else {"local": 1.6, "hybrid": 1.65, "fabric": 1.75}[at.attach]
     return _RATE * at.ranks / time / {"ddp": 1.0, "dp": 1.9, "fsdp": 1.1}[str(parallel)]
 
 

@@ -50,7 +50,7 @@ def test_the_falcon_study_has_its_five_configurations_models_batches_and_options
         ("mobilenetv2", 64), ("resnet50", 128), ("yolov5l", 88), ("bert-base", 96), ("bert-large", 48),
     }  # fmt: skip
     for name in ("localGPUs", "hybridGPUs", "falconGPUs"):
-        at = list(shapes(found, configuration=name, precision="fp16", parallel="ddp", input="resident"))
+        at = list(shapes(found, configuration=name, precision="fp16-o2", parallel="ddp", input="resident"))
         assert len(at) == 5, name
     for name in ("localNVMe", "falconNVMe"):
         assert {cell.options["input"] for cell in shapes(found, configuration=name)} == {"storage"}
@@ -59,7 +59,7 @@ def test_the_falcon_study_has_its_five_configurations_models_batches_and_options
             (cell.precision, cell.options["parallel"])
             for cell in shapes(found, configuration=name, workload="bert-large")
         }
-        assert options >= {("fp32", "dp"), ("fp32", "ddp"), ("fp16", "ddp"), ("fp16", "fsdp")}
+        assert options >= {("fp32", "dp"), ("fp32", "ddp"), ("fp16-o2", "ddp"), ("fp16-o2", "fsdp")}
 
 
 def test_the_faster_study_has_its_scaling_its_spread_its_parts_and_its_precisions() -> None:

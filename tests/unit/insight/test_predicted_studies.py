@@ -99,25 +99,6 @@ def test_inputs_are_claims_and_have_no_verdict(name: str) -> None:
     assert {of for of, claim in held(name).items() if claim["verdict"] == INPUT} == set(used) & set(claims(name))
 
 
-def test_ways_that_the_falcon_study_leaves_open_each_have_a_verdict() -> None:
-    said = held("falcon")
-
-    def ways(claim: str) -> dict[str, bool]:
-        return {case["words"]: case["stated"] for case in said[claim]["cases"]}
-
-    assert ways("falcon.f11.small_vision") == {
-        "16-bit gradients, input read": True,
-        "16-bit gradients, input resident": False,
-        "32-bit gradients, input read": True,
-    }
-    assert ways("falcon.f11.bertlarge") == {
-        "with overlap, 16-bit gradients": True,
-        "with overlap, 32-bit gradients": True,
-        "without overlap, 16-bit gradients": False,
-        "without overlap, 32-bit gradients": False,
-    }
-
-
 def quantities(document: Mapping[str, Any], name: str) -> Iterator[float]:
     """The numbers that files of a campaign take as given, and what follows from them at once.
 

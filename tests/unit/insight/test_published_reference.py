@@ -101,8 +101,8 @@ def test_part_of_host_keeps_to_the_published_spread() -> None:
 
 
 def test_overhead_shows_what_the_fabric_costs() -> None:
-    rows = drawn("falcon", "overhead", "precision == 'fp16' and option_parallel == 'ddp'").data
-    rows = rows[(rows["precision"] == "fp16") & (rows["option_parallel"] == "ddp") & (rows["storage"] == "local")]
+    rows = drawn("falcon", "overhead", "precision == 'fp16-o2' and option_parallel == 'ddp'").data
+    rows = rows[(rows["precision"] == "fp16-o2") & (rows["option_parallel"] == "ddp") & (rows["storage"] == "local")]
     vision = rows[rows["workload"].isin(["mobilenetv2", "resnet50", "yolov5l"])]
     assert len(vision) == 6
     assert vision["overhead_pct"].max() <= accepted("falcon", "falcon.f11.vision")[1]

@@ -261,8 +261,8 @@ def _show_claims(said: Mapping[str, Any]) -> None:
 def published(sources: tuple[str, ...], results: Path, output: Path | None, style: str) -> None:
     """Show campaigns beside the published claims of their `references`, and how many of these claims they reach.
 
-    CAMPAIGN is a campaign file, an archive, or a results directory. A claim that depends on what the document leaves open has a
-    row for each way. Claims that a campaign takes as given are inputs and have no verdict.
+    CAMPAIGN is a campaign file, an archive, or a results directory, such as that of a prediction. Claims that a campaign takes as
+    given are inputs and have no verdict. Claims that hold by construction do not count.
 
     \b
     campaign published falcon.zip faster.zip --output published.html
@@ -305,27 +305,14 @@ def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
 
 
 def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """A row for each claim, and below it one for each way in which it may have been made."""
+    """A row for each claim that was reached."""
     for claim in claims:
         if claim["verdict"] == NOT_HERE:
             continue
-        several = len(claim.get("cases", ())) > 1
         yield {
             "claim": claim["says"],
             "published": claim["published"] or "a direction",
-            "here": claim["reason"] if claim["verdict"] == INPUT else "" if several else claim["here"],
+            "here": claim["reason"] if claim["verdict"] == INPUT else claim["here"],
             "verdict": claim["verdict"],
-            "range": " ".join(filter(None, (_NEAR[nearness(claim)], "" if several else _off_by(claim)))),
+            "range": " ".join(filter(None, (_NEAR[nearness(claim)], off(claim) if nearness(claim) else ""))),
         }
-        for case in claim["cases"] if several else ():
-            yield {
-                "claim": f"  {case['words']}" + ("" if case["stated"] else " (does not count)"),
-                "published": "",
-                "here": case["here"],
-                "verdict": case["verdict"],
-                "range": off(case),
-            }
-
-
-def _off_by(claim: Mapping[str, Any]) -> str:
-    return ", ".join(filter(None, map(off, claim.get("cases", ()))))

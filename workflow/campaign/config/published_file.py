@@ -86,34 +86,6 @@ class ModelHere(ClosedModel):
         return (*self.same, *self.replayed, *self.like)
 
 
-class ChoiceValue(ClosedModel):
-    """One way in which the document's runs may have been made."""
-
-    value: Scalar
-    """Value of the axis or option."""
-    words: str
-    """The value in words."""
-    stated: bool = False
-    """Whether the document, or the program that it names, says that it was so."""
-
-
-class Choice(ClosedModel):
-    """How the document's runs were made in one respect, where it leaves that open or says it in passing.
-
-    A claim is judged once for each value that a campaign has cells of. It agrees where it agrees under every value that is
-    stated; where none is, under every value.
-    """
-
-    axis: str
-    """Axis or option of cells."""
-    values: tuple[ChoiceValue, ...] = Field(min_length=2)
-    """The ways. Cells with another value are no part of the choice."""
-    when: str = "True"
-    """Cells that the choice concerns: an expression over the axes."""
-    why: str = ""
-    """What the document says of it."""
-
-
 class Here(ClosedModel):
     """How a campaign's cells are held against a claim."""
 
@@ -177,7 +149,9 @@ class Claim(ClosedModel):
     note: str = ""
     """A remark for people."""
     if_predicted: str = ""
-    """What a prediction from numbers of single devices leaves out that the document's runs had."""
+    """What a prediction leaves out that the document's runs had."""
+    by_construction: str = ""
+    """Why every prediction agrees with it, whatever its inputs are; such a claim does not count."""
     says: str
     """The claim in words."""
     here: Here | None = None
@@ -215,8 +189,8 @@ class ReferenceSet(ClosedModel):
     """Options of workloads that expressions may name beside the axes of every cell."""
     models: dict[str, ModelHere] = Field(default_factory=dict)
     """The document's models, by name."""
-    choices: tuple[Choice, ...] = ()
-    """In what the document's runs may have been made in more than one way."""
+    way: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
+    """How the document's runs were made, by axis or option: conditions of all claims, as `under` has those of one, which wins."""
     claims: tuple[Claim, ...]
     """The claims."""
     checks: tuple[Check, ...] = ()
@@ -235,10 +209,8 @@ class ReferenceSet(ClosedModel):
         for claim in self.claims:
             if claim.here is not None:
                 self._check(claim.id, claim.here)
-        for choice in self.choices:
-            if choice.axis not in self.axes:
-                raise ValueError(f"choices: '{choice.axis}' is not an axis; there are: {', '.join(sorted(self.axes))}")
-            self._check_expression("choices", choice.when)
+        if unknown := sorted(self.way.keys() - self.axes):
+            raise ValueError(f"way: not axes: {', '.join(unknown)}; there are: {', '.join(sorted(self.axes))}")
         return self
 
     def _check(self, name: str, here: Here) -> None:

@@ -94,19 +94,6 @@ class PublishedDocument(ClosedModel):
     note: str = ""
 
 
-class PublishedCase(ClosedModel):
-    """A claim under one way in which the document's runs may have been made."""
-
-    words: str
-    stated: bool = Field(description="whether the document says that it was so, or leaves all ways open")
-    verdict: Literal["agrees", "differs", "undecided"]
-    here: str
-    values: tuple[float, ...] = Field(default=(), description="least and most of what is here")
-    off_pct: float | None = Field(
-        default=None, description="distance from what the claim accepts, in percent of its nearer end; null for none"
-    )
-
-
 class PublishedClaim(ClosedModel):
     """One claim of a publication beside what was measured here, both in words (`campaign.insight.published.claims`)."""
 
@@ -119,7 +106,7 @@ class PublishedClaim(ClosedModel):
     told: str = Field(default="", description="what it says with its number, where the words do not hold that")
     conditions: str
     note: str = ""
-    verdict: Literal["agrees", "differs", "undecided", "not measured here", "input"]
+    verdict: Literal["agrees", "differs", "undecided", "not measured here", "input", "by construction"]
     other: tuple[str, ...] = Field(default=(), description="conditions here that are not the document's")
     other_program: bool = Field(default=False, description="whether the program is the only one of these")
     here: str = ""
@@ -129,14 +116,21 @@ class PublishedClaim(ClosedModel):
     basis: Literal["measured", "partly predicted", "predicted"] = Field(
         default="measured", description="what the numbers here are"
     )
-    cases: tuple[PublishedCase, ...] = Field(
-        default=(), description="one, or one for each way that the document leaves open"
-    )
     accept: tuple[float | None, float | None] = Field(
-        default=(None, None), description="what agrees, in the unit of the cases"
+        default=(None, None), description="what agrees, in the unit of the values"
+    )
+    values: tuple[float, ...] = Field(default=(), description="least and most of what is here")
+    bounds: tuple[float, ...] = Field(default=(), description="least and most of their intervals")
+    off_pct: float | None = Field(
+        default=None, description="distance from what agrees, in percent of throughput; null where that means nothing"
+    )
+    confident: bool = Field(default=False, description="whether the whole interval is outside of what agrees")
+    direction: bool = False
+    covered: tuple[int, int] = Field(
+        default=(0, 0), description="of how many values the interval reaches a printed number, of how many"
     )
     if_predicted: str = Field(default="", description="what a prediction leaves out")
-    scored: bool = Field(default=False, description="whether it says something about how fast compositions are")
+    scored: bool = Field(default=False, description="whether it counts: it says something about a step, and a prediction could fail it")
 
 
 class PublishedSaid(ClosedModel):

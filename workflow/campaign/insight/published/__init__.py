@@ -1,7 +1,6 @@
 """What published studies say, as sets of claims that a campaign can be held against.
 
-`quantities`: what a campaign's tables say of a claim, for the cells of `selection`, in each way in which the document's runs may
-have been made. `judgement`: whether the two agree, how far apart they are, and how many claims are reached. `claims`: all of it in
+`quantities`: what a campaign's tables say of a claim, for the cells of `selection`. `judgement`: whether the two agree, how far apart they are, and how many claims are reached. `claims`: all of it in
 words, for pages. The sets that come with the project are in `data/published`.
 """
 
@@ -9,3 +8,5 @@ NOT_HERE = "not measured here"
 """The verdict on a claim whose conditions were not measured."""
 INPUT = "input"
 """In place of a verdict: the campaign's files take the claim's number as given."""
+CONSTRUCTED = "by construction"
+"""In place of a verdict: every prediction agrees, whatever its inputs are."""

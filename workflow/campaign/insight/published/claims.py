@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
-from campaign.insight.published import INPUT, NOT_HERE
-from campaign.insight.published.judgement import accepted, judge, off_pct, others, together
+from campaign.insight.published import CONSTRUCTED, INPUT, NOT_HERE
+from campaign.insight.published.judgement import accepted, confident, covered, judge, off_pct, others
 from campaign.insight.published.quantities import ClaimValues, Value, found
-from campaign.insight.published.selection import Case, NotHere, cases, of_model, only_the_program
+from campaign.insight.published.selection import NotHere, of_model, only_the_program
 from campaign.statistics.comparable_cells import option_columns
 from campaign.tables.cells import PLAN_COLUMNS
 from campaign.tables.io import Tables
@@ -33,14 +32,11 @@ _UNIT = {
     "samples": "",
 }
 _READ = ("state", "failures", "n_ok", "mean")
-# What says nothing about how fast compositions are.
-_NO_SPEED = ("planned_runs", "outcome", "largest_batch", "host_", "link")
-# What a replay cannot know, and why.
-_NOT_REPLAYED = {
-    "outcome": "a replay does not know what fits into memory",
-    "largest_batch": "a replay does not know what fits into memory",
-    "planned_runs": "how often something was measured is no prediction",
-}
+# What says nothing about a training step.
+_NO_STEP = ("planned_runs", "host_", "link")
+# What a prediction cannot know, and why: a replay, and every one.
+_NOT_REPLAYED = dict.fromkeys(("outcome", "largest_batch"), "a replay does not know what fits into memory")
+_NOT_PREDICTED = {"planned_runs": "how often something was measured is no prediction"}
 _OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
 # What a computed number is of, where the claim's words may not say it.
 _QUANTITY = {
@@ -106,50 +102,53 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
     nothing: dict[str, Any] = {"other": [], "here": "", "of": "", "cells": []}
     if places := tables.context.get("inputs", {}).get(claim.id):
         return {**said, **nothing, "verdict": INPUT, "reason": f"taken as given: {', '.join(places)}"}
-    if tables.context.get("prediction") and claim.here and (why := _NOT_REPLAYED.get(claim.here.compute)):
-        return {**said, **nothing, "verdict": NOT_HERE, "reason": why}
+    if tables.context.get("prediction") and claim.here:
+        unknown = {**_NOT_PREDICTED, **(_NOT_REPLAYED if tables.draws.empty else {})}
+        if why := unknown.get(claim.here.compute):
+            return {**said, **nothing, "verdict": NOT_HERE, "reason": why}
     try:
-        found_here = _found(claim, list(_under(claim, names, tables)), tables)
+        found_here = _found(claim, claim.here, found(claim, names, tables), tables)
     except NotHere as reason:
         return {**said, **nothing, "verdict": NOT_HERE, "reason": str(reason)}
     return {**said, **found_here}
 
 
-def _under(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[tuple[Case, ClaimValues]]:
-    """What is here of a claim in each case. NotHere: in none, nor in all cells together, and why."""
-    some = False
-    for case in cases(claim, names, tables):
-        with suppress(NotHere):
-            yield case, found(claim, names, case.tables)
-            some = True
-    if not some:
-        yield Case("", True, tables), found(claim, names, tables)
-
-
-def _found(claim: Claim, under: Sequence[tuple[Case, ClaimValues]], tables: Tables) -> dict[str, Any]:
-    here_ = claim.here
-    assert here_ is not None
-    # What the document says it did decides; where only other ways were measured, all of them do.
-    counted = [(case, of) for case, of in under if case.stated] or under
-    values = [value for _, of in counted for value in of.values]
-    missed = dict.fromkeys(name for _, of in counted for name in others(claim, here_, of))
-    found_cells = list(dict.fromkeys(cell for value in values for cell in value.cells))
-    words = list(dict.fromkeys(value.words for value in values))
+def _found(claim: Claim, here_: Here | None, of: ClaimValues, tables: Tables) -> dict[str, Any]:
+    assert here_ is not None  # `found` refuses others
+    verdict: str
+    verdict, agreeing = judge(claim, here_, of)
+    several = len(of.values) > 1 and of.trend is None
+    counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
+    numbers = sorted(float(value.value) for value in of.values if not isinstance(value.value, str))
+    missed = others(claim, here_, of)
+    found_cells = list(dict.fromkeys(cell for value in of.values for cell in value.cells))
+    words = list(dict.fromkeys(value.words for value in of.values))
     noun = "cell" if here_.compute in ("metric", "outcome") else "comparison"
-    told_cases = [_case(claim, here_, case, of) for case, of in under]
+    constructed = bool(tables.context.get("prediction") and claim.by_construction)
     return {
-        "verdict": together([judge(claim, here_, of)[0] for _, of in counted]),
+        "verdict": CONSTRUCTED if constructed else verdict,
         "other": list(missed),
-        "other_program": only_the_program(list(missed)),
-        "here": "; ".join(f"{each['words']}: {each['here']}" if each["words"] else each["here"] for each in told_cases),
+        "other_program": only_the_program(missed),
+        "here": f"{here(claim, of)}{counted}",
         "of": first(words) if len(words) <= _MOST else wording.plural(len(words), noun),
-        "reason": "",
+        "reason": claim.by_construction if constructed else "",
         "cells": found_cells[:20],
         "basis": _basis(found_cells, tables),
-        "cases": told_cases,
         "accept": list(accepted(claim, here_)),
-        "scored": not of_model(here_) and not here_.compute.startswith(_NO_SPEED),
+        "values": list(dict.fromkeys([*numbers[:1], *numbers[-1:]])),
+        "bounds": _bounds(of),
+        "off_pct": off_pct(claim, here_, of),
+        "confident": confident(claim, here_, of),
+        "direction": claim.kind == "direction",
+        "covered": list(covered(claim, here_, of)),
+        "scored": not constructed and not of_model(here_) and not here_.compute.startswith(_NO_STEP),
     }
+
+
+def _bounds(of: ClaimValues) -> list[float]:
+    """Least and most of all intervals; empty where there is none."""
+    ends = [end for value in of.values for end in (value.low, value.high) if math.isfinite(end)]
+    return [min(ends), max(ends)] if ends and of.trend is None else []
 
 
 def _basis(found_cells: Sequence[str], tables: Tables) -> str:
@@ -157,21 +156,6 @@ def _basis(found_cells: Sequence[str], tables: Tables) -> str:
     if "predicted" not in tables.cells:
         return wording.MEASURED
     return wording.basis(tables.cells.loc[tables.cells["cell_id"].isin(found_cells), "predicted"])
-
-
-def _case(claim: Claim, here_: Here, case: Case, of: ClaimValues) -> dict[str, Any]:
-    verdict, agreeing = judge(claim, here_, of)
-    several = len(of.values) > 1 and of.trend is None
-    counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
-    numbers = sorted(float(value.value) for value in of.values if not isinstance(value.value, str))
-    return {
-        "words": case.words,
-        "stated": case.stated,
-        "verdict": verdict,
-        "here": f"{here(claim, of)}{counted}",
-        "values": list(dict.fromkeys([*numbers[:1], *numbers[-1:]])),
-        "off_pct": off_pct(claim, here_, of),
-    }
 
 
 def published(claim: Claim) -> str:
@@ -206,11 +190,10 @@ def _printed(value: float) -> str:
 
 
 def here(claim: Claim, of: ClaimValues) -> str:
-    """'loss of throughput 7.4 % [6.8 %, 8.1 %]'; of several values the least and the most; of a trend its rank correlation."""
+    """'loss of throughput 7.4 % [6.8 %, 8.1 %]'; of several values the least and the most; of an order its pairs."""
     if of.trend is not None:
-        p = min(of.trend.p_up, of.trend.p_down)
-        much = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-        return f"rank correlation {wording.minus(f'{of.trend.tau:.2f}')} over {len(of.values)} values ({much})"
+        certain = f", {of.trend.opposite} surely not" if of.trend.opposite else ""
+        return f"{of.trend.in_order} of {of.trend.pairs} pairs in order{certain}"
     if isinstance(of.values[0].value, str):
         return first([_outcome(str(value.value)) for value in of.values])
     ordered = sorted(of.values, key=lambda value: float(value.value))

@@ -1,10 +1,12 @@
-"""Whether what was measured here agrees with a published claim, and how many claims a campaign comes near to.
+"""Whether what is here agrees with a published claim, and how many claims a campaign comes near to.
 
-A bound, a direction or a setting agrees where the whole interval here lies inside what the claim's words allow, and differs where
-none of it does. A printed number agrees where the interval here reaches what rounds to it; an interval that holds `no effect` as
+Measured: a bound, a direction or a setting agrees where the whole interval here lies inside what the claim's words allow, and differs
+where none of it does. A printed number agrees where the interval here reaches what rounds to it; an interval that holds `no effect` as
 well decides nothing. Without an interval nothing is decided, nor with one that holds run-to-run variation of one composition only.
-Of several values all have to agree, and one that differs is enough to
-differ; their intervals hold together at 95 %.
+Predicted: the median decides, so that not knowing an input helps nothing. A printed number is met within `REPEATED_PCT`.
+
+Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs: all have to be in order.
+Distances are those of throughput: a loss of 2.5 % is 6 % off where 8.1 % was published.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ from typing import Any, Literal
 
 from campaign import wording
 from campaign.config.published_file import Claim, Here
-from campaign.insight.published import INPUT, NOT_HERE
+from campaign.insight.published import INPUT
 from campaign.insight.published.quantities import ClaimValues, Value
-from campaign.statistics.intervals import SIGNIFICANT
 
 Verdict = Literal["agrees", "differs", "undecided"]
 
@@ -34,12 +35,16 @@ _NONE = {
 }
 
 
+REPEATED_PCT = 0.7
+"""Printed numbers are met within it: the smaller of the two variations that a study prints for repeating a measurement (FASTER)."""
+
+
 def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[Verdict, int]:
     """The verdict, and how many of the values agree."""
-    if found.trend is not None:
-        if found.trend.p_up < SIGNIFICANT:
+    if (trend := found.trend) is not None:
+        if trend.in_order == trend.pairs and all(value.tested for value in found.values):
             return "agrees", len(found.values)
-        return "differs" if found.trend.p_down < SIGNIFICANT else "undecided", 0
+        return "differs" if trend.opposite or any(value.predicted for value in found.values) else "undecided", 0
     verdicts = [_of_value(claim, here, value) for value in found.values]
     return together(verdicts), verdicts.count("agrees")
 
@@ -57,28 +62,62 @@ def accepted(claim: Claim, here: Here) -> tuple[float | None, float | None]:
 
 
 def off_pct(claim: Claim, here: Here, found: ClaimValues) -> float | None:
-    """How far the value that is furthest off is from what agrees, in percent of the nearer end; 0 inside.
+    """How far the value that is furthest off is from what agrees, in percent of the throughput at the nearer end; 0 inside.
 
-    None where that means nothing: for a trend, a description, or an end of 0.
+    None where that means nothing: for an order, a description, or an end of 0.
     """
-    least, most = accepted(claim, here)
-    if not (least or most):
-        return None
-    distances: list[float] = []
+    ends = _rates(claim, here)
+    distances = [0.0]
     for each in found.values if found.trend is None else ():
         if isinstance(each.value, str):
             return None
-        end = (
-            least
-            if least is not None and each.value < least
-            else most
-            if most is not None and each.value > most
-            else None
-        )
-        if end == 0:
+        rate = _rate(here, each.value)
+        end = ends[0] if rate < ends[0] else ends[1] if rate > ends[1] else rate
+        if end == 0 or math.isnan(rate / end):
             return None
-        distances.append(0.0 if end is None else 100 * abs(each.value - end) / abs(end))
-    return max(distances, default=None)
+        distances.append(100 * abs(rate / end - 1))
+    return None if found.trend else max(distances)
+
+
+def confident(claim: Claim, here: Here, found: ClaimValues) -> bool:
+    """Whether a value is outside of what agrees with its whole interval, or a pair in the opposite order."""
+    if found.trend is not None:
+        return found.trend.opposite > 0
+    low, high = _rates(claim, here)
+    numbers = [value for value in found.values if not isinstance(value.value, str) and not math.isnan(value.low)]
+    ends = [sorted((_rate(here, value.low), _rate(here, value.high))) for value in numbers]
+    return any(most < low or least > high for least, most in ends)
+
+
+def covered(claim: Claim, here: Here, found: ClaimValues) -> tuple[int, int]:
+    """Of how many values the interval reaches a printed number, and how many there are; (0, 0) where none is printed."""
+    low, high = accepted(claim, here)
+    if not _is_printed(claim, here) or low is None or high is None or found.trend is not None:
+        return 0, 0
+    return sum(value.low <= high and value.high >= low for value in found.values), len(found.values)
+
+
+def _is_printed(claim: Claim, here: Here) -> bool:
+    """Whether the document prints a number, neither a limit nor a count."""
+    is_read = here.expect is not None or here.limit is not None or here.compute == "largest_batch"
+    return claim.kind in ("measured", "ratio") and isinstance(claim.value, float | tuple) and not is_read
+
+
+def _rate(here: Here, value: float) -> float:
+    """The throughput that a value stands for, relative to what it is held against."""
+    if here.compute in ("throughput_drop_pct", "throughput_gain_pct", "time_increase_pct"):
+        share = value / 100 if here.compute != "throughput_drop_pct" else -value / 100
+        return 1 / (1 + share) if here.compute == "time_increase_pct" else 1 + share
+    return 1 / value if here.compute == "time_ratio" else value
+
+
+def _rates(claim: Claim, here: Here) -> tuple[float, float]:
+    """Least and most throughput that agrees, with what a printed number is met within."""
+    low, high = accepted(claim, here)
+    ends = [None if end is None else _rate(here, end) for end in (low, high)]
+    least, most = reversed(ends) if here.compute in ("time_ratio", "time_increase_pct", "throughput_drop_pct") else ends
+    near = 1 + (REPEATED_PCT / 100 if _is_printed(claim, here) and claim.basis == "rounding" else 0.0)
+    return -math.inf if least is None else least / near, math.inf if most is None else most * near
 
 
 def together(verdicts: Collection[Verdict]) -> Verdict:
@@ -93,6 +132,9 @@ def _of_value(claim: Claim, here: Here, value: Value) -> Verdict:
         return "agrees" if value.value == claim.value else "differs"
     least, most = accepted(claim, here)
     low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if value.predicted:
+        least_rate, most_rate = _rates(claim, here)
+        return "agrees" if least_rate <= _rate(here, value.value) <= most_rate else "differs"
     if value.exact:
         return "agrees" if low <= value.value <= high else "differs"
     if not value.tested or math.isnan(value.low) or math.isnan(value.high):
@@ -114,43 +156,56 @@ Near = Literal["inside", "near", "off"]
 
 @dataclass(frozen=True)
 class Score:
-    """Claims: all but the inputs, those that the campaigns can reach, and how many of these are inside their range or near it."""
+    """Claims: all but the inputs; reached: those that the campaigns say something of, without what holds by construction.
+
+    inside, near: of these, within what the words allow, or within 10 % of it. confident: of these, directions that are reversed with
+    the whole interval. covered, printed: of how many printed numbers the interval reaches the number.
+    """
 
     claims: int
     reached: int
     inside: int
     near: int
+    confident: int
+    covered: int
+    printed: int
 
     def __str__(self) -> str:
-        return (
+        words = (
             f"{self.reached} of {wording.plural(self.claims, 'claim')} can be reached: {self.inside} inside the stated range, "
             f"{self.near} within {NEAR_PCT:g} % of it, {self.reached - self.inside - self.near} further off or undecided"
         )
+        return words if not self.confident else f"{words}; {wording.plural(self.confident, 'direction')} reversed with confidence"
 
 
 def score(claims: Iterable[Mapping[str, Any]]) -> Score:
-    """The score of claims as `claims.held_against` gives them."""
-    known = [claim for claim in claims if claim["verdict"] != INPUT]
-    found = [near for claim in known if (near := nearness(claim)) is not None]
-    return Score(len(known), len(found), found.count("inside"), found.count("near"))
+    """The score of claims as `claims.held_against` gives them. What several campaigns reach counts once, by the first of them."""
+    known: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for claim in claims:
+        key = claim["document"], claim["id"]
+        if claim["verdict"] != INPUT and (key not in known or nearness(known[key]) is None):
+            known[key] = claim
+    reached = {key: near for key, claim in known.items() if (near := nearness(claim)) is not None}
+    near = list(reached.values())
+    reversed_ = sum(known[key]["confident"] and known[key]["direction"] for key in reached)
+    covered_, printed = (sum(known[key]["covered"][part] for key in reached) for part in (0, 1))
+    return Score(len(known), len(near), near.count("inside"), near.count("near"), reversed_, covered_, printed)
 
 
 def nearness(claim: Mapping[str, Any]) -> Near | None:
-    """Where what is here lies; None: the claim is not reached, or says nothing of speed.
+    """Where what is here lies; None: the claim is not reached, holds by construction, or says nothing of a training step.
 
-    inside: it agrees, and each value lies inside what the claim accepts. near: each lies within 10 % of that. What the document
-    states about how it was made decides; where it leaves that open, all ways have to be inside, or near. Other ways reach nothing.
+    inside: it agrees, and each value lies inside what the claim accepts. near: each lies within 10 % of that.
     """
-    cases = [case for case in claim.get("cases", ()) if case["stated"]]
-    if claim["verdict"] in (NOT_HERE, INPUT) or not claim.get("scored") or not cases:
+    if claim["verdict"] not in ("agrees", "differs", "undecided") or not claim.get("scored"):
         return None
-    if claim["verdict"] == "agrees" and not any(case["off_pct"] for case in cases):
+    off = claim["off_pct"]
+    if claim["verdict"] == "agrees" and not off:
         return "inside"
-    distances = [0.0 if case["off_pct"] is None and case["verdict"] == "agrees" else case["off_pct"] for case in cases]
-    return "near" if all(each is not None and each <= NEAR_PCT for each in distances) else "off"
+    return "near" if off is not None and off <= NEAR_PCT else "off"
 
 
-def off(case: Mapping[str, Any]) -> str:
+def off(claim: Mapping[str, Any]) -> str:
     """'12 % off', '' inside the range or where a distance means nothing."""
-    distance = case["off_pct"]
+    distance = claim.get("off_pct")
     return f"{wording.percent(distance, 1)} off" if distance else ""

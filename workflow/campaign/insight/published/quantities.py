@@ -1,6 +1,7 @@
 """What a campaign's tables say of a claim: its quantity, from each pair of cells, cell or group of cells that it is about.
 
-Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells.
+Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells. Those of
+predictions hold 80 %, each by itself.
 throughput_drop_pct, throughput_gain_pct, throughput_ratio: throughput of a cell over that of the cell it is held against, as
 `campaign.statistics.comparisons` compares them.
 time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over valid runs.
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 from statistics import median
 from typing import Any
 
@@ -48,17 +50,20 @@ class Value:
     cells: tuple[str, ...] = ()
     exact: bool = False
     """The value is a count or a description of these cells, not an estimate."""
+    predicted: bool = False
+    """Simulated: the value is a median, and its interval holds what is not known of the inputs."""
     tested: bool = True
     """Whether its interval holds the spread of compositions; without, it is of runs of one composition and decides nothing."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """Whether a value rises: Kendall's rank correlation over all groups of cells. p_up, p_down: one-sided p-values."""
+    """Whether a value rises, by pairs of otherwise equal cells: how many there are, how many are in order, and of how many the
+    intervals are in the opposite order."""
 
-    tau: float
-    p_up: float
-    p_down: float
+    pairs: int
+    in_order: int
+    opposite: int
 
 
 @dataclass(frozen=True)
@@ -88,39 +93,36 @@ def found(claim: Claim, names: ReferenceSet, tables: Tables) -> ClaimValues:
 
 def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
     """Throughput or metrics of cells, or of pairs of cells."""
+    by = _metric(here, tables) if here.compute.startswith("metric") else _throughput(tables)
     if here.compute == "metric":
         rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here)
         rows = rows.drop_duplicates("workload") if here.columns == ("parameters",) else rows
-        metric = _metric(here, tables)
-        at = metric.places(rows["cell_id"])
-        rows = _known(rows[at >= 0].reset_index(drop=True), here)
+        rows = _known(rows[by.places(rows["cell_id"]) >= 0].reset_index(drop=True), here)
+        at = by.places(rows["cell_id"])
         scale = rows["ranks"].to_numpy() if here.times_ranks else 1.0
-        of, _ = metric.locations()
-        at = metric.places(rows["cell_id"])
-        value, low, high = (bound[at] * scale for bound in of.bounds(_confidence(rows)))
+        value, low, high = (bound[at] * scale for bound in by.locations()[0].bounds(_confidence(rows, by)))
         # What no run differs in, such as a number of parameters, is no estimate.
-        errors = metric.errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
+        errors = by.errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
         tested = errors.known | (errors.variance == 0)
     else:
         rows = pairs(tables.cells, names, here)
-        ratios, scale = _ratios(here, rows, tables)
-        value, low, high = _SAID[here.compute](*(bound * scale for bound in ratios.of.bounds(_confidence(rows))))
+        ratios, scale = _ratios(here, rows, by)
+        value, low, high = _SAID[here.compute](*(bound * scale for bound in ratios.of.bounds(_confidence(rows, by))))
         kept = np.isfinite(value)
         rows, value, low, high = _known(rows[kept].reset_index(drop=True), here), value[kept], low[kept], high[kept]
         tested = ratios.tested[kept] | (rows["cell_id"] == rows["against_cell_id"]).to_numpy()
-    rows = rows.assign(_value=value, _low=low, _high=high, _tested=tested)
-    trend = _trend(rows, here, tables) if here.along else None
+    rows = rows.assign(_value=value, _low=low, _high=high, _tested=tested, _predicted=by.drawn()[by.places(rows["cell_id"])])
+    trend = _trend(rows, here, tables, by) if here.along else None
     return ClaimValues(_values(rows), said_missed(rows, names, here), trend)
 
 
-def _ratios(here: Here, rows: pd.DataFrame, tables: Tables) -> tuple[Ratios, Any]:
+def _ratios(here: Here, rows: pd.DataFrame, by: Design) -> tuple[Ratios, Any]:
     """Ratios of a cell's number over that of the cell it is held against, and what they are to be multiplied by."""
     if here.compute != "metric_ratio":
-        return comparisons.ratios(rows["cell_id"], rows["against_cell_id"], _throughput(tables)), 1.0
-    metric = _metric(here, tables)
+        return comparisons.ratios(rows["cell_id"], rows["against_cell_id"], by), 1.0
     scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if here.times_ranks else 1.0
     # Of a number that is not a rate, more of it is a larger cost; what is asked for is the number's own ratio.
-    return comparisons.ratios(rows["against_cell_id"], rows["cell_id"], metric), scale
+    return comparisons.ratios(rows["against_cell_id"], rows["cell_id"], by), scale
 
 
 def _throughput(tables: Tables) -> Design:
@@ -131,7 +133,7 @@ def _throughput(tables: Tables) -> Design:
         return tables.design
     if not (tables.runs["throughput_per_s"] > 0).any():
         raise NotHere(f"no run has a throughput: the campaign measures {name}; 'metric_ratio' compares such a number")
-    return comparisons.design(tables.runs, campaign.get("protocol"), column="throughput_per_s")
+    return comparisons.design(tables.runs, campaign.get("protocol"), column="throughput_per_s", draws=tables.draws)
 
 
 _Said = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
@@ -147,16 +149,20 @@ _SAID: Mapping[str, _Said] = {
 
 def _metric(here: Here, tables: Tables) -> Design:
     """The metric over valid runs, by cell. NotHere: no run has it."""
-    runs = tables.runs
+    protocol = tables.context["campaign"].get("protocol", {})
+    runs = tables.runs.assign(_total=_total(here, tables.runs))
+    draws = None if tables.draws.empty else tables.draws.assign(_total=_total(here, tables.draws))
+    return comparisons.design(runs, protocol, column="_total", higher=False, draws=draws)
+
+
+def _total(here: Here, runs: pd.DataFrame) -> pd.Series[float]:
+    """The metric of each run, or of each draw."""
     if lacking := [name for name in here.columns if name not in runs.columns]:
         if not here.bytes_per_step or any(name not in runs.columns for name in here.bytes_per_step):
             raise NotHere(f"no run has the metric '{lacking[0]}'")
         steps_per_s = runs["throughput_per_s"] / runs["batch_global"]
-        total = steps_per_s * _sum(runs, here.bytes_per_step) / 1e9
-    else:
-        total = _sum(runs, here.columns)
-    protocol = tables.context["campaign"].get("protocol", {})
-    return comparisons.design(runs.assign(_total=total), protocol, column="_total", higher=False)
+        return steps_per_s * _sum(runs, here.bytes_per_step) / 1e9
+    return _sum(runs, here.columns)
 
 
 def _sum(runs: pd.DataFrame, names: Sequence[str]) -> pd.Series[float]:
@@ -170,34 +176,47 @@ def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
     return rows
 
 
-def _confidence(rows: pd.DataFrame) -> float:
-    return 1 - (1 - CONFIDENCE) / max(len(rows), 1)
+PREDICTED = 0.8
+"""Share of what may come out that an interval of a prediction holds."""
 
 
-def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
-    """Kendall (1938), summed over groups; one-sided by the normal approximation with correction for continuity."""
+def _confidence(rows: pd.DataFrame, by: Design) -> float:
+    return PREDICTED if by.draws.size else 1 - (1 - CONFIDENCE) / max(len(rows), 1)
+
+
+def _trend(rows: pd.DataFrame, here: Here, tables: Tables, by: Design) -> Trend:
     try:
         along = rows[column(rows, here.along)].to_numpy(dtype=np.float64)
-        by = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
+        alike = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
     except NotHere:
-        asked = here.model_copy(update={"columns": (here.along,)})
-        metric = _metric(asked, tables)
+        metric = _metric(here.model_copy(update={"columns": (here.along,), "bytes_per_step": ()}), replace(tables, draws=pd.DataFrame()))
         at = metric.places(rows["cell_id"])
         along = np.where(at >= 0, metric.value[at], np.nan)
-        by = [name for name in equal_columns(rows, here) if name not in ("workload", "batch")]
-    by += [name for name in here.vary if name in rows.columns and name not in ("workload", "batch")]
-    rows = rows.assign(_along=along)[np.isfinite(along)]
-    score = most = variance = 0.0
-    for _, group in rows.groupby(by, sort=False):
-        x, y, n = group["_along"].to_numpy(), group["_value"].to_numpy(), len(group)
-        signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
-        score += float(signs.sum()) / 2
-        most += float((x[:, None] != x[None, :]).sum()) / 2
-        variance += n * (n - 1) * (2 * n + 5) / 18
-    if most < 3:
+        alike = [name for name in equal_columns(rows, here) if name not in ("workload", "batch")]
+    alike += [name for name in here.vary if name in rows.columns and name not in ("workload", "batch")]
+    logs = _logs(here, rows, by)
+    count = ordered = opposite = 0
+    for _, group in rows[np.isfinite(along)].groupby(alike, sort=False):
+        for one, other in permutations(group.index, 2):
+            if along[one] < along[other]:
+                count += 1
+                ordered += group["_value"][other] > group["_value"][one]
+                apart = np.quantile(logs[other] - logs[one], 0.5 + PREDICTED / 2) if logs.size else group["_high"][other] - group["_low"][one]
+                opposite += apart < 0
+    if count < 3:
         raise NotHere(f"fewer than three cells are alike in all but '{here.along}'")
-    up, down = (0.5 * math.erfc((sign * score - 1) / math.sqrt(2 * variance)) for sign in (1, -1))
-    return Trend(score / most, up, down)
+    return Trend(count, int(ordered), int(opposite))
+
+
+def _logs(here: Here, rows: pd.DataFrame, by: Design) -> Floats:
+    """[row][draw] what rises with the logarithm of the value; empty without draws."""
+    if not by.draws.size:
+        return by.draws
+    cost = by.draws[by.places(rows["cell_id"])]
+    if here.compute == "metric":
+        return cost
+    cost = cost - by.draws[by.places(rows["against_cell_id"])]
+    return cost if here.compute.startswith(("time", "throughput_drop", "metric")) else -cost
 
 
 def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
@@ -211,10 +230,12 @@ def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) 
     both = both[both["ranks"] > both["ranks_first"]].reset_index(drop=True)
     if both.empty:
         raise NotHere("no two numbers of devices were measured")
-    ratios = comparisons.ratios(both["cell_id"], both["cell_id_first"], _throughput(tables))
+    by = _throughput(tables)
+    ratios = comparisons.ratios(both["cell_id"], both["cell_id_first"], by)
     scale = (100 * both["ranks_first"] / both["ranks"]).to_numpy()
-    value, low, high = (each * scale for each in ratios.of.bounds(_confidence(both)))
-    both = both.assign(_value=value, _low=low, _high=high, _tested=ratios.tested)
+    value, low, high = (each * scale for each in ratios.of.bounds(_confidence(both, by)))
+    drawn = by.drawn()[by.places(both["cell_id"])]
+    both = both.assign(_value=value, _low=low, _high=high, _tested=ratios.tested, _predicted=drawn)
     least = both.loc[both.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
     most = int(both["ranks"].max())
     short = (f"up to {most} devices instead of {asked:g}",) if most < asked else ()
@@ -256,7 +277,7 @@ def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
     if found.empty:
         raise NotHere("no two otherwise equal compositions were measured")
     of = zip(found["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True)
-    bounds = np.array([spread_bounds(*each, _confidence(found)) for each in of]) * 100
+    bounds = np.array([spread_bounds(*each, _confidence(found, by)) for each in of]) * 100
     tested = groups["_tested"].all().to_numpy()
     return found.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=tested)[[*rows.columns, "_low", "_high"]]
 
@@ -349,6 +370,7 @@ def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
             _words(row, rows),
             tuple(str(row[name]) for name in ("cell_id", "against_cell_id") if name in row),
             exact,
+            bool(row.get("_predicted", False)),
             bool(row.get("_tested", True)),
         )
         for row in told

@@ -1,25 +1,20 @@
 """Which cells of a campaign a claim is about, and which pairs of them.
 
 Conditions are matched in three steps: the models of a claim name workloads (`ReferenceSet.models`), the expressions `of` and
-`against` name cells of these, and `under` tells the document's own conditions. Of each model, the cells that miss the fewest of
-these conditions are taken; what they miss is said. `cases`: the cells in each way in
-which the document's runs may have been made.
+`against` name cells of these, and `under`, with `way` of the set, tells the document's own conditions. Of each model, the cells that
+miss the fewest of these conditions are taken; what they miss is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from campaign.config.published_file import Choice, ChoiceValue, Claim, Here, ReferenceSet
+from campaign.config.published_file import Here, ReferenceSet
 from campaign.documents.expression import parse
 from campaign.statistics.comparable_cells import option_columns
-from campaign.tables.io import Tables
 
 _EQUAL = ("hosts", "devices_per_host", "devices_used", "device", "attach", "storage", "workload", "batch", "precision")
 MISSED = "missed"
@@ -90,8 +85,8 @@ def _candidates(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Data
 def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[str, ...]:
     """The conditions that these cells miss, each once: 'device v100 instead of a100-40gb', 'program resnet50 instead of ..'."""
     told: dict[str, None] = {}
-    for axis, name, allowed in _conditions(rows, here):
-        for value in _unique(rows.loc[~rows[name].isin(allowed), name]):
+    for axis, name, allowed in _conditions(rows, names, here):
+        for value in _unique(rows.loc[~_meets(rows[name], allowed), name]):
             told[f"{axis} {value} instead of {_or(allowed)}"] = None
     models = [] if of_model(here) else [names.models[name] for name in here.models]
     own = [workload for model in models for workload in model.same]
@@ -132,8 +127,8 @@ def where(cells: pd.DataFrame, names: ReferenceSet, text: str) -> pd.DataFrame:
 
 def _missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Series[int]:
     missed = pd.Series(0, index=rows.index)
-    for _, name, allowed in _conditions(rows, here):
-        missed += ~rows[name].isin(allowed)
+    for _, name, allowed in _conditions(rows, names, here):
+        missed += ~_meets(rows[name], allowed)
     for model in () if of_model(here) else map(names.models.__getitem__, here.models):
         missed += rows["workload"].isin(model.like)
         if model.batch:
@@ -141,13 +136,19 @@ def _missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Series[in
     return missed
 
 
-def _conditions(rows: pd.DataFrame, here: Here) -> Iterable[tuple[str, str, Sequence[object]]]:
+def _conditions(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> Iterable[tuple[str, str, Sequence[object]]]:
     """Axis, column and the document's values; what the campaign has no axis for cannot be missed."""
-    for axis, allowed in here.under.items():
+    of_runs = {} if of_model(here) else names.way
+    for axis, allowed in {**of_runs, **here.under}.items():
         try:
             yield axis, column(rows, axis), allowed
         except NotHere:
             continue
+
+
+def _meets(values: pd.Series, allowed: Sequence[object]) -> pd.Series[bool]:
+    """Options that are true or false are text in tables."""
+    return values.map(str).isin([str(each) for each in allowed])
 
 
 def of_model(here: Here) -> bool:
@@ -171,78 +172,3 @@ def _unique(values: pd.Series) -> list[object]:
 
 def _or(values: Sequence[object]) -> str:
     return " or ".join(map(str, values))
-
-
-@dataclass(frozen=True)
-class Case:
-    """The tables under one value of each choice; words: which, '' without a choice; stated: whether the document says so.
-
-    Where the document states none of the values of a choice, each of them counts as stated.
-    """
-
-    words: str
-    stated: bool
-    tables: Tables
-
-
-def cases(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[Case]:
-    """One case for each combination of values that all workloads of the claim were measured under."""
-    if claim.here is None or of_model(claim.here):
-        yield Case("", True, tables)
-        return
-    cells = tables.cells
-    mine = of_models(cells, names, (*claim.here.models, *claim.here.against_models))
-    measured = mine[mine["n_ok"] > 0]
-    varied = [each for choice in names.choices if (each := _varied(choice, names, cells, measured))]
-    if not varied:
-        yield Case("", True, tables)
-        return
-    workloads = set(measured["workload"])
-    for ways in product(*varied):
-        kept = np.logical_and.reduce([way.keeps for way in ways])
-        if not workloads <= set(cells["workload"].to_numpy()[kept & (cells["n_ok"].to_numpy() > 0)]):
-            continue
-        yield Case(
-            ", ".join(way.value.words for way in ways),
-            all(way.stated for way in ways),
-            _with_cells(tables, cells[kept].reset_index(drop=True)),
-        )
-
-
-def _with_cells(tables: Tables, cells: pd.DataFrame) -> Tables:
-    found = replace(tables, cells=cells)
-    # Runs are the same, and what they say of all cells takes longer than everything else.
-    vars(found)["design"] = tables.design
-    return found
-
-
-@dataclass(frozen=True)
-class _Way:
-    """One value of a choice. keeps: the cells with this value, and those that the choice is not about."""
-
-    value: ChoiceValue
-    stated: bool
-    keeps: npt.NDArray[np.bool_]
-
-
-def _varied(choice: Choice, names: ReferenceSet, cells: pd.DataFrame, measured: pd.DataFrame) -> tuple[_Way, ...]:
-    """A choice among the measured cells of a claim; none: the campaign has no such axis, or one value alone."""
-    try:
-        axis = column(cells, choice.axis)
-        concerned = where(measured, names, choice.when)
-        all_concerned = cells["cell_id"].isin(where(cells, names, choice.when)["cell_id"])
-    except NotHere:
-        return ()
-    known = [str(value.value) for value in choice.values]
-    found, of_cells = concerned[axis].map(str), cells[axis].map(str)
-    # A workload that was run in one way only, such as one that reads no input, is not what the choice is about.
-    several = found[found.isin(known)].groupby(concerned["workload"]).nunique() > 1
-    about = set(several.index[several])
-    there = set(found[concerned["workload"].isin(about)])
-    free = (~all_concerned | ~cells["workload"].isin(about) | ~of_cells.isin(known)).to_numpy()
-    open_ = not any(value.stated for value in choice.values)
-    return tuple(
-        _Way(value, value.stated or open_, free | (of_cells == str(value.value)).to_numpy())
-        for value in choice.values
-        if str(value.value) in there
-    )

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from campaign import wording
-from campaign.insight.published import INPUT, NOT_HERE
+from campaign.insight.published import CONSTRUCTED, INPUT, NOT_HERE
 from campaign.insight.published.judgement import nearness
-from campaign.report.context_schema import PublishedCase, PublishedClaim, PublishedDocument, PublishedSaid
+from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
 OTHER_PROGRAM = "with another program"
@@ -16,7 +16,7 @@ OTHER_PROGRAM = "with another program"
 
 def beside(said: PublishedSaid, anchor: str) -> list[dict[str, Any]]:
     """The claims that a figure shows the quantity of and that were measured here: what was published, what is here, the verdict."""
-    return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.cases]
+    return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.here]
 
 
 def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
         "rows": [{**_sentence(claim), "link": claim.figure if claim.figure in shown else ""} for claim in measured],
         "not_here": [(claim.says, f"{claim.document}, {claim.where}", claim.reason) for claim in others],
         "counts": _counts(said),
-        "choices": any(len(claim.cases) > 1 for claim in measured),
         "inputs": any(claim.verdict == INPUT for claim in measured),
+        "constructed": any(claim.verdict == CONSTRUCTED for claim in measured),
     }
 
 
@@ -52,19 +52,12 @@ def cited(document: PublishedDocument) -> str:
 
 
 def verdict_of(claim: PublishedClaim) -> str:
-    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions', 'input'."""
+    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions', 'input', 'by construction'."""
+    if claim.verdict == CONSTRUCTED:
+        return claim.verdict
     if claim.other_program:
         return f"{claim.verdict}, {OTHER_PROGRAM}"
     return OTHER if claim.other else claim.verdict
-
-
-def _case(case: PublishedCase) -> dict[str, str]:
-    """One way in which the document's runs may have been made; of those that it does not state, that they do not count."""
-    return {
-        "words": case.words if case.stated else f"{case.words} (does not count)",
-        "here": case.here,
-        "verdict": case.verdict,
-    }
 
 
 def _sentence(claim: PublishedClaim) -> dict[str, Any]:
@@ -75,10 +68,9 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
         "number": claim.published,
         "conditions": claim.conditions,
         "here": wording.marked(claim.here, claim.basis),
-        "cases": [_case(case) for case in claim.cases] if len(claim.cases) > 1 else [],
-        "of": claim.of or claim.reason,
+        "of": claim.reason or claim.of,
         "verdict": verdict_of(claim),
-        "state": OTHER.replace(" ", "-") if claim.other and not claim.other_program else claim.verdict,
+        "state": OTHER.replace(" ", "-") if verdict_of(claim) == OTHER else claim.verdict.replace(" ", "-"),
         "judged": _judged(claim),
         "note": claim.note,
         "remark": claim.if_predicted if nearness(claim.model_dump()) == "off" else "",
@@ -87,7 +79,7 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
 
 def _judged(claim: PublishedClaim) -> str:
     """The conditions that are not the document's, and under others than the program what the verdict would be; '' for none."""
-    if not claim.other or claim.other_program:
+    if not claim.other or claim.other_program or claim.verdict == CONSTRUCTED:
         return "; ".join(claim.other)
     words = {"agrees": "it agrees", "differs": "it differs", "undecided": "nothing is decided"}
     return f"{'; '.join(claim.other)}; {words[claim.verdict]}"
@@ -102,6 +94,7 @@ def _counts(said: PublishedSaid) -> str:
         **_also_with_another_program("differs", "differs", "differ"),
         **_also_with_another_program("undecided", "is undecided", "are undecided"),
         INPUT: ("is an input", "are inputs"),
+        CONSTRUCTED: ("holds by construction", "hold by construction"),
         OTHER: (f"was {done} under other conditions", f"were {done} under other conditions"),
         NOT_HERE: (f"was not {done} here", f"were not {done} here"),
     }

@@ -1,4 +1,4 @@
-"""A claim under each way in which the document's runs may have been made; inputs; and how many claims are reached."""
+"""One way of making its runs for all claims of a document; inputs; what holds by construction; how many claims are reached."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ from campaign.tables.io import Tables
 from campaign.tables.report_context import claims_used
 from tests import reference_campaign as reference
 
-DURING, AFTER = "with overlap", "without overlap"
-SHORT, LONG = "16-bit gradients", "32-bit gradients"
-
-
 def planted(column: str, ways: dict[str, float], only: str = "True") -> Tables:
     """The Falcon study as published, once for each value of an axis; devices behind the fabric are that much faster.
 
@@ -32,7 +28,7 @@ def planted(column: str, ways: dict[str, float], only: str = "True") -> Tables:
             kept = getattr(of, name)
             kept = kept[kept["storage"] == "local"]
             kept = kept if way == first else kept.query(only if only != "True" else "ranks > 0")
-            concerned = kept["precision"] == "fp16" if column == "precision" else kept["precision"] != ""
+            concerned = kept["precision"] == "fp16-o2" if column == "precision" else kept["precision"] != ""
             fabric = (kept["attach"] == "fabric").map({True: factor, False: 1.0})
             numbers = {key: kept[key] * fabric for key in ("mean", "sd", "value", "throughput_per_s") if key in kept}
             ids = kept["cell_id"] + f"-{way}"
@@ -48,43 +44,32 @@ def held(of: Tables, claim: str, **context: Any) -> dict[str, Any]:
     return dict(held_against([some], replace(of, context={**of.context, **context}))["claims"][0])
 
 
-def told(claim: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    return {case["words"]: (case["verdict"], case["stated"]) for case in claim["cases"]}
+def test_runs_that_were_made_as_the_document_says_go_before_others() -> None:
+    overlapped = held(planted("option_overlap", {"True": 1.0, "False": 0.8}), "falcon.f11.small_vision")
+    assert (overlapped["verdict"], overlapped["other"], nearness(overlapped)) == ("agrees", [], "inside")
 
 
-def test_a_way_that_the_document_does_not_state_is_shown_and_does_not_count() -> None:
-    claim = held(planted("option_overlap", {"True": 1.0, "False": 0.8}), "falcon.f11.small_vision")
-    assert told(claim) == {DURING: ("agrees", True), AFTER: ("differs", False)}
-    assert (claim["verdict"], nearness(claim)) == ("agrees", "inside")
-    assert AFTER in claim["here"]
+@pytest.mark.parametrize(("column", "other"), [("option_overlap", "False"), ("precision", "fp16")])
+def test_runs_that_were_made_otherwise_say_so(column: str, other: str) -> None:
+    claim = held(planted(column, {other: 1.0}), "falcon.f11.small_vision")
+    assert any(other in each for each in claim["other"])
 
 
-@pytest.mark.parametrize("wrong", ["fp16", "fp16-o2"])
-def test_of_ways_that_are_open_one_that_agrees_is_not_enough(wrong: str) -> None:
-    ways = {each: 0.8 if each == wrong else 1.0 for each in ("fp16", "fp16-o2")}
-    claim = held(planted("precision", ways), "falcon.f11.small_vision")
-    words = {"fp16": LONG, "fp16-o2": SHORT}
-    assert told(claim)[words[wrong]] == ("differs", True)
-    assert sorted(verdict for verdict, _ in told(claim).values()) == ["agrees", "differs"]
-    assert (claim["verdict"], nearness(claim)) == ("differs", "off")
+def test_conditions_of_a_claim_win_over_those_of_its_study() -> None:
+    claim = held(planted("precision", {"fp16-o2": 1.0, "fp16": 0.5}), "falcon.f16.amp_falcon")
+    assert (claim["verdict"], claim["other"]) == ("agrees", [])  # both sides of the comparison are found
 
 
-def test_ways_that_all_agree_are_an_agreement() -> None:
-    claim = held(planted("precision", {"fp16": 1.0, "fp16-o2": 0.995}), "falcon.f11.small_vision")
-    assert told(claim) == {SHORT: ("agrees", True), LONG: ("agrees", True)}
-    assert claim["verdict"] == "agrees"
-
-
-def test_the_other_side_of_a_comparison_is_no_part_of_the_choice() -> None:
-    claim = held(planted("precision", {"fp16": 1.0, "fp16-o2": 1.0}), "falcon.f16.amp_falcon")
-    assert told(claim) == {SHORT: ("agrees", True), LONG: ("agrees", True)}  # both against fp32
-
-
-def test_a_workload_that_was_run_in_one_way_has_no_such_choice() -> None:
-    vision = "workload in ['mobilenetv2', 'resnet50', 'yolov5l']"
-    claim = held(planted("option_input", {"resident": 1.0, "storage": 1.0}, only=vision), "falcon.f11.order")
-    assert set(told(claim)) == {"input read", "input resident"}
-    assert all("over 10 values" in case["here"] for case in claim["cases"])  # five models, fabric and hybrid
+def test_what_holds_by_construction_does_not_count_in_a_prediction() -> None:
+    of = planted("option_overlap", {"True": 1.0})
+    measured, predicted = held(of, "falcon.f16.amp_falcon"), held(of, "falcon.f16.amp_falcon", prediction="predicted")
+    assert measured["verdict"] == predicted["verdict"] == "agrees"
+    name = "faster.f7.recover16"
+    tables = reference.tables("faster")
+    alone = load("faster").model_copy(update={"claims": tuple(each for each in load("faster").claims if each.id == name)})
+    for context, verdict, near in (({}, "agrees", "inside"), ({"prediction": "predicted"}, "by construction", None)):
+        said = held_against([alone], replace(tables, context={**tables.context, **context}))["claims"][0]
+        assert (said["verdict"], nearness(said)) == (verdict, near)
 
 
 def test_a_claim_that_is_an_input_has_no_verdict() -> None:
@@ -106,24 +91,32 @@ def test_inputs_are_what_files_say_that_they_use() -> None:
     }
 
 
-def claim(verdict: str, *off: float | None, stated: bool = True, scored: bool = True) -> dict[str, Any]:
-    cases = [{"verdict": "differs", "stated": stated, "off_pct": each, "words": ""} for each in off]
-    return {"verdict": verdict, "scored": scored, "cases": cases}
+def claim(number: int, verdict: str, off_pct: float | None, scored: bool = True, **more: Any) -> dict[str, Any]:
+    counted = {"confident": False, "direction": False, "covered": [0, 0], **more}
+    return {"document": "d", "id": str(number), "verdict": verdict, "scored": scored, "off_pct": off_pct, **counted}
 
 
 def test_the_score_counts_what_is_reached() -> None:
     claims = [
-        claim("agrees", 0.0),
-        claim("differs", 9.0),
-        claim("differs", 9.0, 11.0),  # one of several ways is too far off
-        claim("undecided", None),
-        claim("agrees", 30.0),  # its interval reaches what is printed, its value does not
-        claim("agrees", 0.0, stated=False),  # only as the document does not have it
-        claim("agrees", 0.0, scored=False),
-        claim("not measured here"),
-        claim("input"),
+        claim(1, "agrees", 0.0, covered=[1, 2]),
+        claim(2, "differs", 9.0, covered=[1, 1], confident=True),  # off, and no direction
+        claim(3, "differs", 11.0, confident=True, direction=True),
+        claim(4, "undecided", None),
+        claim(5, "agrees", 30.0),  # its interval reaches what is printed, its value does not
+        claim(6, "agrees", 0.0, scored=False),
+        claim(7, "not measured here", None),
+        claim(8, "input", None),
+        claim(9, "by construction", 0.0),
     ]
     assert [nearness(each) for each in claims] == ["inside", "near", "off", "off", "off", None, None, None, None]
     found = score(claims)
     assert (found.claims, found.reached, found.inside, found.near) == (8, 5, 1, 1)
+    assert (found.confident, found.covered, found.printed) == (1, 2, 3)
     assert str(found).startswith("5 of 8 claims can be reached: 1 inside the stated range, 1 within 10 % of it")
+    assert str(found).endswith("1 direction reversed with confidence")
+
+
+def test_a_claim_that_several_campaigns_reach_counts_once() -> None:
+    twice = [claim(1, "not measured here", None), claim(1, "agrees", 0.0), claim(1, "differs", 50.0)]
+    found = score(twice)
+    assert (found.claims, found.reached, found.inside) == (1, 1, 1)
