@@ -1,0 +1,218 @@
+"""A campaign that is simulated instead of measured: tables as those of a measurement, and what may come out of each cell.
+
+Each cell is one run, at the median of what may come out. What is not known of the inputs is drawn (`campaign.model`): one draw holds for
+all cells, so that the ratio of two cells is known better than each of them. What the model itself is off by is drawn for each cell.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign.config.resolve import Campaign
+from campaign.config.system_file import SystemFile
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record, RecordedCell, Store
+from campaign.documents.run_numbers import whole
+from campaign.model.description import StepCase
+from campaign.model.parameters import MISFIT, Draws, Floats, sample
+from campaign.model.simulation import StepPrediction, simulate
+from campaign.plan.matrix import expand
+from campaign.plan.step_cases import case_of, prior_of
+from campaign.tables.collect import tables_of
+from campaign.tables.io import Tables
+from campaign.tables.report_context import Collected
+from campaign.workloads.protocol import Workload
+
+DRAWS = 400
+PREDICTED = 0.8
+"""Share of what may come out that an interval holds."""
+_UNKNOWN = "no prediction: the model does not know what a step of this program does"
+
+
+@dataclass(frozen=True)
+class PredictedCell:
+    """What may come out of a cell: median and the 80 % interval of each number, None where the model does not know the program.
+
+    memory_mib: on the fullest device, nan where activations are not known; memory_limit_mib: of a device; fits: share of the draws
+    that fit into it, both None where that is not known.
+    """
+
+    cell: Cell
+    throughput_per_s: tuple[float, float, float] | None
+    step_s: tuple[float, float, float] | None
+    memory_mib: float
+    memory_limit_mib: float | None
+    fits: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Tables as `campaign collect` makes them, and each cell in the order of the plan."""
+
+    tables: Tables
+    cells: tuple[PredictedCell, ...]
+
+
+def predict(
+    campaign: Campaign, where: str | None = None, *, replayed: bool = False, count: int = DRAWS, seed: int = 0
+) -> Prediction:
+    """Simulate the cells of a campaign. where: only those that match; replayed: what a replay on this machine would measure, instead
+    of what the system would; count: of draws. ConfigError: the campaign does not fit its system, or has no cells."""
+    matrix = expand(campaign, where)
+    settings = {cell.id: replace(whole(cell.settings), repetitions=1, compositions=1) for cell in matrix.cells}
+    cells = tuple(replace(cell, settings=settings[cell.id]) for cell in matrix.cells)
+    known = _Known(campaign, replayed, count, seed)
+    records, found, draws = [], [], []
+    for number, cell in enumerate(cells):
+        if (step := known.step(cell)) is None:
+            found.append(PredictedCell(cell, None, None, np.nan, None, None))
+            continue
+        case, simulated = step
+        of = _predicted(cell, case, simulated, seed)
+        record = _record(campaign, cell, case, simulated, of, number)
+        if record.status == "ok":
+            draws.append(_drawn(cell, case, simulated, of, seed))
+        records.append(record)
+        found.append(of)
+    reasons = {name: _UNKNOWN for name in {cell.configuration.name for cell in cells}}
+    collected = Collected(
+        campaign,
+        replace(matrix, cells=cells),
+        records,
+        [],
+        reasons,
+        _NoStore(Path()),
+        draws=pd.concat(draws, ignore_index=True) if draws else pd.DataFrame({"cell_id": []}),
+    )
+    return Prediction(tables_of(collected), tuple(found))
+
+
+class _NoStore(Store):
+    """Nothing was measured, so there is no document of compositions or hosts."""
+
+    def shared_document(self, name: str) -> dict[str, Any]:
+        return {}
+
+
+class _Known:
+    """Cells in the terms of the model, and draws of what is not known of them, by system and workload."""
+
+    def __init__(self, campaign: Campaign, replayed: bool, count: int, seed: int) -> None:
+        self._campaign, self._replayed, self._count, self._seed = campaign, replayed, count, seed
+        self._draws: dict[tuple[str, str, tuple[str, ...]], Draws] = {}
+
+    def step(self, cell: Cell) -> tuple[StepCase, StepPrediction] | None:
+        workload, system = self._campaign.workloads[cell.workload], self._campaign.on(cell.configuration).system
+        if workload.predicts and not self._replayed:
+            system = system.model_copy(update={"emulation": None})
+        case = case_of(system, workload, cell)
+        return None if case is None else (case, simulate(case, self._of(system, workload, case)))
+
+    def _of(self, system: SystemFile, workload: Workload, case: StepCase) -> Draws:
+        key = system.name, workload.name, tuple(each.key for each in case.compute)
+        if key not in self._draws:
+            self._draws[key] = sample(prior_of(system, workload, [case]), self._count, self._seed)
+        return self._draws[key]
+
+
+def _throughputs(cell: Cell, step: StepPrediction, seed: int) -> Floats:
+    """Samples per second under each draw, with what the model is off by."""
+    off = np.random.default_rng((zlib.crc32(cell.id.encode()), seed)).standard_normal(step.step_s.size)
+    return np.asarray(cell.batch_global / step.step_s * np.exp(MISFIT * (off - np.median(off))))
+
+
+def _predicted(cell: Cell, case: StepCase, step: StepPrediction, seed: int) -> PredictedCell:
+    rates = _throughputs(cell, step, seed)
+    return PredictedCell(
+        cell,
+        _interval(rates),
+        _interval(cell.batch_global / rates),
+        float(np.median(step.memory_mib)),
+        case.memory_mib,
+        step.fits,
+    )
+
+
+def _interval(values: Floats) -> tuple[float, float, float]:
+    median, low, high = np.quantile(values, [0.5, 0.5 - PREDICTED / 2, 0.5 + PREDICTED / 2])
+    return float(median), float(low), float(high)
+
+
+def _metrics(cell: Cell, case: StepCase, step: StepPrediction, rates: Floats) -> Iterator[tuple[str, Floats]]:
+    """Metrics of a run by their names in the tables, under each draw."""
+    step_s = cell.batch_global / rates
+    yield "communication_bytes_per_step", np.full(rates.size, step.sent_bytes)
+    yield "device_utilisation_mean_pct", 100 * step.busy
+    if (at_fabric := step.link_bytes.get("fabric")) is not None:
+        for way in ("rx", "tx"):
+            yield f"pcie_{way}_mean_gb_per_s", at_fabric / 2 / cell.configuration.ranks / step_s / 1e9
+    if np.isfinite(step.memory_mib).all():
+        yield "device_memory_peak_mib", step.memory_mib
+    if step.host_busy is not None and case.input is not None:
+        # The process of each rank keeps a core busy, beside those that read and decode.
+        own = case.topology.on_host / case.input.cores
+        yield "cpu_utilisation_mean_pct", 100 * np.minimum(step.host_busy + own, 1.0)
+
+
+def _drawn(cell: Cell, case: StepCase, step: StepPrediction, of: PredictedCell, seed: int) -> pd.DataFrame:
+    rates = _throughputs(cell, step, seed)
+    columns = {
+        "cell_id": pd.Series([cell.id] * rates.size, dtype="str"),
+        "draw": np.arange(rates.size),
+        "value": rates,
+        "throughput_per_s": rates,
+        "batch_global": cell.batch_global,
+        "ranks": cell.configuration.ranks,
+        **dict(_metrics(cell, case, step, rates)),
+    }
+    return pd.DataFrame(columns)
+
+
+def _record(
+    campaign: Campaign, cell: Cell, case: StepCase, step: StepPrediction, of: PredictedCell, number: int
+) -> Record:
+    assert of.throughput_per_s is not None and of.step_s is not None
+    rates = _throughputs(cell, step, 0)
+    lacks = of.fits is not None and of.fits < 0.5
+    status: Mapping[str, Any] = {
+        "status": "oom_device",
+        "failure": {
+            "reason": f"predicted: {of.memory_mib / 1024:.1f} GiB are needed of {(of.memory_limit_mib or 0) / 1024:.1f} GiB"
+        },
+    }
+    metrics = {name: float(np.median(values)) for name, values in _metrics(cell, case, step, rates)}
+    ran = {
+        "status": "ok",
+        "throughput_per_s": of.throughput_per_s[0],
+        "step_times_s": ((of.step_s[0],),),
+        "metrics": {**campaign.workloads[cell.workload].summary(), **metrics},
+    }
+    of_system = cell.configuration.system or campaign.on(cell.configuration).system.name
+    started = float(number)
+    return Record.model_validate(
+        {
+            "cell_id": cell.id,
+            "repetition": 1,
+            "cell": RecordedCell.of(cell),
+            "specification": {
+                "system": {"name": of_system},
+                "configuration": {"layout": cell.configuration.layout},
+                "warmup_steps": cell.settings.warmup_steps,
+                "version": campaign.file.version or "",
+            },
+            "started": started,
+            "ended": started + of.step_s[0] * cell.settings.measured_steps,
+            "lease_id": f"{cell.configuration.name}.predicted",
+            "composition": "",
+            "environment": "",
+            "campaign": "",
+            **(status if lacks else ran),
+        }
+    )
