@@ -15,6 +15,7 @@ from campaign.tables.io import Tables
 from campaign.tables.report_context import claims_used
 from tests import reference_campaign as reference
 
+
 def planted(column: str, ways: dict[str, float], only: str = "True") -> Tables:
     """The Falcon study as published, once for each value of an axis; devices behind the fabric are that much faster.
 
@@ -66,7 +67,9 @@ def test_what_holds_by_construction_does_not_count_in_a_prediction() -> None:
     assert measured["verdict"] == predicted["verdict"] == "agrees"
     name = "faster.f7.recover16"
     tables = reference.tables("faster")
-    alone = load("faster").model_copy(update={"claims": tuple(each for each in load("faster").claims if each.id == name)})
+    alone = load("faster").model_copy(
+        update={"claims": tuple(each for each in load("faster").claims if each.id == name)}
+    )
     for context, verdict, near in (({}, "agrees", "inside"), ({"prediction": "predicted"}, "by construction", None)):
         said = held_against([alone], replace(tables, context={**tables.context, **context}))["claims"][0]
         assert (said["verdict"], nearness(said)) == (verdict, near)

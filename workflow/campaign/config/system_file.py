@@ -12,6 +12,7 @@ from campaign.accelerators import Kind
 from campaign.documents.cell import Configuration, Scalar, Storage
 from campaign.documents.fields import HOSTS_PATTERN, OPERAND_PATTERN, Count, FileModel, Name, Precision, Variables
 from campaign.errors import nearest
+from campaign.model.parameters import named
 
 
 class DeviceCount(FileModel):
@@ -146,6 +147,19 @@ class Links(FileModel):
     """Between a host and a device behind the fabric."""
     network: SiteLink | None = None
     """Between hosts."""
+
+
+class Parameter(FileModel):
+    """What is known of a parameter of the model of a step (`campaign predict`)."""
+
+    low: float
+    """Lower end of the interval that holds 80 %."""
+    high: float
+    """Upper end of it; equal to `low` where the number is known exactly."""
+    source: str = ""
+    """Source of the numbers."""
+    uses: tuple[str, ...] = ()
+    """Published claims (their ids) that the numbers come from. The report does not judge these claims."""
 
 
 class Emulation(FileModel):
@@ -296,6 +310,9 @@ class SystemFile(FileModel):
     """Currency of all prices, such as EUR. Prices are those of devices alone, composed ones that a run leaves idle included."""
     links: Links = Links()
     """Link rates of the site. The report repeats them."""
+    parameters: dict[str, Parameter] = Field(default_factory=dict)
+    """Parameters of predictions that are better known here than by default, such as `rate[bridge]` (byte/s) or `slowdown`. They change
+    no measurement."""
     storage: dict[Storage, StoragePlace] = Field(default_factory=dict)
     """Location of each kind of storage on the hosts. Runs that read samples from files need it."""
     slurm: SlurmSettings = SlurmSettings()
@@ -304,6 +321,16 @@ class SystemFile(FileModel):
     """Emulate the hosts on this machine instead of using real ones."""
     notes: tuple[str, ...] = ()
     """Remarks for the report, such as what is emulated."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _known_parameters(cls, given: dict[str, Parameter]) -> dict[str, Parameter]:
+        for name, each in given.items():
+            try:
+                named(name, each.low, each.high, each.source)
+            except ValueError as error:
+                raise ValueError(f"'parameters.{name}': {error}") from error
+        return given
 
     @model_validator(mode="after")
     def _unique_hosts(self) -> SystemFile:

@@ -7,7 +7,7 @@ all cells, so that the ratio of two cells is known better than each of them. Wha
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,12 @@ def predict(
         if (step := known.step(cell)) is None:
             found.append(PredictedCell(cell, None, None, np.nan, None, None))
             continue
-        case, simulated = step
-        of = _predicted(cell, case, simulated, seed)
-        record = _record(campaign, cell, case, simulated, of, number)
-        if record.status == "ok":
-            draws.append(_drawn(cell, case, simulated, of, seed))
-        records.append(record)
-        found.append(of)
-    reasons = {name: _UNKNOWN for name in {cell.configuration.name for cell in cells}}
+        outcome = _Outcome.of(cell, *step, seed)
+        found.append(outcome.summary())
+        records.append(outcome.record(campaign, number))
+        if not outcome.lacks_memory:
+            draws.append(outcome.drawn())
+    reasons = dict.fromkeys({cell.configuration.name for cell in cells}, _UNKNOWN)
     collected = Collected(
         campaign,
         replace(matrix, cells=cells),
@@ -122,97 +120,98 @@ class _Known:
         return self._draws[key]
 
 
-def _throughputs(cell: Cell, step: StepPrediction, seed: int) -> Floats:
-    """Samples per second under each draw, with what the model is off by."""
-    off = np.random.default_rng((zlib.crc32(cell.id.encode()), seed)).standard_normal(step.step_s.size)
-    return np.asarray(cell.batch_global / step.step_s * np.exp(MISFIT * (off - np.median(off))))
+@dataclass(frozen=True)
+class _Outcome:
+    """A simulated cell. rates: samples per second under each draw, with what the model is off by."""
 
+    cell: Cell
+    case: StepCase
+    step: StepPrediction
+    rates: Floats
 
-def _predicted(cell: Cell, case: StepCase, step: StepPrediction, seed: int) -> PredictedCell:
-    rates = _throughputs(cell, step, seed)
-    return PredictedCell(
-        cell,
-        _interval(rates),
-        _interval(cell.batch_global / rates),
-        float(np.median(step.memory_mib)),
-        case.memory_mib,
-        step.fits,
-    )
+    @classmethod
+    def of(cls, cell: Cell, case: StepCase, step: StepPrediction, seed: int) -> _Outcome:
+        off = np.random.default_rng((zlib.crc32(cell.id.encode()), seed)).standard_normal(step.step_s.size)
+        off -= np.median(off)  # few draws would move the median by chance
+        return cls(cell, case, step, np.asarray(cell.batch_global / step.step_s * np.exp(MISFIT * off)))
+
+    @property
+    def lacks_memory(self) -> bool:
+        return self.step.fits is not None and self.step.fits < 0.5
+
+    def summary(self) -> PredictedCell:
+        memory = float(np.median(self.step.memory_mib))
+        rates, step_s = _interval(self.rates), _interval(self.cell.batch_global / self.rates)
+        return PredictedCell(self.cell, rates, step_s, memory, self.case.memory_mib, self.step.fits)
+
+    def metrics(self) -> Iterator[tuple[str, Floats]]:
+        """Metrics of a run by their names in the tables, under each draw."""
+        step, case = self.step, self.case
+        yield "communication_bytes_per_step", np.full(self.rates.size, step.sent_bytes)
+        yield "device_utilisation_mean_pct", 100 * step.busy
+        if (carried := step.link_bytes.get("fabric")) is not None:
+            per_s = carried / self.cell.configuration.ranks * self.rates / self.cell.batch_global
+            for way in ("rx", "tx"):
+                yield f"pcie_{way}_mean_gb_per_s", per_s / 2 / 1e9
+        if np.isfinite(step.memory_mib).all():
+            yield "device_memory_peak_mib", step.memory_mib
+        if step.host_busy is not None and case.input is not None:
+            # The process of each rank keeps a core busy, beside those that read and decode.
+            own = case.topology.on_host / case.input.cores
+            yield "cpu_utilisation_mean_pct", 100 * np.minimum(step.host_busy + own, 1.0)
+
+    def drawn(self) -> pd.DataFrame:
+        columns = {
+            "cell_id": pd.Series([self.cell.id] * self.rates.size, dtype="str"),
+            "draw": np.arange(self.rates.size),
+            "value": self.rates,
+            "throughput_per_s": self.rates,
+            "batch_global": self.cell.batch_global,
+            **dict(self.metrics()),
+        }
+        return pd.DataFrame(columns)
+
+    def record(self, campaign: Campaign, number: int) -> Record:
+        """The run at the median; one that fails where it does not fit into memory."""
+        cell, said = self.cell, self.summary()
+        assert said.throughput_per_s is not None and said.step_s is not None
+        if self.lacks_memory:
+            needed = (
+                f"predicted to need {said.memory_mib / 1024:.1f} GiB of {(said.memory_limit_mib or 0) / 1024:g} GiB"
+            )
+            outcome: dict[str, Any] = {"status": "oom_device", "failure": {"reason": needed}}
+        else:
+            metrics = {name: float(np.median(values)) for name, values in self.metrics()}
+            outcome = {
+                "status": "ok",
+                "throughput_per_s": said.throughput_per_s[0],
+                "step_times_s": ((said.step_s[0],),),
+                "metrics": {**campaign.workloads[cell.workload].summary(), **metrics},
+            }
+        of_system = cell.configuration.system or campaign.on(cell.configuration).system.name
+        specification = {
+            "system": {"name": of_system},
+            "configuration": {"layout": cell.configuration.layout},
+            "warmup_steps": cell.settings.warmup_steps,
+            "version": campaign.file.version or "",
+        }
+        return Record.model_validate(
+            {
+                "cell_id": cell.id,
+                "repetition": 1,
+                "cell": RecordedCell.of(cell),
+                "specification": specification,
+                "started": float(number),
+                "ended": number + said.step_s[0] * cell.settings.measured_steps,
+                "lease_id": f"{cell.configuration.name}.predicted",
+                "composition": "",
+                "environment": "",
+                "campaign": "",
+                **outcome,
+            }
+        )
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:
     median, low, high = np.quantile(values, [0.5, 0.5 - PREDICTED / 2, 0.5 + PREDICTED / 2])
     return float(median), float(low), float(high)
-
-
-def _metrics(cell: Cell, case: StepCase, step: StepPrediction, rates: Floats) -> Iterator[tuple[str, Floats]]:
-    """Metrics of a run by their names in the tables, under each draw."""
-    step_s = cell.batch_global / rates
-    yield "communication_bytes_per_step", np.full(rates.size, step.sent_bytes)
-    yield "device_utilisation_mean_pct", 100 * step.busy
-    if (at_fabric := step.link_bytes.get("fabric")) is not None:
-        for way in ("rx", "tx"):
-            yield f"pcie_{way}_mean_gb_per_s", at_fabric / 2 / cell.configuration.ranks / step_s / 1e9
-    if np.isfinite(step.memory_mib).all():
-        yield "device_memory_peak_mib", step.memory_mib
-    if step.host_busy is not None and case.input is not None:
-        # The process of each rank keeps a core busy, beside those that read and decode.
-        own = case.topology.on_host / case.input.cores
-        yield "cpu_utilisation_mean_pct", 100 * np.minimum(step.host_busy + own, 1.0)
-
-
-def _drawn(cell: Cell, case: StepCase, step: StepPrediction, of: PredictedCell, seed: int) -> pd.DataFrame:
-    rates = _throughputs(cell, step, seed)
-    columns = {
-        "cell_id": pd.Series([cell.id] * rates.size, dtype="str"),
-        "draw": np.arange(rates.size),
-        "value": rates,
-        "throughput_per_s": rates,
-        "batch_global": cell.batch_global,
-        "ranks": cell.configuration.ranks,
-        **dict(_metrics(cell, case, step, rates)),
-    }
-    return pd.DataFrame(columns)
-
-
-def _record(
-    campaign: Campaign, cell: Cell, case: StepCase, step: StepPrediction, of: PredictedCell, number: int
-) -> Record:
-    assert of.throughput_per_s is not None and of.step_s is not None
-    rates = _throughputs(cell, step, 0)
-    lacks = of.fits is not None and of.fits < 0.5
-    status: Mapping[str, Any] = {
-        "status": "oom_device",
-        "failure": {
-            "reason": f"predicted: {of.memory_mib / 1024:.1f} GiB are needed of {(of.memory_limit_mib or 0) / 1024:.1f} GiB"
-        },
-    }
-    metrics = {name: float(np.median(values)) for name, values in _metrics(cell, case, step, rates)}
-    ran = {
-        "status": "ok",
-        "throughput_per_s": of.throughput_per_s[0],
-        "step_times_s": ((of.step_s[0],),),
-        "metrics": {**campaign.workloads[cell.workload].summary(), **metrics},
-    }
-    of_system = cell.configuration.system or campaign.on(cell.configuration).system.name
-    started = float(number)
-    return Record.model_validate(
-        {
-            "cell_id": cell.id,
-            "repetition": 1,
-            "cell": RecordedCell.of(cell),
-            "specification": {
-                "system": {"name": of_system},
-                "configuration": {"layout": cell.configuration.layout},
-                "warmup_steps": cell.settings.warmup_steps,
-                "version": campaign.file.version or "",
-            },
-            "started": started,
-            "ended": started + of.step_s[0] * cell.settings.measured_steps,
-            "lease_id": f"{cell.configuration.name}.predicted",
-            "composition": "",
-            "environment": "",
-            "campaign": "",
-            **(status if lacks else ran),
-        }
-    )

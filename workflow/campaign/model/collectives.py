@@ -94,16 +94,14 @@ def _crossed(topology: Topology, one: int, other: int) -> list[_Link]:
     if a.host != b.host:
         ends += [("uplink", a.host, "in")] * a.fabric + [("uplink", b.host, "out")] * b.fabric
         return [*ends, ("network", a.host, "out"), ("network", b.host, "in")]
+    if a.switch != b.switch and a.fabric == b.fabric:
+        ends += [("bridge", (a.host, a.switch), "out"), ("bridge", (b.host, b.switch), "in")]
     if a.fabric and b.fabric:
         return ends if topology.p2p else [*ends, ("uplink", a.host, "in"), ("uplink", a.host, "out")]
     if a.fabric != b.fabric:
         way = "in" if a.fabric else "out"
         return [*ends, ("mixed", (min(one, other), max(one, other)), way), ("uplink", a.host, way)]
-    return (
-        [*ends, ("bridge", (a.host, a.switch), "out"), ("bridge", (b.host, b.switch), "in")]
-        if a.switch != b.switch
-        else ends
-    )
+    return ends
 
 
 def _port(place: RankPlace) -> str:

@@ -9,7 +9,7 @@ from campaign.accelerators import peak_tflops
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.documents.cell import Cell, Configuration
 from campaign.model.description import ComputeTime, InputPath, RankPlace, StepCase, StepFacts, Topology
-from campaign.model.parameters import DEFAULTS, EMULATED, UncertainNumber
+from campaign.model.parameters import DEFAULTS, EMULATED, UncertainNumber, named
 from campaign.workloads.protocol import Workload
 
 _UTILISATION, _UTILISATION_FACTOR = 0.25, 2.5
@@ -39,17 +39,29 @@ def case_of(system: SystemFile, workload: Workload, cell: Cell) -> StepCase | No
         tuple(_compute(system, workload, facts, cell, name) for name in at.models),
         cell.batch,
         cell.precision,
-        topology_of(at, "ring" if system.emulation else "nccl"),
+        topology_of(at, "ring" if system.emulation else "nccl", _in_drawer(system, at)),
         facts.sharing,
         path,
         min(memory) if len(memory) == len(at.models) else None,
     )
 
 
-def topology_of(at: Configuration, algorithm: str = "nccl") -> Topology:
-    """Where the ranks of a configuration are: host by host, its own devices before those of the pool."""
+def _in_drawer(system: SystemFile, at: Configuration) -> int:
+    """How many devices of a configuration a drawer of the fabric has; 0 where nothing says so."""
+    return min((each.count for each in system.pool if each.model in at.models and each.drawer), default=0)
+
+
+def topology_of(at: Configuration, algorithm: str = "nccl", in_drawer: int = 0) -> Topology:
+    """Where the ranks of a configuration are: host by host, its own devices before those of the pool.
+
+    in_drawer: devices of the pool that share a switch, which are taken drawer by drawer; 0 for all.
+    """
     ranks = [
-        RankPlace(number, fabric=place >= shape.local)
+        RankPlace(
+            number,
+            place >= shape.local,
+            (place - shape.local) // in_drawer if in_drawer and place >= shape.local else 0,
+        )
         for number, shape in enumerate(at.host_shapes)
         for place in range(shape.used)
     ]
@@ -68,6 +80,7 @@ def prior_of(system: SystemFile, workload: Workload, cases: Iterable[StepCase] =
         if workload.predicts:
             slower = emulation.time_dilation
             prior |= {name: _faster(prior[name], slower) for name in _TIMES}
+            prior["start"] = UncertainNumber.known(0.0, "1", "a replay takes a single row in proportion")
     for kind in ("local", "fabric", "network"):
         link = getattr(system.links, kind)
         if link is not None:
@@ -84,13 +97,14 @@ def prior_of(system: SystemFile, workload: Workload, cases: Iterable[StepCase] =
             prior[f"read[{name}]"] = UncertainNumber.about(
                 rate, _RATE_FACTOR, "byte/s", place.source or "the system file"
             )
+    of_system = {name: named(name, each.low, each.high, each.source) for name, each in system.parameters.items()}
     for case in cases:
         for compute in case.compute:
             if compute.factor is not None:
                 prior[f"compute[{compute.key}]"] = UncertainNumber.about(
                     1.0, compute.factor, "1", "peak rates; assumed"
                 )
-    return prior
+    return prior if emulation else prior | of_system
 
 
 def _faster(number: UncertainNumber, factor: float) -> UncertainNumber:

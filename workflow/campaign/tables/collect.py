@@ -223,7 +223,9 @@ def tables_of(collected: Collected) -> Tables:
         price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
         version = collected.campaign.file.version or ""
         planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h, version))
-    cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting, collected.draws))
+    cells = _named(
+        collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting, collected.draws)
+    )
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(

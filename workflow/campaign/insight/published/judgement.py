@@ -175,7 +175,11 @@ class Score:
             f"{self.reached} of {wording.plural(self.claims, 'claim')} can be reached: {self.inside} inside the stated range, "
             f"{self.near} within {NEAR_PCT:g} % of it, {self.reached - self.inside - self.near} further off or undecided"
         )
-        return words if not self.confident else f"{words}; {wording.plural(self.confident, 'direction')} reversed with confidence"
+        return (
+            words
+            if not self.confident
+            else f"{words}; {wording.plural(self.confident, 'direction')} reversed with confidence"
+        )
 
 
 def score(claims: Iterable[Mapping[str, Any]]) -> Score:

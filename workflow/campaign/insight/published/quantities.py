@@ -111,7 +111,9 @@ def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
         kept = np.isfinite(value)
         rows, value, low, high = _known(rows[kept].reset_index(drop=True), here), value[kept], low[kept], high[kept]
         tested = ratios.tested[kept] | (rows["cell_id"] == rows["against_cell_id"]).to_numpy()
-    rows = rows.assign(_value=value, _low=low, _high=high, _tested=tested, _predicted=by.drawn()[by.places(rows["cell_id"])])
+    rows = rows.assign(
+        _value=value, _low=low, _high=high, _tested=tested, _predicted=by.drawn()[by.places(rows["cell_id"])]
+    )
     trend = _trend(rows, here, tables, by) if here.along else None
     return ClaimValues(_values(rows), said_missed(rows, names, here), trend)
 
@@ -189,7 +191,10 @@ def _trend(rows: pd.DataFrame, here: Here, tables: Tables, by: Design) -> Trend:
         along = rows[column(rows, here.along)].to_numpy(dtype=np.float64)
         alike = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
     except NotHere:
-        metric = _metric(here.model_copy(update={"columns": (here.along,), "bytes_per_step": ()}), replace(tables, draws=pd.DataFrame()))
+        metric = _metric(
+            here.model_copy(update={"columns": (here.along,), "bytes_per_step": ()}),
+            replace(tables, draws=pd.DataFrame()),
+        )
         at = metric.places(rows["cell_id"])
         along = np.where(at >= 0, metric.value[at], np.nan)
         alike = [name for name in equal_columns(rows, here) if name not in ("workload", "batch")]
@@ -201,7 +206,11 @@ def _trend(rows: pd.DataFrame, here: Here, tables: Tables, by: Design) -> Trend:
             if along[one] < along[other]:
                 count += 1
                 ordered += group["_value"][other] > group["_value"][one]
-                apart = np.quantile(logs[other] - logs[one], 0.5 + PREDICTED / 2) if logs.size else group["_high"][other] - group["_low"][one]
+                apart = (
+                    np.quantile(logs[other] - logs[one], 0.5 + PREDICTED / 2)
+                    if logs.size
+                    else group["_high"][other] - group["_low"][one]
+                )
                 opposite += apart < 0
     if count < 3:
         raise NotHere(f"fewer than three cells are alike in all but '{here.along}'")
