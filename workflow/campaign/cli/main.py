@@ -29,6 +29,7 @@ GROUPS = {
     },
     "Plan and run": {
         "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
+        "predict": ("predict", "Predict what would be measured, and write the report as if it had been."),
         "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
         "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
         "logs": ("logs", "Show why runs failed or are missing, where their logs are, and the last lines."),

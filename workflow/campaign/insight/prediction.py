@@ -30,7 +30,7 @@ from campaign.tables.io import Tables
 from campaign.tables.report_context import Collected
 from campaign.workloads.protocol import Workload
 
-DRAWS = 400
+DRAWS = 1000
 PREDICTED = 0.8
 """Share of what may come out that an interval holds."""
 _UNKNOWN = "no prediction: the model does not know what a step of this program does"

@@ -102,7 +102,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
     campaign, records = collected.campaign, collected.records
     shared = {name for record in records for name in (record.environment, record.software) if name}
     environments = {name: collected.store.shared_document(name) for name in sorted(shared)}
-    hosts = [environments[name] for name in {record.environment for record in records}]
+    hosts = [environments[name] for name in {record.environment for record in records} if name]
     software = {(name, version) for document in hosts for name, version in document.get("packages", {}).items()}
     document = campaign.document()
     # Of an import, both stand for what nobody knows.
@@ -151,7 +151,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
         ],
         "hosts_left_out": [{"host": host, "why": why} for host, why in sorted(collected.hosts_left_out.items())],
-        "launchers": _launchers(collected),
+        "launchers": {} if collected.draws is not None else _launchers(collected),
         "software": [{"name": name, "version": version} for name, version in sorted(software)],
         "environments": environments,
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
@@ -177,9 +177,11 @@ def _of_each(campaign: Campaign, said: Callable[[Campaign], Sequence[str]]) -> l
     )
 
 
-def _notes(collected: Collected, campaign: Campaign) -> list[str]:
+def _notes(collected: Collected, campaign: Campaign) -> Sequence[str]:
     """Remarks about a campaign's only system, or about its part on one."""
     here = [record for record in collected.records if record.system in ("", campaign.part)]
+    if collected.draws is not None:
+        return campaign.system.notes
     configurations = {each.name for each in campaign.configurations}
     links = [each for each in collected.links if each["configuration"] in configurations]
     collected = replace(collected, records=here, links=links)
