@@ -16,6 +16,7 @@ from campaign.cli.options import ERROR_CODE, format_option, output_option, resul
 from campaign.cli.terminal import say, show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
+from campaign.config.resolve import load_campaign
 from campaign.config.yaml_file import read_yaml
 from campaign.errors import ConfigError, nearest
 from campaign.insight import compare as comparing
@@ -256,9 +257,18 @@ def _show_claims(said: Mapping[str, Any]) -> None:
 @click.command()
 @click.argument("sources", metavar="CAMPAIGN...", nargs=-1, required=True)
 @results_option
+@click.option("--predict", is_flag=True, help="Simulate the campaigns, which are campaign files, instead of reading results.")
+@click.option(
+    "--given",
+    metavar="CLAIM",
+    multiple=True,
+    help="Condition predictions on this claim, which then counts as an input. It prints a number about two cells. May be repeated.",
+)
 @output_option("Also write a page (HTML).", dir_okay=False)
 @format_option("table", "json")
-def published(sources: tuple[str, ...], results: Path, output: Path | None, style: str) -> None:
+def published(
+    sources: tuple[str, ...], results: Path, predict: bool, given: tuple[str, ...], output: Path | None, style: str
+) -> None:
     """Show campaigns beside the published claims of their `references`, and how many of these claims they reach.
 
     CAMPAIGN is a campaign file, an archive, or a results directory, such as that of a prediction. Claims that a campaign takes as
@@ -267,7 +277,7 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
     \b
     campaign published falcon.zip faster.zip --output published.html
     """
-    said = _held_claims(sources, results)
+    said = _held_claims(sources, results, predict, given)
     claims = [claim for each in said for claim in each["claims"]]
     if output:
         documents = {document["name"]: document for each in said for document in each["documents"]}
@@ -290,18 +300,28 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
         say(f"All campaigns: {score(claims)}", style="bold")
 
 
-def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
+def _held_claims(
+    sources: Sequence[str], results: Path, predict: bool, given: Sequence[str]
+) -> list[dict[str, Any]]:
     """The claims of each source, beside its tables. ConfigError: it refers to none."""
     said = []
     for source in sources:
-        tables = tables_from(Path(source), results)
-        held = with_claims(tables).get("published")
+        tables = _simulated(Path(source), results) if predict else tables_from(Path(source), results)
+        held = with_claims(tables, given).get("published")
         if not held:
             raise ConfigError(
                 f"{source}: the campaign names no `references`; add the claims that it is to be held against"
             )
         said.append({"name": tables.name, **held})
+    if unknown := sorted(set(given) - {claim["id"] for each in said for claim in each["claims"]}):
+        raise ConfigError(f"--given {unknown[0]}: is no claim of these campaigns")
     return said
+
+
+def _simulated(source: Path, results: Path) -> Tables:
+    from campaign.insight.prediction import MANY_DRAWS, predict
+
+    return predict(load_campaign(source, results=results), count=MANY_DRAWS).tables
 
 
 def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:

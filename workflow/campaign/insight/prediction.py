@@ -31,6 +31,8 @@ from campaign.tables.report_context import Collected
 from campaign.workloads.protocol import Workload
 
 DRAWS = 1000
+MANY_DRAWS = 4000
+"""For what is conditioned on a claim that few draws fit."""
 PREDICTED = 0.8
 """Share of what may come out that an interval holds."""
 _UNKNOWN = "no prediction: the model does not know what a step of this program does"
@@ -116,7 +118,8 @@ class _Known:
     def _of(self, system: SystemFile, workload: Workload, case: StepCase) -> Draws:
         key = system.name, workload.name, tuple(each.key for each in case.compute)
         if key not in self._draws:
-            self._draws[key] = sample(prior_of(system, workload, [case]), self._count, self._seed)
+            half = sample(prior_of(system, workload, [case]), self._count // 2, self._seed)
+            self._draws[key] = Draws({name: np.tile(values, 2) for name, values in half.values.items()})
         return self._draws[key]
 
 
@@ -131,9 +134,11 @@ class _Outcome:
 
     @classmethod
     def of(cls, cell: Cell, case: StepCase, step: StepPrediction, seed: int) -> _Outcome:
-        off = np.random.default_rng((zlib.crc32(cell.id.encode()), seed)).standard_normal(step.step_s.size)
-        off -= np.median(off)  # few draws would move the median by chance
-        return cls(cell, case, step, np.asarray(cell.batch_global / step.step_s * np.exp(MISFIT * off)))
+        half = step.step_s.size // 2
+        off = np.random.default_rng((zlib.crc32(cell.id.encode()), seed)).standard_normal(half)
+        # To both sides of each draw, so that it moves no median.
+        misfit = np.exp(MISFIT * np.concatenate([off, -off]))
+        return cls(cell, case, step, np.asarray(cell.batch_global / step.step_s * misfit))
 
     @property
     def lacks_memory(self) -> bool:
@@ -215,3 +220,25 @@ class _Outcome:
 def _interval(values: Floats) -> tuple[float, float, float]:
     median, low, high = np.quantile(values, [0.5, 0.5 - PREDICTED / 2, 0.5 + PREDICTED / 2])
     return float(median), float(low), float(high)
+
+
+def conditioned(tables: Tables, logs: Floats, low: float, high: float, seed: int = 0) -> Tables:
+    """Predicted tables after one number was learned: draws are taken as often as they fit it, and medians are those of the taken ones.
+
+    logs: [draw] logarithm of what was learned, in the order of the draws; low, high: between which it is. Beside these, the model may be
+    off by `MISFIT` in both cells of a ratio.
+    """
+    off = np.maximum(np.maximum(np.log(low) - logs, logs - np.log(high)), 0.0)
+    weights = np.exp(-0.5 * (off / (MISFIT * np.sqrt(2))) ** 2)
+    # Systematic resampling (Kitagawa 1996, Journal of Computational and Graphical Statistics 5(1)).
+    at = (np.arange(logs.size) + np.random.default_rng(seed).random()) / logs.size
+    taken = np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), at), logs.size - 1)
+    order = tables.draws.sort_values(["cell_id", "draw"], kind="stable").reset_index(drop=True)
+    cells = len(order) // logs.size
+    rows = (np.arange(cells)[:, None] * logs.size + taken[None, :]).ravel()
+    draws = order.iloc[rows].assign(draw=np.tile(np.arange(logs.size), cells)).reset_index(drop=True)
+    medians = draws.drop(columns="draw").groupby("cell_id").median()
+    known = [name for name in medians.columns if name in tables.runs]
+    runs = tables.runs.set_index("cell_id", drop=False)
+    runs.loc[medians.index, known] = medians[known]
+    return replace(tables, runs=runs.reset_index(drop=True), draws=draws)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from campaign import wording
+import pandas as pd
+
 from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
+from campaign.errors import ConfigError
+from campaign.insight.prediction import conditioned
 from campaign.insight.published import CONSTRUCTED, INPUT, NOT_HERE
-from campaign.insight.published.judgement import accepted, confident, covered, judge, off_pct, others
+from campaign.insight.published.judgement import accepted, confident, covered, judge, off_pct, others, printed_rates
 from campaign.insight.published.quantities import ClaimValues, Value, found
 from campaign.insight.published.selection import NotHere, of_model, only_the_program
 from campaign.statistics.comparable_cells import option_columns
@@ -77,12 +82,35 @@ def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]
     }
 
 
-def with_claims(tables: Tables) -> Mapping[str, Any]:
-    """The tables' context, with the campaign's `references` held against the tables as `published`."""
+def given(claim: Claim, names: ReferenceSet, tables: Tables) -> Tables:
+    """Predicted tables that are conditioned on a claim, which is an input from then on. NotHere: they say nothing of it.
+
+    ConfigError: it is no printed number about one pair of cells, or these were measured.
+    """
+    of, by = found(claim, names, tables), tables.design
+    printed = claim.here is not None and covered(claim, claim.here, of)[1] == 1
+    if not printed or claim.here is None or len(of.values[0].cells) != 2 or not by.draws.size:
+        raise ConfigError(f"{claim.id}: cannot condition predictions; give a claim that prints a number about two predicted cells")
+    one, other = by.draws[by.places(pd.Series(of.values[0].cells))]
+    learned = conditioned(tables, other - one, *printed_rates(claim, claim.here))
+    inputs = {**tables.context.get("inputs", {}), claim.id: ["predictions are conditioned on it"]}
+    return replace(learned, context={**tables.context, "inputs": inputs})
+
+
+def with_claims(tables: Tables, learned: Collection[str] = ()) -> Mapping[str, Any]:
+    """The tables' context, with the campaign's `references` held against the tables as `published`.
+
+    learned: ids of claims that predictions are conditioned on.
+    """
     references = tables.context.get("references", ())
     if not references:
         return tables.context
     sets = [from_document(each, "references of the campaign") for each in references]
+    for names in sets:
+        for claim in names.claims:
+            if claim.id in learned:
+                with suppress(NotHere):
+                    tables = given(claim, names, tables)
     return {**tables.context, "published": held_against(sets, tables)}
 
 

@@ -35,6 +35,7 @@ _NONE = {
 }
 
 
+_TIE = 1e-3
 REPEATED_PCT = 0.7
 """Printed numbers are met within it: the smaller of the two variations that a study prints for repeating a measurement (FASTER)."""
 
@@ -66,7 +67,7 @@ def off_pct(claim: Claim, here: Here, found: ClaimValues) -> float | None:
 
     None where that means nothing: for an order, a description, or an end of 0.
     """
-    ends = _rates(claim, here)
+    ends = printed_rates(claim, here)
     distances = [0.0]
     for each in found.values if found.trend is None else ():
         if isinstance(each.value, str):
@@ -83,7 +84,7 @@ def confident(claim: Claim, here: Here, found: ClaimValues) -> bool:
     """Whether a value is outside of what agrees with its whole interval, or a pair in the opposite order."""
     if found.trend is not None:
         return found.trend.opposite > 0
-    low, high = _rates(claim, here)
+    low, high = printed_rates(claim, here)
     numbers = [value for value in found.values if not isinstance(value.value, str) and not math.isnan(value.low)]
     ends = [sorted((_rate(here, value.low), _rate(here, value.high))) for value in numbers]
     return any(most < low or least > high for least, most in ends)
@@ -111,8 +112,8 @@ def _rate(here: Here, value: float) -> float:
     return 1 / value if here.compute == "time_ratio" else value
 
 
-def _rates(claim: Claim, here: Here) -> tuple[float, float]:
-    """Least and most throughput that agrees, with what a printed number is met within."""
+def printed_rates(claim: Claim, here: Here) -> tuple[float, float]:
+    """Least and most throughput that agrees, relative to what it is held against, with what a printed number is met within."""
     low, high = accepted(claim, here)
     ends = [None if end is None else _rate(here, end) for end in (low, high)]
     least, most = reversed(ends) if here.compute in ("time_ratio", "time_increase_pct", "throughput_drop_pct") else ends
@@ -133,8 +134,11 @@ def _of_value(claim: Claim, here: Here, value: Value) -> Verdict:
     least, most = accepted(claim, here)
     low, high = -math.inf if least is None else least, math.inf if most is None else most
     if value.predicted:
-        least_rate, most_rate = _rates(claim, here)
-        return "agrees" if least_rate <= _rate(here, value.value) <= most_rate else "differs"
+        least_rate, most_rate = printed_rates(claim, here)
+        rate, none = _rate(here, value.value), _rate(here, _NONE.get(here.compute, math.nan))
+        # Nothing is no direction.
+        tie = claim.kind == "direction" and none in (least_rate, most_rate) and abs(rate / none - 1) < _TIE
+        return "agrees" if least_rate <= rate <= most_rate and not tie else "differs"
     if value.exact:
         return "agrees" if low <= value.value <= high else "differs"
     if not value.tested or math.isnan(value.low) or math.isnan(value.high):

@@ -94,7 +94,7 @@ def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[st
         mine = rows[rows["workload"].isin(model.workloads)]
         for value in _unique(mine.loc[mine["workload"].isin(model.like) & ~mine["workload"].isin(own), "workload"]):
             told[f"{_PROGRAM}{value} instead of {_or(own) or 'the document’s own'}"] = None
-        if model.batch:
+        if model.batch and here.compute != "largest_batch":
             for value in _unique(mine.loc[~mine["batch"].isin(model.batch), "batch"]):
                 told[f"batch {value} instead of {_or(model.batch)}"] = None
     return tuple(told)
@@ -131,7 +131,7 @@ def _missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Series[in
         missed += ~_meets(rows[name], allowed)
     for model in () if of_model(here) else map(names.models.__getitem__, here.models):
         missed += rows["workload"].isin(model.like)
-        if model.batch:
+        if model.batch and here.compute != "largest_batch":
             missed += rows["workload"].isin(model.workloads) & ~rows["batch"].isin(model.batch)
     return missed
 
