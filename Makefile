@@ -22,13 +22,8 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (three min
 	snakemake --profile local --quiet host reason; code=$$?; kill $$first 2> /dev/null; exit $$code
 	@python -c 'from pathlib import Path; print("Open it:", Path("results/demo/report.html").absolute().as_uri())'
 
-STUDIES := $(foreach name,falcon faster bitfusion,config/campaigns/$(name)-predicted.yaml)
-# Two cores cannot hold the pace of many short steps of twelve and more devices side by side: with --cores 1 their leases run alone.
-study: $(VENV)/.demo  ## Predict three published studies, and show which of their claims that reaches (half an hour; resumes)
-	@campaign run config/campaigns/faster-predicted.yaml --where "ranks < 12" -- --quiet host reason
-	@campaign run config/campaigns/faster-predicted.yaml -- --cores 1 --quiet host reason
-	@set -e; for campaign in $(STUDIES); do campaign run $$campaign -- --quiet host reason; done
-	@campaign published $(STUDIES) --output results/study.html
+study: $(VENV)/.dev  ## Predict three published studies, and write which of their claims that reaches into docs (a minute)
+	@python -m docs.predicted_studies
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two cores)

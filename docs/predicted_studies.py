@@ -1,8 +1,10 @@
-"""Writes table and picture of explanation/predicted-studies.md from results of `make study`: `python -m docs.predicted_studies`."""
+"""Predicts the published studies and writes what explanation/predicted-studies.md shows of it: `make study`.
+
+Tables of both scores, a picture of each study, and the public rows that the model is calibrated with and held against.
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import subprocess
@@ -13,98 +15,149 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
+from tests.public_rows import Errors, Row, held_out, rows
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation" / "predicted-studies.md"
-PICTURE = PAGE.with_suffix(".svg")
-STUDIES = ("falcon", "faster", "bitfusion")
-BEGIN, END = "<!-- table: written by docs/predicted_studies.py -->\n", "<!-- end of table -->\n"
+CAMPAIGNS = ("falcon-predicted", "faster-predicted", "bitfusion-predicted", "faster-grace")
+STUDIES = {"falcon": "the Falcon study", "faster": "the study of FASTER", "bitfusion": "Dell EMC's and Bitfusion's article"}
+GIVEN = ("falcon.f11.bertlarge", "faster.f5.drop.2nodes")
+"""The claims that the second score is conditioned on (decision 50)."""
 _NEAR = {"inside": "inside", "near": "within 10 %", "off": "off"}
-_WIDEST = 3.0
+_WIDEST = 2.6
 
 
 def main() -> None:
-    """Read the claims beside the results, and write both."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", nargs="?", default="results", help="directory of all results")
-    results = parser.parse_args().results
-    campaigns = [str(ROOT / "config" / "campaigns" / f"{name}-predicted.yaml") for name in STUDIES]
-    command = ["campaign", "published", *campaigns, "--results", results, "--format", "json"]
-    said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    scored = [claim for claim in said["claims"] if claim["near"]]
+    """Predict, print the scores, and write tables and pictures."""
+    first, second = _held(), _held(*GIVEN)
+    known = list(rows())
     text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}{table(scored)}\n{said['score']}.\n{END}{after}", encoding="utf-8")
-    picture([claim for claim in scored if printed(claim) is not None])
+    parts = {"claims": claims_table(first, second), "rows": rows_table(known)}
+    for name, part in parts.items():
+        begin, end = f"<!-- {name}: written by make study -->\n", f"<!-- end of {name} -->\n"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}{part}{end}{rest.split(end)[1]}"
+    PAGE.write_text(text, encoding="utf-8")
+    for study, named in STUDIES.items():
+        shown = [claim for claim in scored(first) if claim["document"] == study and _scale(claim)]
+        picture(PAGE.with_name(f"predicted-{study}.svg"), named, shown)
+    print(f"From inputs alone: {first['score']}.\nConditioned on one claim a study: {second['score']}.\n{PAGE}")
 
 
-def table(claims: Sequence[Mapping[str, Any]]) -> str:
-    """One row a claim; below it one for each way that the document leaves open."""
-    lines = ["| Claim | Published | Predicted | In range? |", "|---|---|---|---|"]
-    for claim in claims:
-        several = len(claim["cases"]) > 1
-        here = "" if several else claim["here"]
-        off = "" if several else _off(claim["cases"][0])
-        number = claim["published"] or "a direction"
+def _held(*given: str) -> Mapping[str, Any]:
+    """The claims of all studies beside predictions; given: claims that these are conditioned on."""
+    files = [str(ROOT / "config" / "campaigns" / f"{name}.yaml") for name in CAMPAIGNS]
+    options = [part for claim in given for part in ("--given", claim)]
+    command = ["campaign", "published", "--predict", *files, *options, "--format", "json"]
+    said: Mapping[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return said
+
+
+def scored(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The claims that count, each once, by the first campaign that reaches it."""
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for claim in said["claims"]:
+        if claim["near"]:
+            found.setdefault((claim["document"], claim["id"]), claim)
+    return list(found.values())
+
+
+def claims_table(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """One row a claim with both scores, and what does not count."""
+    learned = {claim["id"]: claim for claim in scored(second)}
+    lines = ["| Claim | Published | Predicted, with 80 % | From inputs alone | Conditioned |", "|---|---|---|---|---|"]
+    for claim in scored(first):
+        now = learned.get(claim["id"])
+        given = "given" if claim["id"] in GIVEN else f"{now['here']}: {_near(now)}" if now else ""
         lines.append(
-            f"| {claim['says']} ({claim['document']}, {claim['where']}) | {number} | {here} | {_NEAR[claim['near']]}{off} |"
+            f"| {claim['says']} ({claim['document']}, {claim['where']}) | {claim['published'] or 'a direction'} | {claim['here']} "
+            f"| {_near(claim)} | {given} |"
         )
-        for case in claim["cases"] if several else ():
-            counts = "" if case["stated"] else ", does not count"
-            lines.append(f"| … {case['words']}{counts} | | {case['here']} | {case['verdict']}{_off(case)} |")
-    return "\n".join(lines) + "\n"
+    known = {(claim["document"], claim["id"]): claim for claim in first["claims"]}
+    constructed = [f"- {c['says']} ({c['document']}): {c['reason']}" for c in known.values() if c["verdict"] == "by construction"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"From inputs alone: {first['score']}. {_coverage(first)}",
+            "",
+            f"Conditioned on one claim a study: {second['score']}. {_coverage(second)}",
+            "",
+            "Not counted, because no prediction could fail:",
+            "",
+            *constructed,
+            "",
+        ]
+    )
 
 
-def _off(case: Mapping[str, Any]) -> str:
-    return f", {case['off_pct']:.0f} % off" if case["off_pct"] else ""
+def _coverage(said: Mapping[str, Any]) -> str:
+    held, printed = (sum(claim["covered"][part] for claim in scored(said)) for part in (0, 1))
+    return f"The 80 % intervals hold {held} of {printed} printed numbers."
 
 
-def printed(claim: Mapping[str, Any]) -> float | None:
+def _near(claim: Mapping[str, Any]) -> str:
+    off = claim["off_pct"]
+    sure = ", reversed with confidence" if claim["direction"] and claim["confident"] else ""
+    return f"{_NEAR[claim['near']]}{f', {off:.2g} % off' if off and off >= 0.05 else ''}{sure}"
+
+
+def rows_table(known: Sequence[Row]) -> str:
+    """The calibration rows, and the errors of both kinds of rows."""
+    lines = ["| Model | System | Precision | Batch | GPUs | Published | Predicted | Off |", "|---|---|---|---|---|---|---|---|"]
+    for row in held_out(list(known), "calibrate"):
+        d = row.document
+        lines.append(
+            f"| {d['model']} ({d['program']}) | {d['system']} | {d['precision']} | {d['batch']} | {row.gpus} | {row.published:,.0f} "
+            f"| {row.predicted:,.0f} | {100 * row.off:+.1f} % |"
+        )
+    sentences = []
+    for use, words in (("calibrate", "Calibration rows"), ("hold_out", "Rows that were not used")):
+        e = Errors.of(held_out(list(known), use))
+        sentences.append(
+            f"{words}: {e.count} numbers, mean error {100 * e.mean:.1f} %, bias {100 * e.bias:+.1f} %; the 80 % intervals hold "
+            f"{100 * e.covered:.0f} %."
+        )
+    return "\n".join([*lines, "", *sentences, ""])
+
+
+def _scale(claim: Mapping[str, Any]) -> float | None:
     """The number that everything of a claim is shown relative to: an end of what it accepts. None: it has none, or 0."""
-    ends = [end for end in claim["accept"] if end]
-    return max(ends, default=None) if all(case["values"] for case in claim["cases"]) else None
+    return max((end for end in claim["accept"] if end), default=None) if claim["values"] else None
 
 
-def picture(claims: Sequence[Mapping[str, Any]]) -> None:
-    """Predicted values beside the range that the document's words allow, relative to its upper end, or to its lower one alone."""
+def picture(path: Path, named: str, claims: Sequence[Mapping[str, Any]]) -> None:
+    """Predicted values with their 80 % intervals beside what the document's words allow, relative to an end of that."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "predicted-studies", "font.size": 8})
-    figure, axes = plt.subplots(figsize=(9.6, 0.26 * len(claims) + 1.1), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9.6, 0.3 * len(claims) + 1.0), layout="constrained")
     for row, claim in enumerate(reversed(claims)):
-        scale = printed(claim)
+        scale = _scale(claim)
         assert scale is not None
-        low, high = ((-1.0 if end is None else end / scale) for end in claim["accept"])
-        high = _WIDEST if claim["accept"][1] is None else high
-        axes.barh(row, max(high - low, 0.012), left=low, height=0.62, color="#cfe3f5", zorder=1)
-        for value, stated in points(claim):
+        low, high = claim["accept"]
+        left, right = -1.0 if low is None else low / scale, _WIDEST if high is None else high / scale
+        axes.barh(row, max(right - left, 0.012), left=left, height=0.62, color="#cfe3f5", zorder=1)
+        ends = [min(max(end / scale, -0.2), _WIDEST) for end in claim["bounds"]]
+        axes.plot(ends, [row] * len(ends), color="#1f5fa8", linewidth=1.2, zorder=2)
+        for value in _finite(claim["values"]):
             shown = min(max(value / scale, -0.2), _WIDEST - 0.03)
             marker = "o" if shown == value / scale else "<" if value / scale < shown else ">"
-            face = "#1f5fa8" if stated else "white"
-            axes.plot(shown, row, marker, markersize=5, markerfacecolor=face, markeredgecolor="#1f5fa8", zorder=3)
+            axes.plot(shown, row, marker, markersize=5, color="#1f5fa8", zorder=3)
     axes.axvline(1.0, color="#888888", linewidth=0.8, zorder=2)
-    axes.set_yticks(range(len(claims)), [label(claim) for claim in reversed(claims)])
-    axes.set(
-        xlim=(-0.25, _WIDEST),
-        ylim=(-0.7, len(claims) - 0.3),
-        xlabel="predicted, relative to an end of what the document's words allow (bar)",
-    )
+    axes.set_yticks(range(len(claims)), [_label(claim) for claim in reversed(claims)])
+    axes.set(xlim=(-0.25, _WIDEST), ylim=(-0.7, len(claims) - 0.3))
+    axes.set_xlabel(f"predicted, with 80 %, relative to an end of what the words of {named} allow (bar)")
     axes.spines[["top", "right"]].set_visible(False)
-    mark = {"linestyle": "none", "markersize": 5, "markeredgecolor": "#1f5fa8"}
-    axes.plot([], [], "o", markerfacecolor="#1f5fa8", label="as the document states, or leaves open", **mark)
-    axes.plot([], [], "o", markerfacecolor="white", label="another way", **mark)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.3, 1.0 + 0.9 / len(claims) + 0.03), ncols=2, frameon=False)
-    figure.savefig(PICTURE, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
 
-def points(claim: Mapping[str, Any]) -> Iterator[tuple[float, bool]]:
-    """Least and most of each case, and whether the document states it."""
-    for case in sorted(claim["cases"], key=lambda case: case["stated"]):
-        yield from ((value, case["stated"]) for value in case["values"] if math.isfinite(value))
+def _finite(values: Sequence[float]) -> Iterator[float]:
+    return (value for value in values if math.isfinite(value))
 
 
-def label(claim: Mapping[str, Any]) -> str:
+def _label(claim: Mapping[str, Any]) -> str:
     words = claim["says"].split(";")[0]
-    return f"{words if len(words) < 78 else words[:75] + ' …'} [{claim['document']}]"
+    return words if len(words) < 78 else words[:75] + " …"
 
 
 if __name__ == "__main__":
