@@ -73,8 +73,8 @@ def claims_table(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
             f"| {claim['says']} ({claim['document']}, {claim['where']}) | {claim['published'] or 'a direction'} | {claim['here']} "
             f"| {_near(claim)} | {given} |"
         )
-    known = {(claim["document"], claim["id"]): claim for claim in first["claims"]}
-    constructed = [f"- {c['says']} ({c['document']}): {c['reason']}" for c in known.values() if c["verdict"] == "by construction"]
+    known = {claim["id"]: claim for claim in first["claims"] if claim["verdict"] == "by construction"}
+    constructed = [f"- {c['says']} ({c['document']}): {c['reason']}" for c in known.values()]
     return "\n".join(
         [
             *lines,
@@ -99,7 +99,7 @@ def _coverage(said: Mapping[str, Any]) -> str:
 def _near(claim: Mapping[str, Any]) -> str:
     off = claim["off_pct"]
     sure = ", reversed with confidence" if claim["direction"] and claim["confident"] else ""
-    return f"{_NEAR[claim['near']]}{f', {off:.2g} % off' if off and off >= 0.05 else ''}{sure}"
+    return f"{_NEAR[claim['near']]}{f', {off:.1f} % off' if off and off >= 0.05 else ''}{sure}"
 
 
 def rows_table(known: Sequence[Row]) -> str:

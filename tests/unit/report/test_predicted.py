@@ -75,7 +75,7 @@ def test_every_figure_of_a_replayed_campaign_says_so_in_title_axes_caption_and_f
         assert wording.PREDICTED not in everything.lower()
         return
     assert words["title"].endswith(", predicted")
-    assert words["caption"].startswith("Predicted by replay, no device was measured: ")
+    assert words["caption"].startswith("Predicted, no device was measured: ")
     assert all(sentence.startswith("Predicted: ") for sentence in words["findings"])
     assert drawing.svg is None or ", predicted" in labels(pictures)
 
@@ -93,7 +93,7 @@ def test_a_figure_of_both_tells_them_apart_by_panel_sentence_and_row() -> None:
     drawing, pictures = with_pictures(FIGURES["overhead"], data("bert"))
     words = page_document(FIGURES["overhead"], drawing)
     assert words["title"] == f"{FIGURES['overhead'].title}, partly predicted"
-    assert words["caption"].startswith("Predicted by replay, no device was measured: bert. Measured: resnet. ")
+    assert words["caption"].startswith("Predicted, no device was measured: bert. Measured: resnet. ")
     ticks = {label.get_text() for axes in pictures[-1].axes for label in axes.get_yticklabels()}
     assert {tick.startswith("bert (predicted)") for tick in ticks if "bert" in tick} == {True}
     assert {"predicted" in tick for tick in ticks if "resnet" in tick} == {False}

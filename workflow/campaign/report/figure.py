@@ -80,6 +80,8 @@ class FigureData:
     """What operations of the fabric took (`campaign.tables.leases.operations_table`)."""
     requests: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Requests that were sent to services, one row each."""
+    draws: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Of a simulation: numbers of each cell by draw."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
@@ -91,7 +93,7 @@ class FigureData:
     def design(self) -> Design:
         """What the runs say of the cells: `campaign.statistics.comparable_cells` compares by it."""
         campaign = {**self.context.get("campaign", {}), "protocol": self.protocol}
-        return comparisons.of_campaign(self.runs, campaign, self.reference)
+        return comparisons.of_campaign(self.runs, campaign, self.reference, self.draws)
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,7 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         tables.reference,
         operations_table(tables.leases),
         requests=tables.requests,
+        draws=tables.draws,
         **given,
     )
 

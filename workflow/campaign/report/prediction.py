@@ -1,4 +1,4 @@
-"""Which numbers of a report are predictions: of workloads that were replayed, in the column `predicted` of runs and cells.
+"""Which numbers of a report are predictions, of a replay or a simulation: the column `predicted` of runs and cells says so.
 
 A figure's own rows say which cells it is of; its title, axes, findings and caption are marked here, not in its file. Where a figure
 shows both, predicted workloads are named so in its panels, labels, sentences and table.
@@ -31,7 +31,7 @@ class Prediction:
         if self.basis == wording.MEASURED:
             return ""
         rest = f" Measured: {', '.join(self.measured)}." if self.measured else ""
-        return f"Predicted by replay, no device was measured: {', '.join(self.predicted)}.{rest} "
+        return f"Predicted, no device was measured: {', '.join(self.predicted)}.{rest} "
 
     def finding(self, sentence: str) -> str:
         """A sentence, marked by the workloads that it names; by all of the figure where it names none."""
