@@ -20,7 +20,11 @@ from tests.public_rows import Errors, Row, held_out, rows
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation" / "predicted-studies.md"
 CAMPAIGNS = ("falcon-predicted", "faster-predicted", "bitfusion-predicted", "faster-grace")
-STUDIES = {"falcon": "the Falcon study", "faster": "the study of FASTER", "bitfusion": "Dell EMC's and Bitfusion's article"}
+STUDIES = {
+    "falcon": "the Falcon study",
+    "faster": "the study of FASTER",
+    "bitfusion": "Dell EMC's and Bitfusion's article",
+}
 GIVEN = ("falcon.f11.bertlarge", "faster.f5.drop.2nodes")
 """The claims that the second score is conditioned on (decision 50)."""
 _NEAR = {"inside": "inside", "near": "within 10 %", "off": "off"}
@@ -104,12 +108,15 @@ def _near(claim: Mapping[str, Any]) -> str:
 
 def rows_table(known: Sequence[Row]) -> str:
     """The calibration rows, and the errors of both kinds of rows."""
-    lines = ["| Model | System | Precision | Batch | GPUs | Published | Predicted | Off |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| Model | System | Precision | Batch | GPUs | Published | Predicted | Off |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for row in held_out(list(known), "calibrate"):
         d = row.document
         lines.append(
-            f"| {d['model']} ({d['program']}) | {d['system']} | {d['precision']} | {d['batch']} | {row.gpus} | {row.published:,.0f} "
-            f"| {row.predicted:,.0f} | {100 * row.off:+.1f} % |"
+            f"| {d['model']} ({d['program']}) | {d['system']} | {d['precision']} | {d['batch']} | {row.gpus} "
+            f"| {row.published:,.0f} | {row.predicted:,.0f} | {100 * row.off:+.1f} % |"
         )
     sentences = []
     for use, words in (("calibrate", "Calibration rows"), ("hold_out", "Rows that were not used")):

@@ -97,7 +97,9 @@ class Errors:
     @classmethod
     def of(cls, some: list[Row]) -> Errors:
         off = np.array([row.off for row in some])
-        return cls(len(some), float(np.abs(off).mean()), float(off.mean()), float(np.mean([r.is_covered for r in some])))
+        return cls(
+            len(some), float(np.abs(off).mean()), float(off.mean()), float(np.mean([r.is_covered for r in some]))
+        )
 
 
 def held_out(known: list[Row], use: str = "hold_out") -> list[Row]:

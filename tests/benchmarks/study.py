@@ -50,7 +50,9 @@ def replayed(results: Path) -> list[float]:
         query = "select cell_id, mean from cells where n_ok > 0"
         measured = json.loads(_output(["campaign", "sql", query, str(results / name), "--format", "json"]))
         means = {row["cell_id"]: row["mean"] for row in measured}
-        found += [each["throughput_per_s"] / means[each["cell_id"]] for each in said["cells"] if each["cell_id"] in means]
+        found += [
+            each["throughput_per_s"] / means[each["cell_id"]] for each in said["cells"] if each["cell_id"] in means
+        ]
     return found
 
 

@@ -257,7 +257,9 @@ def _show_claims(said: Mapping[str, Any]) -> None:
 @click.command()
 @click.argument("sources", metavar="CAMPAIGN...", nargs=-1, required=True)
 @results_option
-@click.option("--predict", is_flag=True, help="Simulate the campaigns, which are campaign files, instead of reading results.")
+@click.option(
+    "--predict", is_flag=True, help="Simulate the campaigns, which are campaign files, instead of reading results."
+)
 @click.option(
     "--given",
     metavar="CLAIM",
@@ -300,9 +302,7 @@ def published(
         say(f"All campaigns: {score(claims)}", style="bold")
 
 
-def _held_claims(
-    sources: Sequence[str], results: Path, predict: bool, given: Sequence[str]
-) -> list[dict[str, Any]]:
+def _held_claims(sources: Sequence[str], results: Path, predict: bool, given: Sequence[str]) -> list[dict[str, Any]]:
     """The claims of each source, beside its tables. ConfigError: it refers to none."""
     said = []
     for source in sources:

@@ -44,9 +44,9 @@ def predict(
 ) -> None:
     """Predict what a campaign would measure, without a device, and write the report as if it had been measured.
 
-    A model of a training step simulates every cell. The table has the median and the interval that holds 80 % of what may come out,
-    as far as the inputs are known: compute times, rates of links, and costs beside both. It also says whether a batch fits into memory.
-    Programs of unknown inside have no prediction.
+    A model of a training step simulates every cell. The table has the median and the interval that holds 80 % of what may come
+    out, as far as the inputs are known: compute times, rates of links, and costs beside both. It also says whether a batch fits
+    into memory. Programs of unknown inside have no prediction.
 
     \b
     campaign predict config/campaigns/falcon-predicted.yaml

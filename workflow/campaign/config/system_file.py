@@ -311,8 +311,8 @@ class SystemFile(FileModel):
     links: Links = Links()
     """Link rates of the site. The report repeats them."""
     parameters: dict[str, Parameter] = Field(default_factory=dict)
-    """Parameters of predictions that are better known here than by default, such as `rate[bridge]` (byte/s) or `slowdown`. They change
-    no measurement."""
+    """Parameters of predictions (`campaign predict`) that are better known here than by default, such as `rate[bridge]` in byte/s
+    or `slowdown`. They change no measurement."""
     storage: dict[Storage, StoragePlace] = Field(default_factory=dict)
     """Location of each kind of storage on the hosts. Runs that read samples from files need it."""
     slurm: SlurmSettings = SlurmSettings()

@@ -1,7 +1,8 @@
 """A campaign that is simulated instead of measured: tables as those of a measurement, and what may come out of each cell.
 
-Each cell is one run, at the median of what may come out. What is not known of the inputs is drawn (`campaign.model`): one draw holds for
-all cells, so that the ratio of two cells is known better than each of them. What the model itself is off by is drawn for each cell.
+Each cell is one run, at the median of what may come out. What is not known of the inputs is drawn (`campaign.model`). One draw
+holds for all cells, so that the ratio of two cells is known better than each of them. What the model itself is off by is drawn for
+each.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from campaign.model.description import StepCase
 from campaign.model.parameters import MISFIT, Draws, Floats, sample
 from campaign.model.simulation import StepPrediction, simulate
 from campaign.plan.matrix import expand
+from campaign.plan.plan import lease_name
 from campaign.plan.step_cases import case_of, prior_of
 from campaign.tables.collect import tables_of
 from campaign.tables.io import Tables
@@ -65,8 +67,11 @@ class Prediction:
 def predict(
     campaign: Campaign, where: str | None = None, *, replayed: bool = False, count: int = DRAWS, seed: int = 0
 ) -> Prediction:
-    """Simulate the cells of a campaign. where: only those that match; replayed: what a replay on this machine would measure, instead
-    of what the system would; count: of draws. ConfigError: the campaign does not fit its system, or has no cells."""
+    """Simulate the cells of a campaign.
+
+    where: only those that match; replayed: what a replay on this machine would measure, instead of what the system would; count: of
+    draws, even. ConfigError: the campaign does not fit its system, or has no cells.
+    """
     matrix = expand(campaign, where)
     settings = {cell.id: replace(whole(cell.settings), repetitions=1, compositions=1) for cell in matrix.cells}
     cells = tuple(replace(cell, settings=settings[cell.id]) for cell in matrix.cells)
@@ -81,7 +86,7 @@ def predict(
         records.append(outcome.record(campaign, number))
         if not outcome.lacks_memory:
             draws.append(outcome.drawn())
-    reasons = dict.fromkeys({cell.configuration.name for cell in cells}, _UNKNOWN)
+    reasons = {lease_name(campaign.protocol, cell, 1): _UNKNOWN for cell in cells}
     collected = Collected(
         campaign,
         replace(matrix, cells=cells),
@@ -179,7 +184,8 @@ class _Outcome:
     def record(self, campaign: Campaign, number: int) -> Record:
         """The run at the median; one that fails where it does not fit into memory."""
         cell, said = self.cell, self.summary()
-        assert said.throughput_per_s is not None and said.step_s is not None
+        assert said.throughput_per_s is not None
+        assert said.step_s is not None
         if self.lacks_memory:
             needed = (
                 f"predicted to need {said.memory_mib / 1024:.1f} GiB of {(said.memory_limit_mib or 0) / 1024:g} GiB"
@@ -223,10 +229,10 @@ def _interval(values: Floats) -> tuple[float, float, float]:
 
 
 def conditioned(tables: Tables, logs: Floats, low: float, high: float, seed: int = 0) -> Tables:
-    """Predicted tables after one number was learned: draws are taken as often as they fit it, and medians are those of the taken ones.
+    """Predicted tables after one number was learned: draws are taken as often as they fit it, and medians are of those.
 
-    logs: [draw] logarithm of what was learned, in the order of the draws; low, high: between which it is. Beside these, the model may be
-    off by `MISFIT` in both cells of a ratio.
+    logs: [draw] logarithm of what was learned, in the order of the draws; low, high: between which it is. Beside these, the model
+    may be off by `MISFIT` in both cells of a ratio.
     """
     off = np.maximum(np.maximum(np.log(low) - logs, logs - np.log(high)), 0.0)
     weights = np.exp(-0.5 * (off / (MISFIT * np.sqrt(2))) ** 2)

@@ -103,8 +103,8 @@ class Topology:
 
     Kinds: `local` (a host's own device and its host, or NVLink: `local` on both ends), `fabric` (a device's port on the fabric),
     `mixed` (limits what goes between a local and a fabric device of a host), `uplink` (a host's port on the fabric: between its
-    local and fabric devices, and of fabric devices without `p2p`), `bridge` (between the PCIe switches of a host, or between drawers of the fabric), `network` (a NIC
-    of a host; `nics` of them share what leaves it).
+    local and fabric devices, and of fabric devices without `p2p`), `bridge` (between the PCIe switches of a host, or between
+    drawers of the fabric), `network` (a NIC of a host; `nics` of them share what leaves it).
     """
 
     ranks: tuple[RankPlace, ...]

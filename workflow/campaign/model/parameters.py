@@ -159,15 +159,15 @@ DEFAULTS: Prior = dict(map(_default, _TABLE.splitlines()))
 (`read[KIND]`, byte/s of a host) have no default: they are the system's."""
 
 MISFIT = 0.032
-"""What the model is off by for a cell of its own, as a standard deviation of the logarithm: half of the variance that is left of the
-eight calibration rows of data/public-rows.yaml (0.045), which are ratios of two cells."""
+"""What the model is off by for a cell of its own, as a standard deviation of the logarithm: half of the variance that is left of
+the eight calibration rows of data/public-rows.yaml (0.045), which are ratios of two cells."""
 
 
 def named(name: str, low: float, high: float, source: str) -> UncertainNumber:
-    """A parameter of this name, in the unit and on the scale of its default. ValueError: there is no such parameter, or no such interval."""
+    """A parameter of this name, in the unit and on the scale of its default. ValueError: there is none, or no such interval."""
     kind, _, key = name.partition("[")
     if kind in ("rate", "read") and key.endswith("]"):
-        unit, scale = "byte/s", cast(Scale, "log")
+        unit, scale = "byte/s", DEFAULTS["copy"].scale
     elif (known := DEFAULTS.get(kind)) is not None:
         unit, scale = known.unit, known.scale
     else:

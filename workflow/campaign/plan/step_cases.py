@@ -80,7 +80,8 @@ def prior_of(system: SystemFile, workload: Workload, cases: Iterable[StepCase] =
         if workload.predicts:
             slower = emulation.time_dilation
             prior |= {name: _faster(prior[name], slower) for name in _TIMES}
-            prior["start"] = UncertainNumber.known(0.0, "1", "a replay takes a single row in proportion")
+            # A single row is taken in proportion, and replicas have no Python.
+            prior |= {name: UncertainNumber.known(0.0, prior[name].unit, "a replay") for name in ("start", "python")}
     for kind in ("local", "fabric", "network"):
         link = getattr(system.links, kind)
         if link is not None:

@@ -130,9 +130,7 @@ class PublishedClaim(ClosedModel):
         default=(0, 0), description="of how many values the interval reaches a printed number, of how many"
     )
     if_predicted: str = Field(default="", description="what a prediction leaves out")
-    scored: bool = Field(
-        default=False, description="whether it counts: it says something about a step, and a prediction could fail it"
-    )
+    scored: bool = Field(default=False, description="whether it counts: it is about a step, and could fail")
 
 
 class PublishedSaid(ClosedModel):

@@ -59,7 +59,7 @@ class Design:
     fewest and the most warm-up and measured steps of its runs; without columns where nobody knows.
     higher: whether more of what is compared is better. blocks, random_leases: whether runs and leases came in random order.
     adjusted: whether costs were divided by those of the reference (`campaign.statistics.drift`).
-    draws: [cell][draw] logarithm of the cost of a predicted cell, under one draw of what is not known of the inputs; nan for others.
+    draws: [cell][draw] logarithm of the cost of a predicted cell, under a draw of what its inputs are not known to; nan for others.
     Cells vary with the draws together, and their spread takes the place of that of runs.
     """
 

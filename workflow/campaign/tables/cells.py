@@ -68,7 +68,8 @@ def cells_table(
     window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
     repetitions under one, ended the cell.
     earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once. predicting: names of
-    the workloads whose numbers are predictions; such a cell is `measured` as well. draws: of a simulation, which intervals are made of.
+    the workloads whose numbers are predictions; such a cell is `measured` as well. draws: of a
+    simulation, which intervals are made of.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
     plan = list(planned)

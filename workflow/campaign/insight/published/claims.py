@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from campaign import wording
 import pandas as pd
 
+from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
 from campaign.errors import ConfigError
 from campaign.insight.prediction import conditioned
@@ -90,7 +90,9 @@ def given(claim: Claim, names: ReferenceSet, tables: Tables) -> Tables:
     of, by = found(claim, names, tables), tables.design
     printed = claim.here is not None and covered(claim, claim.here, of)[1] == 1
     if not printed or claim.here is None or len(of.values[0].cells) != 2 or not by.draws.size:
-        raise ConfigError(f"{claim.id}: cannot condition predictions; give a claim that prints a number about two predicted cells")
+        raise ConfigError(
+            f"{claim.id}: cannot condition predictions; give a claim that prints a number about two predicted cells"
+        )
     one, other = by.draws[by.places(pd.Series(of.values[0].cells))]
     learned = conditioned(tables, other - one, *printed_rates(claim, claim.here))
     inputs = {**tables.context.get("inputs", {}), claim.id: ["predictions are conditioned on it"]}

@@ -1,11 +1,13 @@
 """Whether what is here agrees with a published claim, and how many claims a campaign comes near to.
 
-Measured: a bound, a direction or a setting agrees where the whole interval here lies inside what the claim's words allow, and differs
-where none of it does. A printed number agrees where the interval here reaches what rounds to it; an interval that holds `no effect` as
-well decides nothing. Without an interval nothing is decided, nor with one that holds run-to-run variation of one composition only.
+Measured: a bound, a direction or a setting agrees where the whole interval here lies inside what the claim's words allow, and
+differs where none of it does. A printed number agrees where the interval here reaches what rounds to it; an interval that holds `no
+effect` as well decides nothing. Without an interval nothing is decided, nor with one that holds run-to-run variation of one
+composition only.
 Predicted: the median decides, so that not knowing an input helps nothing. A printed number is met within `REPEATED_PCT`.
 
-Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs: all have to be in order.
+Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have to be
+in order.
 Distances are those of throughput: a loss of 2.5 % is 6 % off where 8.1 % was published.
 """
 
@@ -162,8 +164,8 @@ Near = Literal["inside", "near", "off"]
 class Score:
     """Claims: all but the inputs; reached: those that the campaigns say something of, without what holds by construction.
 
-    inside, near: of these, within what the words allow, or within 10 % of it. confident: of these, directions that are reversed with
-    the whole interval. covered, printed: of how many printed numbers the interval reaches the number.
+    inside, near: of these, within what the words allow, or within 10 % of it. confident: of these, directions that are reversed
+    with the whole interval. covered, printed: of how many printed numbers the interval reaches the number.
     """
 
     claims: int
@@ -194,10 +196,10 @@ def score(claims: Iterable[Mapping[str, Any]]) -> Score:
         if claim["verdict"] != INPUT and (key not in known or nearness(known[key]) is None):
             known[key] = claim
     reached = {key: near for key, claim in known.items() if (near := nearness(claim)) is not None}
-    near = list(reached.values())
+    found = list(reached.values())
     reversed_ = sum(known[key]["confident"] and known[key]["direction"] for key in reached)
     covered_, printed = (sum(known[key]["covered"][part] for key in reached) for part in (0, 1))
-    return Score(len(known), len(near), near.count("inside"), near.count("near"), reversed_, covered_, printed)
+    return Score(len(known), len(found), found.count("inside"), found.count("near"), reversed_, covered_, printed)
 
 
 def nearness(claim: Mapping[str, Any]) -> Near | None:

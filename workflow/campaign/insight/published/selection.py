@@ -1,8 +1,8 @@
 """Which cells of a campaign a claim is about, and which pairs of them.
 
 Conditions are matched in three steps: the models of a claim name workloads (`ReferenceSet.models`), the expressions `of` and
-`against` name cells of these, and `under`, with `way` of the set, tells the document's own conditions. Of each model, the cells that
-miss the fewest of these conditions are taken; what they miss is said.
+`against` name cells of these, and `under`, with `way` of the set, tells the document's own conditions. Of each model, the cells
+that miss the fewest of these conditions are taken; what they miss is said.
 """
 
 from __future__ import annotations

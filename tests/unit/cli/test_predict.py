@@ -1,0 +1,129 @@
+"""`campaign predict`, and `campaign published` of predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from campaign.cli.main import main
+from tests.campaign_files import write_files
+from tests.unit.insight.test_prediction import CHANGES
+
+STUDY = Path(__file__).resolve().parents[3] / "config" / "campaigns" / "bitfusion-predicted.yaml"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    return write_files(tmp_path, CHANGES)
+
+
+def test_a_table_says_what_may_come_out(campaign: Path, tmp_path: Path) -> None:
+    result = run("predict", campaign, "--results", tmp_path / "results", "--no-report")
+    assert result.exit_code == 0, result.output
+    assert "1x2-fabric" in result.output
+    assert "10 cells predicted, none measured." in result.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_cells_are_selected(campaign: Path, tmp_path: Path) -> None:
+    result = run("predict", campaign, "--results", tmp_path, "--no-report", "--where", "batch == 4", "--format", "tsv")
+    head, *rows = result.output.splitlines()
+    assert head.startswith("configuration\tworkload\tbatch")
+    assert len(rows) == 5
+
+
+def test_a_document_has_numbers_and_their_intervals(campaign: Path, tmp_path: Path) -> None:
+    said = json.loads(run("predict", campaign, "--results", tmp_path, "--no-report", "--format", "json").output)
+    for cell in said["cells"]:
+        assert cell["throughput_per_s_low"] < cell["throughput_per_s"] < cell["throughput_per_s_high"]
+        assert cell["batch"] * cell["ranks"] / cell["step_s"] == pytest.approx(cell["throughput_per_s"])
+        assert cell["fits"] == 1.0
+
+
+def test_the_report_is_written_and_says_that_nothing_was_measured(campaign: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run("predict", campaign, "--results", tmp_path, "--where", "batch == 4", "--output", out)
+    assert result.exit_code == 0, result.output
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "No device was measured." in page
+    assert "predicted" in page
+    summary = run("summary", out)
+    assert "No device was measured." in summary.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--where", "gpus == 2"), "gpus"),
+        (("--where", "batch == 5"), "no cell"),
+        (("--format", "yaml"), "yaml"),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_message(
+    words: tuple[str, ...], says: str, campaign: Path, tmp_path: Path
+) -> None:
+    result = run("predict", campaign, "--results", tmp_path, "--no-report", *words)
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit)
+    assert says in result.output
+
+
+def test_a_campaign_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = run("predict", tmp_path / "none.yaml")
+    assert result.exit_code == 1
+    assert "none.yaml" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("rate[nowhere", {"low": 1, "high": 2}, "no parameter has this name"),
+        ("slowdwn", {"low": 0.1, "high": 0.2}, "slowdown"),
+        ("slowdown", {"low": 0.2, "high": 0.1}, "80 % interval"),
+        ("slowdown", {"low": 0.2, "high": 1.5}, "80 % interval"),
+        ("rate[network]", {"low": 0, "high": 1e9}, "80 % interval"),
+    ],
+)
+def test_a_parameter_that_means_nothing_is_named(name: str, given: dict[str, float], says: str, tmp_path: Path) -> None:
+    campaign = write_files(tmp_path, {**CHANGES, "system.parameters": {name: given}})
+    result = run("predict", campaign, "--no-report")
+    assert result.exit_code == 1
+    assert f"parameters.{name}" in result.output
+    assert says in result.output
+
+
+def test_claims_are_held_against_predictions() -> None:
+    said = json.loads(run("published", "--predict", STUDY, "--format", "json").output)
+    verdicts = {claim["id"]: claim["verdict"] for claim in said["claims"]}
+    assert verdicts["bitfusion.t1.gpu_gpu"] == "input"
+    assert verdicts["bitfusion.f10.native"] in ("agrees", "differs")
+    assert {claim["basis"] for claim in said["claims"] if claim["cells"]} == {"predicted"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--predict", "--given", "bitfusion.nothing"), "bitfusion.nothing: is no claim of these campaigns"),
+        (("--predict", "--given", "bitfusion.f10.native"), "bitfusion.f10.native: cannot condition predictions"),
+    ],
+)
+def test_a_claim_that_teaches_nothing_is_one_message(words: tuple[str, ...], says: str) -> None:
+    result = run("published", STUDY, *words)
+    assert result.exit_code == 1
+    assert says in result.output.replace("\n", " ")
+
+
+def test_measured_results_cannot_be_conditioned(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("predict", STUDY, "--results", tmp_path, "--output", out, "--where", "batch == 64").exit_code == 0
+    (out / "tables" / "draws.parquet").unlink()
+    result = run("published", out, "--given", "bitfusion.f9.remote_ge_native")
+    assert result.exit_code == 1
+    assert "cannot condition predictions" in result.output.replace("\n", " ")

@@ -1,0 +1,43 @@
+"""The model of a step beside public tables: rows that calibrated it, and rows that it never saw."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tests.public_rows import Errors, Row, held_out, rows
+
+
+@cache
+def known() -> tuple[Row, ...]:
+    return tuple(rows())
+
+
+def test_rows_that_were_not_used_are_predicted() -> None:
+    errors = Errors.of(held_out(list(known())))
+    assert errors.count > 60
+    assert errors.mean <= 0.08
+    assert abs(errors.bias) <= 0.02
+
+
+def test_intervals_hold_what_they_say() -> None:
+    assert 0.7 <= Errors.of(held_out(list(known()))).covered <= 0.9
+
+
+def test_eight_rows_calibrate_and_none_of_them_is_held_out() -> None:
+    numbers = {
+        use: [(*_named(row), row.gpus) for row in held_out(list(known()), use)] for use in ("calibrate", "hold_out")
+    }
+    assert len(numbers["calibrate"]) == 8
+    assert not set(numbers["calibrate"]) & set(numbers["hold_out"])
+
+
+def test_every_row_has_a_source_and_a_number_that_is_printed_well_enough() -> None:
+    assert all(row.document["source"] for row in known())
+    for row in known():
+        one = str(row.document["one"])
+        last = 10.0 ** -len(one.partition(".")[2])
+        assert last / 2 / float(one) <= 0.012, one
+
+
+def _named(row: Row) -> tuple[object, ...]:
+    return tuple(row.document[key] for key in ("model", "system", "program", "precision", "batch", "one"))
