@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.insight.prediction import Prediction, conditioned, predict
+from campaign.insight.prediction import PredictedCampaign, conditioned, predict
 from campaign.statistics import comparisons
 from campaign.statistics.intervals import DRAWN
 from campaign.tables.io import Tables, read, write
@@ -43,16 +43,16 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def predicted(*changes: tuple[str, Any]) -> Prediction:
+def predicted(*changes: tuple[str, Any]) -> PredictedCampaign:
     return _predicted(json.dumps(dict(changes)))
 
 
 @cache
-def _predicted(changes: str) -> Prediction:
+def _predicted(changes: str) -> PredictedCampaign:
     return predict(load(Path(mkdtemp()), {**CHANGES, **json.loads(changes)}), count=400)
 
 
-def rates(of: Prediction) -> dict[tuple[str, int], tuple[float, float, float]]:
+def rates(of: PredictedCampaign) -> dict[tuple[str, int], tuple[float, float, float]]:
     return {
         (each.cell.configuration.name, each.cell.batch): each.throughput_per_s
         for each in of.cells

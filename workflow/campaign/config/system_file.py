@@ -149,7 +149,7 @@ class Links(FileModel):
     """Between hosts."""
 
 
-class Parameter(FileModel):
+class KnownParameter(FileModel):
     """What is known of a parameter of the model of a step (`campaign predict`)."""
 
     low: float
@@ -310,7 +310,7 @@ class SystemFile(FileModel):
     """Currency of all prices, such as EUR. Prices are those of devices alone, composed ones that a run leaves idle included."""
     links: Links = Links()
     """Link rates of the site. The report repeats them."""
-    parameters: dict[str, Parameter] = Field(default_factory=dict)
+    parameters: dict[str, KnownParameter] = Field(default_factory=dict)
     """Parameters of predictions (`campaign predict`) that are better known here than by default, such as `rate[bridge]` in byte/s
     or `slowdown`. They change no measurement."""
     storage: dict[Storage, StoragePlace] = Field(default_factory=dict)
@@ -324,7 +324,7 @@ class SystemFile(FileModel):
 
     @field_validator("parameters")
     @classmethod
-    def _known_parameters(cls, given: dict[str, Parameter]) -> dict[str, Parameter]:
+    def _known_parameters(cls, given: dict[str, KnownParameter]) -> dict[str, KnownParameter]:
         for name, each in given.items():
             try:
                 named(name, each.low, each.high, each.source)

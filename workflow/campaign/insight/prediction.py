@@ -57,7 +57,7 @@ class PredictedCell:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictedCampaign:
     """Tables as `campaign collect` makes them, and each cell in the order of the plan."""
 
     tables: Tables
@@ -66,7 +66,7 @@ class Prediction:
 
 def predict(
     campaign: Campaign, where: str | None = None, *, replayed: bool = False, count: int = DRAWS, seed: int = 0
-) -> Prediction:
+) -> PredictedCampaign:
     """Simulate the cells of a campaign.
 
     where: only those that match; replayed: what a replay on this machine would measure, instead of what the system would; count: of
@@ -96,7 +96,7 @@ def predict(
         _NoStore(Path()),
         draws=pd.concat(draws, ignore_index=True) if draws else pd.DataFrame({"cell_id": []}),
     )
-    return Prediction(tables_of(collected), tuple(found))
+    return PredictedCampaign(tables_of(collected), tuple(found))
 
 
 class _NoStore(Store):
