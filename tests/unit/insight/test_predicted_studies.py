@@ -12,26 +12,18 @@ import pytest
 
 from campaign.config.published_file import Claim, load
 from campaign.config.resolve import Campaign, load_campaign
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record, RecordedCell
+from campaign.insight.prediction import predict
 from campaign.insight.published import INPUT, NOT_HERE
-from campaign.insight.published.claims import held_against
-from campaign.plan.matrix import expand
-from campaign.plan.plan import lease_name
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.io import Tables
+from campaign.insight.published.claims import with_claims
 from campaign.tables.report_context import claims_used
-from campaign.tables.runs import runs_table
 
 ROOT = Path(__file__).resolve().parents[3]
 STUDIES = ("falcon", "faster", "bitfusion")
-# What no prediction of times says anything of.
-_UNSAID = ("link", "host_to_device", "planned_runs", "outcome", "largest_batch")
+# What no prediction says anything of.
+_UNSAID = ("link", "host_to_device", "planned_runs")
 _NOT_PREDICTED = {
-    "falcon.f10.gpu_util",
-    "falcon.f10.util_dir",
     "falcon.f10.memaccess_dir",
-    "falcon.f13.cpu_dir",
+    "faster.f2.grace_2gpu",  # of two systems: faster-grace
 }
 
 
@@ -42,37 +34,17 @@ def campaign(name: str) -> Campaign:
 
 @cache
 def held(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """The claims beside a campaign all of whose devices are equally fast."""
-    of = campaign(name)
-    cells = expand(of).cells
-    runs = runs_table([_record(of, cell, n) for cell in cells for n in (1, 2)])
-    planned = [CellPlan(cell, 2, lease_name(of.protocol, cell)) for cell in cells]
-    inputs = claims_used({key: of.document()[key] for key in ("system", "workloads")})
-    context = {"campaign": {"name": of.name, "protocol": {"repetitions": 2, "seed": 1}}, "inputs": inputs}
-    tables = Tables(runs, cells_table(planned, runs), [], [], context)
-    return {claim["id"]: claim for claim in held_against([load(name)], tables)["claims"]}
+    """The claims beside a prediction of few draws."""
+    said = with_claims(predict(campaign(name), count=40).tables)
+    return {claim["id"]: claim for claim in said["published"]["claims"]}
 
 
-def _record(of: Campaign, cell: Cell, repetition: int) -> Record:
-    document = {
-        "cell_id": cell.id,
-        "repetition": repetition,
-        "cell": RecordedCell.of(cell),
-        "specification": {},
-        "status": "ok",
-        "failure": None,
-        "started": 1_700_000_000.0 + 100 * repetition,
-        "ended": 1_700_000_050.0 + 100 * repetition,
-        "lease_id": f"lease-{cell.configuration.name}.c{repetition}",
-        "hosts": ("host1",),
-        "composition": "c" * 20,
-        "environment": "e" * 20,
-        "campaign": "a" * 20,
-        "throughput_per_s": 100.0 * cell.configuration.ranks * cell.batch,
-        "metrics": {**of.workloads[cell.workload].summary(), "communication_bytes_per_step": 1e9},
-        "log": "",
-    }
-    return Record.model_validate(document)
+def test_composed_and_traditional_hosts_are_compared_in_one_plan() -> None:
+    of = load_campaign(ROOT / "config" / "campaigns" / "faster-grace.yaml")
+    claims = with_claims(predict(of, count=40).tables)["published"]["claims"]
+    found = next(claim for claim in claims if claim["id"] == "faster.f2.grace_2gpu")
+    assert found["verdict"] in ("agrees", "differs")
+    assert found["other"] == []
 
 
 def claims(name: str) -> dict[str, Claim]:
@@ -106,6 +78,8 @@ def quantities(document: Mapping[str, Any], name: str) -> Iterator[float]:
     batch by precision and by device.
     """
     system = document["system"]
+    for each in system["parameters"].values():
+        yield from (each[end] * scale for end in ("low", "high") for scale in (1.0, 1e-9, 2e-9, 100.0))
     for rate in [*system["links"].values(), *system["storage"].values()]:
         if rate and rate.get("gb_per_s"):
             yield from (rate["gb_per_s"], 2 * rate["gb_per_s"])
@@ -138,12 +112,11 @@ def test_no_claim_that_is_judged_is_an_input(name: str) -> None:
 
 
 def test_an_input_that_does_not_say_so_is_found() -> None:
-    falcon, faster = campaign("falcon").document(), campaign("faster").document()
+    falcon = campaign("falcon").document()
     del falcon["system"]["links"]["fabric"]["uses"]
-    assert judged_inputs("falcon", falcon) == {"falcon.t4.bw.FF"}
-    for row in faster["workloads"]["bert-large-a100"]["compute"]:
-        row.pop("uses")
-    assert {f"faster.f8.fp16.1gpu.bs{batch}" for batch in (4, 8, 16)} <= judged_inputs("faster", faster)
+    for name in ("rate[bridge]", "rate[mixed]"):
+        del falcon["system"]["parameters"][name]["uses"]
+    assert judged_inputs("falcon", falcon) == {"falcon.t4.bw.FF", "falcon.t4.bw.FL"}
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -151,5 +124,5 @@ def test_every_input_says_where_it_stands(name: str) -> None:
     document = campaign(name).document()
     rows = [row for workload in document["workloads"].values() for row in workload["compute"]]
     rates = [link for link in document["system"]["links"].values() if link]
-    rates += document["system"]["storage"].values()
+    rates += [*document["system"]["storage"].values(), *document["system"]["parameters"].values()]
     assert all(each["source"] for each in (*rows, *rates))

@@ -91,3 +91,10 @@ def test_groups_that_communicate_at_the_same_time_share_a_nic() -> None:
 def test_a_way_without_any_rate_is_refused() -> None:
     with pytest.raises(KeyError, match=r"give `rate\[local\]"):
         collectives(topology(local=2), rate_network=1e9)
+
+
+def test_devices_of_two_drawers_reach_each_other_by_way_of_their_host() -> None:
+    drawers = Topology(tuple(RankPlace(0, True, place // 2) for place in range(4)))
+    one = Topology(tuple(RankPlace(0, True) for _ in range(4)))
+    across, inside = (collectives(of, rate_fabric=10e9, rate_bridge=5e9).all_reduce(S)[0] for of in (drawers, one))
+    assert across == pytest.approx(2 * inside, rel=0.01)

@@ -153,7 +153,9 @@ def _metric(here: Here, tables: Tables) -> Design:
     """The metric over valid runs, by cell. NotHere: no run has it."""
     protocol = tables.context["campaign"].get("protocol", {})
     runs = tables.runs.assign(_total=_total(here, tables.runs))
-    draws = None if tables.draws.empty else tables.draws.assign(_total=_total(here, tables.draws))
+    # What no draw changes, such as a number of parameters, is a metric of runs alone.
+    drawn = set(here.columns) <= set(tables.draws.columns) or set(here.bytes_per_step) & set(tables.draws.columns)
+    draws = tables.draws.assign(_total=_total(here, tables.draws)) if drawn and len(tables.draws) else None
     return comparisons.design(runs, protocol, column="_total", higher=False, draws=draws)
 
 
