@@ -6,13 +6,14 @@ divided (MIG) is followed by its parts, which have UUIDs of their own and only s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_ALL_LINKS = 0xFFFFFFFF
+_NVLINK_MOST_PER_S = 1e12  # of all links of a device in one direction, rounded up
 _DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 # Type of a field's value -> its name in the union, and how many bits it has (a C long of Linux has 64).
 _VALUE_TYPES = {
@@ -104,37 +105,68 @@ def union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
 
 
 class Unwrapped:
-    """A counter that begins anew at 2^32 or 2^64, made one that only grows wherever that can be known.
+    """What a counter that begins anew at 2^32 or 2^64 has counted between two looks, wherever that can be known.
 
     The type of a value is its widest, not its true width: until a value needs more than 32 bits, the counter may have 32. Two
-    looks say how much passed only if the link cannot move 2^bits between them (`most_per_s`, with a margin for looks that are
-    late). Otherwise the count begins anew below all that it has said before, so that no rate is computed over this gap: a wrap
-    that nobody saw would pass for a low rate.
+    looks say how much passed only if the link cannot move 2^bits between them. most_per_s: what it cannot exceed.
     """
 
     def __init__(self, most_per_s: float) -> None:
-        self._most_per_s = 1.2 * most_per_s
+        self._most_per_s = 1.2 * most_per_s  # a look may be late by some milliseconds
         self._before: tuple[float, int] | None = None
         self._bits = 32
-        self._gaps = 0
-        self._total = 0
 
-    def total(self, now_s: float, value: int, bits: int) -> int:
-        """What has passed. now_s: of a monotonic clock; value, bits: as `fields` gives them."""
+    def passed(self, now_s: float, value: int, bits: int) -> int | None:
+        """Since the look before, 0 at the first; None: cannot be known. now_s: of a monotonic clock; value, bits: see `fields`."""
         self._bits = bits if value >= 2**32 else min(bits, self._bits)
         before, self._before = self._before, (now_s, value)
-        if before is not None:
-            passed, most = (value - before[1]) % 2**self._bits, self._most_per_s * (now_s - before[0])
-            if passed <= most < 2**self._bits:
-                self._total += passed
-            else:
-                self._gaps += 1
-                self._total = -self._gaps
-        return self._total
+        if before is None:
+            return 0
+        passed, most = (value - before[1]) % 2**self._bits, self._most_per_s * (now_s - before[0])
+        return passed if passed <= most < 2**self._bits else None
 
     def needed_every_s(self) -> float:
-        """How often it must be read."""
+        """How often it must be looked at."""
         return float(0.7 * 2**self._bits / self._most_per_s)
+
+
+class Counters:
+    """The sum of some byte counters of one device (those of its links), by their fields; units of `factor` bytes.
+
+    most_per_s: bytes that none of them exceeds. Fields that the device does not have are left out.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, numbers: Sequence[Any], factor: int, most_per_s: float) -> None:
+        self._nvml, self._handle, self._factor = nvml, handle, factor
+        found = told(nvml, lambda: fields(nvml, handle, numbers)) or ()
+        there = [number for number, value in zip(numbers, found, strict=False) if value is not None]
+        self._counters = {number: Unwrapped(most_per_s / factor) for number in there}
+        self._total, self._gaps = 0, 0
+
+    def __bool__(self) -> bool:
+        return bool(self._counters)
+
+    def total(self, now_s: float) -> int | None:
+        """Bytes since the first look; None: not told this time. NVMLError: the device does not answer.
+
+        After looks between which it cannot be known what passed, it begins anew below all before, so that no rate is computed over
+        this gap: a wrap that nobody saw would pass for a low rate. now_s: of a monotonic clock.
+        """
+        values = fields(self._nvml, self._handle, list(self._counters))
+        if None in values:
+            return None
+        pairs = zip(self._counters.values(), values, strict=True)
+        passed = [counter.passed(now_s, int(value[0]), value[1]) for counter, value in pairs if value is not None]
+        if None in passed:
+            self._gaps += 1
+            self._total = -self._gaps
+        else:
+            self._total += sum(each for each in passed if each is not None)
+        return self._total * self._factor
+
+    def needed_every_s(self) -> float:
+        """How often it must be read for a count without gaps."""
+        return min((each.needed_every_s() for each in self._counters.values()), default=float("inf"))
 
 
 _PCIE_LANE_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 1e9, 4: 2e9, 5: 4e9, 6: 8e9}
@@ -148,24 +180,27 @@ def pcie_most_per_s(nvml: Any, handle: Any) -> float:
     return _PCIE_LANE_PER_S.get(generation or 0, 8e9) * (width or 16)
 
 
-class PcieTraffic:
-    """Bytes of one device over PCIe since the first look: (received from the host, sent to it). clock: monotonic, in seconds."""
+def pcie_counters(nvml: Any, handle: Any) -> dict[str, Counters]:
+    """Byte counters of PCIe as the device sees it, received and sent, that it has."""
+    most = pcie_most_per_s(nvml, handle)
+    found = {
+        f"pcie_{what}_bytes": Counters(nvml, handle, [getattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")], 1, most)
+        for what, name in (("received", "RX"), ("sent", "TX"))
+        if hasattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")
+    }
+    return {quantity: counters for quantity, counters in found.items() if counters}
 
-    def __init__(self, nvml: Any, handle: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        self._nvml, self._handle, self._clock = nvml, handle, clock
-        most = pcie_most_per_s(nvml, handle)
-        self._counters = Unwrapped(most), Unwrapped(most)
 
-    def read(self) -> tuple[int | None, int | None]:
-        """None: the device does not count this. A count that went back says nothing of the time before (`Unwrapped`)."""
-        numbers = [self._nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, self._nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
-        now_s, values = self._clock(), fields(self._nvml, self._handle, numbers)
-        received, sent = (
-            None if value is None else counter.total(now_s, int(value[0]), value[1])
-            for counter, value in zip(self._counters, values, strict=True)
-        )
-        return received, sent
-
-    def needed_every_s(self) -> float:
-        """How often it must be read for counts that go on."""
-        return min(counter.needed_every_s() for counter in self._counters)
+def nvlink_counters(nvml: Any, handle: Any) -> dict[str, Counters]:
+    """Byte counters of all NVLinks of a device together: KiB of data, or on newer devices what each link carries."""
+    found = {}
+    for what, old, new in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
+        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{old}", None)
+        counters = Counters(nvml, handle, [(number, _ALL_LINKS)], 1024, _NVLINK_MOST_PER_S) if number else None
+        number = getattr(nvml, f"NVML_FI_DEV_NVLINK_COUNT_{new}_BYTES", None)
+        if not counters and number:
+            links = [(number, link) for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18))]
+            counters = Counters(nvml, handle, links, 1, _NVLINK_MOST_PER_S)
+        if counters:
+            found[f"nvlink_{what}_bytes"] = counters
+    return found

@@ -248,7 +248,7 @@ class DriverSession:
         out = self.results.telemetry(run.cell.id, run.repetition)
         # Beside cores that stand for devices there may be real ones.
         devices = {} if run.runs_on == "cpu" else run.ranks_by_host
-        return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices)
+        return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices, outcome.ran_on)
 
     def _without_secrets(self, failure: Failure | None) -> Failure | None:
         """A failure that shows no secret of the environment, whatever the program printed."""
