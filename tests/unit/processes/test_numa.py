@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.processes.numa import node_of_pci, nodes_of_process, parse_list, processors_of, socket_of, written
+from campaign.processes.numa import (
+    bound_beside,
+    node_of_pci,
+    nodes_of_process,
+    parse_list,
+    pci_of_nvidia,
+    processors_of,
+    socket_of,
+    written,
+)
 
 ADDRESS = "0000:17:00.0"
 
@@ -71,3 +80,20 @@ wait.set()
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert said.strip() == str([[own]] * 2)
+
+
+def test_a_rank_that_has_no_processor_beside_its_device_stays_and_says_so(sys_of: Path) -> None:
+    processors = written(os.sched_getaffinity(0))
+    assert bound_beside(ADDRESS, sys_of) == (f"device in node 1, rank in 0 on processors {processors}", False)
+    assert written(os.sched_getaffinity(0)) == processors
+    assert bound_beside("0000:ff:00.0", sys_of) == ("", True), "a host that does not tell is left as it is"
+
+
+def test_the_driver_lists_devices_by_their_addresses(tmp_path: Path) -> None:
+    for address, uuid in ((ADDRESS, "GPU-5f6b0000-0000-4000-8000-00000000000a"), ("0000:ca:00.0", "GPU-7a2c")):
+        (tmp_path / address).mkdir()
+        text = f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n"
+        (tmp_path / address / "information").write_text(text)
+    assert pci_of_nvidia("5F6B0000-0000-4000-8000-00000000000A", tmp_path) == ADDRESS
+    assert pci_of_nvidia("GPU-7a2c", tmp_path) == "0000:ca:00.0"
+    assert (pci_of_nvidia("", tmp_path), pci_of_nvidia("GPU-1", tmp_path)) == ("", "")

@@ -149,6 +149,10 @@ class Record(ClosedModel):
         description="by rank: torch's devices that its parameters, gradients and losses were on, and the device's UUID where torch "
         "tells it; empty where nothing reports it",
     )
+    numa: tuple[str, ...] = Field(
+        default=(),
+        description="by rank: NUMA node of its device, and nodes of the processors that it was bound to; empty where no host tells",
+    )
     requests: Requests | None = Field(default=None, description="of a service: every request of the load, as columns")
     links: str = Field(default="", description="hash of the links measured on the composition, in shared/")
     software: str = Field(default="", description="hash of the workload's own software environment, in shared/")

@@ -21,6 +21,18 @@ def node_of_pci(address: str, sys: Path = _SYS) -> int | None:
     return None
 
 
+def pci_of_nvidia(uuid: str, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """The PCI address of an NVIDIA GPU, by its UUID with or without `GPU-`; empty where the driver does not tell.
+
+    Source: README of NVIDIA's driver, The /proc filesystem interface.
+    """
+    for file in gpus.glob("*/information"):
+        with suppress(OSError):
+            if f"gpu-{uuid.lower().removeprefix('gpu-')}" in file.read_text().lower().split():
+                return file.parent.name
+    return ""
+
+
 def processors_of(node: int, sys: Path = _SYS) -> set[int]:
     """Processors of a node; empty where the host does not tell."""
     with suppress(OSError, ValueError):
@@ -74,3 +86,14 @@ def nodes_of_process(sys: Path = _SYS) -> set[int]:
     allowed = os.sched_getaffinity(0)
     nodes = (int(path.name.removeprefix("node")) for path in (sys / "devices/system/node").glob("node[0-9]*"))
     return {node for node in nodes if processors_of(node, sys) & allowed}
+
+
+def bound_beside(address: str, sys: Path = _SYS) -> tuple[str, bool]:
+    """Bind this process to the socket of a device; gives both places in words, empty where the host does not tell, and whether the
+    process is in that socket now."""
+    node = node_of_pci(address, sys)
+    if node is None:
+        return "", True
+    beside = bind_to(node, sys)
+    nodes = written(nodes_of_process(sys)) or "not known"
+    return f"device in node {node}, rank in {nodes} on processors {written(os.sched_getaffinity(0))}", beside

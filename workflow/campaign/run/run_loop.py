@@ -316,6 +316,7 @@ class DriverSession:
             metrics={**samples.metrics, **outcome.metrics},
             phases_s=dict(outcome.phases_s),
             ran_on=outcome.ran_on,
+            numa=outcome.numa,
             requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",

@@ -138,6 +138,7 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         phases_s=phases,
         steady=_steady(results),
         ran_on=ran_on(results),
+        numa=tuple(result.numa for result in results if result.numa),
         flags=tuple(sorted(hang.union(_slow_collectives(results, slowest / steps), *(r.flags for r in results)))),
     )
 
@@ -220,9 +221,16 @@ _UUID = re.compile(r"[0-9a-f]{32}")
 
 
 def ran_on(results: Sequence[RankResult]) -> tuple[str, ...]:
-    """What each rank says its work was on: torch's devices, and the UUID where torch tells it; empty where no rank says it."""
-    told = (" ".join((*result.work_on, result.device_uuid or "")).strip() for result in results if result.work_on)
-    return tuple(told)
+    """What each rank says its work was on: torch's devices, and the UUID where torch tells it; empty where no rank says it.
+
+    UUIDs of the further devices of one process follow it.
+    """
+    told = [
+        (" ".join((*result.work_on, result.device_uuid or "")).strip(), *result.replica_uuids)
+        for result in results
+        if result.work_on
+    ]
+    return tuple(said for each in told for said in each)
 
 
 def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:

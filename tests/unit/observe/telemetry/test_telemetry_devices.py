@@ -154,10 +154,10 @@ def test_parts_of_a_device_are_sampled_by_their_own_identity() -> None:
         *("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrPcieLinkGeneration"),
     }
     parts = [Gpu(f"MIG-{n}", whole_only, processes=[(40 + n, 5 << 20)]) for n in range(2)]
-    told = read(opened(FakeNvml([Gpu("GPU-a", parts=parts)])))
-    assert list(told) == ["gpu:GPU-a", "gpu:MIG-0", "gpu:MIG-1"]
+    told = read(opened(FakeNvml([Gpu("GPU-a", parts=parts), Gpu("GPU-b")])))
+    assert list(told) == ["gpu:MIG-0", "gpu:MIG-1", "gpu:GPU-b"], "no program can use the divided one as a whole"
     assert told["gpu:MIG-1"] == {"memory_used_mib": 3072, "process_41_mib": 5}
-    assert told["gpu:GPU-a"]["power_w"] == 287.5
+    assert told["gpu:GPU-b"]["power_w"] == 287.5
 
 
 GIGA = 1e9

@@ -103,6 +103,8 @@ def test_a_part_of_a_device_has_its_own_memory_and_says_what_is_missing() -> Non
     assert metrics["device_memory_mean_mib"] == pytest.approx(100)
     assert "device_power_mean_w" not in metrics
     assert flags == (PART_OF_A_DEVICE,)
+    reporting_whole = {"h": Used((part,), (UUID.format(0),))}
+    assert summary([host(values=values)], WINDOW, reporting_whole, None) == (metrics, flags)
 
 
 @pytest.mark.parametrize(("times", "count", "share"), [((), 0, 0), ((104.5, 105.5, 106.5), 3, 40)])

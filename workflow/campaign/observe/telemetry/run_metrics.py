@@ -75,12 +75,13 @@ class Used:
     def names(self, there: Sequence[str]) -> tuple[str, ...]:
         """What they are called among the parts of a host; empty where that is not known.
 
-        What a rank reports of an NVIDIA device counts more than what anybody else says. torch's UUIDs of other vendors' devices are
-        not those of their tools.
+        What a rank reports of an NVIDIA device counts more than what anybody else says, but for parts of one, which may report the
+        whole. torch's UUIDs of other vendors' devices are not those of their tools.
         """
-        if self.reported and any(part.startswith(("gpu:GPU-", PARTS)) for part in there):
-            return self.reported
         named = tuple(name for name in self.named if name and _UUID.fullmatch(name))
+        of_parts = any(name.startswith("MIG-") for name in named)
+        if self.reported and not of_parts and any(part.startswith(("gpu:GPU-", PARTS)) for part in there):
+            return self.reported
         return named if len(named) == len(self.named) else ()
 
 

@@ -33,7 +33,15 @@ from campaign.workloads.trainer.models import flops_per_step
 from campaign.workloads.trainer.network_layers import measure_layers
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
-from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
+from campaign.workloads.trainer.rank_device import (
+    bound_to_socket,
+    choose_device,
+    device_module,
+    elsewhere,
+    identity,
+    places,
+    uuids_of_replicas,
+)
 from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec
 from campaign.workloads.trainer.rank_mesh import RankMesh, division_refusal, is_divided, microbatches
 from campaign.workloads.trainer.replayed_model import ReplayedModel
@@ -72,7 +80,8 @@ class TrainingSession:
         torch.set_num_threads(1)
         spec, place = self.spec, self.place
         self.device = device = choose_device(spec.device, place.local_rank, spec.replicas)
-        self.flags = self._conditions()
+        self._built["numa"], distant = bound_to_socket(device) if spec.replicas == 1 else ("", "")
+        self.flags = [*self._conditions(), *([distant] if distant else [])]
         if reason := unsupported_reason(spec, place.world_size, device):
             return self.result("unsupported", reason=reason)
         precision.switch_on(spec.precision)
@@ -185,7 +194,10 @@ class TrainingSession:
         )
 
     def _of_the_device(self) -> dict[str, Any]:
-        return {} if self.spec.replay else {**identity(self.device), **_memory_peaks(self.device)}
+        if self.spec.replay:
+            return {}
+        others = uuids_of_replicas(self.device, self.spec.replicas)
+        return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
 
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.

@@ -280,6 +280,9 @@ def probes(nvml: ModuleType | Any, asked: SamplerOptions, clock: Callable[[], fl
         devices = listed(nvml)
     except nvml.NVMLError as error:
         raise NotRead(f"NVML does not answer there: {error}") from error
+    # No program can use a divided device but for its parts.
+    divided = {device.whole for device in devices}
+    devices = [device for device in devices if device.uuid not in divided]
     found: list[Probe] = []
     for device in devices:
         found += _of_device(nvml, device, asked, clock)
