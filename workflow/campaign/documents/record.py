@@ -149,6 +149,10 @@ class Record(ClosedModel):
         description="by rank: torch's devices that its parameters, gradients and losses were on, and the device's UUID where torch "
         "tells it; empty where nothing reports it",
     )
+    libraries: dict[str, str] = Field(
+        default_factory=dict,
+        description="versions of what torch loaded for the devices: CUDA, cuDNN, NCCL; several where ranks differ",
+    )
     numa: tuple[str, ...] = Field(
         default=(),
         description="by rank: NUMA node of its device, and nodes of the processors that it was bound to; empty where no host tells",

@@ -316,6 +316,7 @@ class DriverSession:
             metrics={**samples.metrics, **outcome.metrics},
             phases_s=dict(outcome.phases_s),
             ran_on=outcome.ran_on,
+            libraries=dict(outcome.libraries),
             numa=outcome.numa,
             requests=outcome.requests,
             links=self.links,

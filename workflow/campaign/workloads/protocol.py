@@ -136,7 +136,7 @@ class Outcome:
     """What a run gave. Rates are per second over all ranks.
 
     warmup_steps: how many were made; steady: Unix seconds between which all ranks were measured, by the clocks of their hosts; None
-    where that is not known; ran_on, numa: see `Record`.
+    where that is not known; ran_on, libraries, numa: see `Record`.
     """
 
     status: Status
@@ -150,6 +150,7 @@ class Outcome:
     steady: tuple[float, float] | None = None
     flags: tuple[str, ...] = ()
     ran_on: tuple[str, ...] = ()
+    libraries: Mapping[str, str] = field(default_factory=dict)
     numa: tuple[str, ...] = ()
     requests: Requests | None = None
 

@@ -138,6 +138,7 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         phases_s=phases,
         steady=_steady(results),
         ran_on=ran_on(results),
+        libraries=_libraries(results),
         numa=tuple(result.numa for result in results if result.numa),
         flags=tuple(sorted(hang.union(_slow_collectives(results, slowest / steps), *(r.flags for r in results)))),
     )
@@ -215,6 +216,13 @@ def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dic
         rate = step_bytes * cell.settings.measured_steps / slowest_s / 1e9
         found |= {"input_wait_s": max(waits), "input_gb_per_s": rate}
     return found
+
+
+def _libraries(results: Sequence[RankResult]) -> dict[str, str]:
+    """Versions by library; several where ranks differ."""
+    names = dict.fromkeys(name for result in results for name in result.libraries)
+    versions = {name: dict.fromkeys(result.libraries.get(name, "none") for result in results) for name in names}
+    return {name: ", ".join(each) for name, each in versions.items()}
 
 
 _UUID = re.compile(r"[0-9a-f]{32}")

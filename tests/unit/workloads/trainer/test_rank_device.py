@@ -16,6 +16,7 @@ from campaign.workloads.trainer.rank_device import (
     choose_device,
     elsewhere,
     identity,
+    libraries,
     places,
     uuids_of_replicas,
 )
@@ -83,6 +84,15 @@ def test_a_rank_is_bound_to_the_socket_of_its_device(
     assert bool(flag) is not beside
     assert bound_to_socket(torch.device("cpu")) == ("", "")
     assert bound == [address], "what runs on the CPU is left as it is"
+
+
+def test_what_torch_has_loaded_for_a_gpu_is_told_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 1))
+    assert libraries(torch.device("cuda", 0)) == {"cuda": "13.0", "cudnn": "92000", "nccl": "2.29.1"}
+    assert libraries(torch.device("cpu")) == {}
 
 
 def test_one_process_with_several_devices_says_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

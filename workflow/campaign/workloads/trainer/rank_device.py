@@ -73,6 +73,22 @@ def uuid_of(device: torch.device) -> str:
     return uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
 
 
+def libraries(device: torch.device) -> dict[str, str]:
+    """Versions of what torch has loaded for a GPU: CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL; what it does not tell is absent."""
+    if device.type != "cuda":
+        return {}
+    cudnn: Any = torch.backends.cudnn
+    of_nccl: Any = torch.cuda.nccl
+    nccl = of_nccl.version() if torch.distributed.is_nccl_available() else ()
+    told = {
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": cudnn.version(),
+        "nccl": ".".join(map(str, nccl)),
+    }
+    return {name: str(version) for name, version in told.items() if version}
+
+
 def uuids_of_replicas(device: torch.device, replicas: int) -> tuple[str, ...]:
     """UUIDs of the devices that one process uses beside its first (DataParallel); empty where it uses one, or torch tells none."""
     if device.type == "cpu" or replicas < 2:

@@ -39,6 +39,7 @@ from campaign.workloads.trainer.rank_device import (
     device_module,
     elsewhere,
     identity,
+    libraries,
     places,
     uuids_of_replicas,
 )
@@ -197,7 +198,8 @@ class TrainingSession:
         if self.spec.replay:
             return {}
         others = uuids_of_replicas(self.device, self.spec.replicas)
-        return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
+        known = {"replica_uuids": others, "libraries": libraries(self.device)}
+        return {**identity(self.device), **known, **_memory_peaks(self.device)}
 
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.
