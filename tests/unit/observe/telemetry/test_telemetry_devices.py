@@ -164,10 +164,10 @@ GIGA = 1e9
 
 
 class Link:
-    """A device whose link moves a known number of bytes; the clock is the test's."""
+    """A device whose link moves a known number of bytes, by the clock of the test. bits: of the type; width: of the counter."""
 
-    def __init__(self, bits: int, start: int) -> None:
-        self.now, self.moved, self.start = 0.0, 0, start
+    def __init__(self, bits: int, start: int, width: int = 64) -> None:
+        self.now, self.moved, self.start, self.width = 0.0, 0, start, width
         self.gpu = Gpu("GPU-a", bits=bits)
         self.nvml = FakeNvml([self.gpu])
         self.move(0.0, 0)
@@ -175,7 +175,7 @@ class Link:
     def move(self, seconds: float, count: int) -> None:
         self.now += seconds
         self.moved += count
-        self.gpu.fields |= {197: self.start + self.moved, 198: 0}
+        self.gpu.fields |= {197: (self.start + self.moved) % 2**self.width, 198: 0}
 
     def opened(self, interval_s: float = 1.0) -> list[Probe]:
         return probes(self.nvml, SamplerOptions(interval_s), clock=lambda: self.now)
@@ -190,9 +190,10 @@ _MOVES = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from([32, 64]), st.integers(0, 2**34), _MOVES)
-def test_traffic_is_the_true_one_or_none(bits: int, start: int, moves: list[tuple[float, float]]) -> None:
-    link = Link(bits, start)
+@given(st.sampled_from([(32, 32), (64, 64), (64, 32)]), st.integers(0, 2**34), _MOVES)
+def test_traffic_is_the_true_one_or_none(bits: tuple[int, int], start: int, moves: list[tuple[float, float]]) -> None:
+    """The type of a value may be wider than its counter."""
+    link = Link(bits[0], start, bits[1])
     probe: Any = next(
         each for each in link.opened() if isinstance(each, _Traffic) and "pcie_sent_bytes" in each.counters
     )
@@ -245,6 +246,25 @@ def test_newer_devices_count_the_traffic_of_each_nvlink() -> None:
     gpu.fields |= {(202, link): 2**40 + 10**9 for link in range(3)}
     told = read(found)["gpu:GPU-a"]
     assert (told["nvlink_sent_bytes"], told["nvlink_received_bytes"]) == (3e9, 0)
+
+
+def test_a_counter_whose_width_is_not_known_is_not_read_without_end() -> None:
+    """A link of NVLink could pass 2^32 bytes within 4 ms."""
+    data = {(138, 0xFFFFFFFF), (139, 0xFFFFFFFF)}
+    gpu = Gpu("GPU-a", data, fields={(202, 0): 5, (204, 0): 5})
+    nvml, now = FakeNvml([gpu]), {"s": 0.0}
+    ask = nvml.nvmlDeviceGetFieldValues
+
+    def timed(gpu: Gpu, numbers: list[Any]) -> list[Any]:
+        now["s"] += 2e-4
+        return ask(gpu, numbers)
+
+    nvml.nvmlDeviceGetFieldValues = timed  # type: ignore[method-assign]
+    (probe,) = [each for each in probes(nvml, SamplerOptions(1.0), lambda: now["s"]) if isinstance(each, _Traffic)]
+    assert probe.needed_every_s() == float("inf")
+    gpu.fields |= {(202, 0): 2**33, (204, 0): 2**33}
+    read([probe])
+    assert 1.0 < probe.needed_every_s() < float("inf"), "64 bits"
 
 
 def kept(spacing_s: float, count: int, end: float) -> list[tuple[int, int]]:

@@ -125,13 +125,16 @@ def test_counters_are_read_between_samples_where_they_need_it() -> None:
             self.reads += 1
             yield "gpu:a", "pcie_sent_bytes", 1.0
 
-        def needed_every_s(self) -> float:
-            return 0.04
+        def __init__(self, every_s: float) -> None:
+            self.every_s = every_s
 
-    counter, other = Counter(), Costly("host", 0.0, {"now": 0.0, "cpu": 0.0})
-    looks = Looks([counter, other])
-    looks.between()
-    assert (counter.reads, looks.needed_every_s()) == (1, 0.04)
+        def needed_every_s(self) -> float:
+            return self.every_s
+
+    counter, wide, other = Counter(0.04), Counter(5.0), Costly("host", 0.0, {"now": 0.0, "cpu": 0.0})
+    looks = Looks([counter, wide, other])
+    looks.between(1.0)
+    assert (counter.reads, wide.reads, looks.needed_every_s()) == (1, 0, 0.04)
     assert Looks([other]).needed_every_s() == float("inf")
 
 

@@ -126,7 +126,10 @@ def test_how_often_devices_were_sampled_and_what_a_look_cost_is_recorded() -> No
 def test_a_process_that_was_there_before_the_run_and_stayed_is_flagged() -> None:
     values = {(gpu(n), f"process_{pid}_mib"): constant(500) for n, pid in ((0, 7), (0, 8), (1, 9))}
     earlier = {gpu(0): {"process_7_mib": 2048.0, "process_6_mib": 100.0}, gpu(1): {"process_9_mib": 1.0}}
-    _, flags = summary([replace(host(values=values), earlier=earlier)], WINDOW, {"h": used(0)}, None)
+    ending = {(gpu(0), "process_6_mib"): Series((95.0,), (100.0,))}
+    seen = host(values=values)
+    seen = replace(seen, earlier=earlier, series={**seen.series, **ending})
+    _, flags = summary([seen], WINDOW, {"h": used(0)}, None)
     assert flags == (f"telemetry: {gpu(0)} had another process before and in the run: pid 7, 2,048 MiB",)
 
 

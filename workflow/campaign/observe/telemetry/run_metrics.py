@@ -143,7 +143,8 @@ def _thin(device: _Device, window: TimeWindow) -> str:
 def _others(device: _Device) -> Iterator[str]:
     """Processes that were on a device before the run, and still in it: runs start processes of their own."""
     for quantity, memory_mib in device.seen_by.earlier.get(device.part, {}).items():
-        if quantity.startswith("process_") and device.series(quantity):
+        still = device.series(quantity) if quantity.startswith("process_") else None
+        if still and len(still.times) > 1:  # one of the run before may be ending yet
             pid = quantity.split("_")[1]
             yield f"{device.part} had another process before and in the run: pid {pid}, {memory_mib:,.0f} MiB"
 

@@ -55,10 +55,10 @@ class Looks:
                     read.setdefault(part, {})[quantity] = value
         return read, sampled
 
-    def between(self) -> None:
+    def between(self, interval_s: float) -> None:
         """Read those that are needed more often than they are sampled."""
         for probe in tuple(self._probes):
-            if hasattr(probe, "needed_every_s"):
+            if hasattr(probe, "needed_every_s") and probe.needed_every_s() < interval_s:
                 self._read(probe)
 
     def needed_every_s(self) -> float:
@@ -172,7 +172,7 @@ def run(host: str, asked: SamplerOptions, out: Path) -> None:
             if parent.ended_within(min(left_s, needed_s)):
                 return
             if needed_s < left_s:
-                looks.between()
+                looks.between(interval_s)
 
 
 def main() -> None:

@@ -209,6 +209,7 @@ class _Traffic(_Device):
     def __init__(self, nvml: Any, device: Listed, counters: dict[str, Counters], clock: Callable[[], float]) -> None:
         super().__init__(nvml, device.handle, f"gpu:{device.uuid}", [self._totals])
         self.counters, self._clock = counters, clock
+        self._cost_s = _seconds(lambda: list(self.read()), clock)
 
     def _totals(self, nvml: Any, handle: Any) -> Values:
         for quantity, counters in self.counters.items():
@@ -216,7 +217,12 @@ class _Traffic(_Device):
                 yield quantity, total
 
     def needed_every_s(self) -> float:
-        return min(each.needed_every_s() for each in self.counters.values())
+        """Infinite where it would cost more than its share: counts then have gaps for as long as their width is not known."""
+        needed_s = min(each.needed_every_s() for each in self.counters.values())
+        return needed_s if self.is_cheap(needed_s) else float("inf")
+
+    def is_cheap(self, every_s: float) -> bool:
+        return self._cost_s <= _BETWEEN_SHARE * every_s
 
 
 @dataclass
@@ -304,8 +310,8 @@ def _of_device(nvml: Any, device: Listed, asked: SamplerOptions, clock: Callable
         yield _Device(nvml, handle, part, calls)
         return
     counters = pcie_counters(nvml, handle)
-    pcie = _Traffic(nvml, device, counters, clock)
-    if counters and _seconds(lambda: list(pcie.read()), clock) <= _BETWEEN_SHARE * pcie.needed_every_s():
+    pcie = _Traffic(nvml, device, counters, clock) if counters else None
+    if pcie is not None and pcie.is_cheap(min(each.needed_every_s() for each in counters.values())):
         yield pcie
     elif asked.interval_s >= _SLOW_CALLS_S:
         calls.append(_pcie_looks)
