@@ -174,10 +174,10 @@ def test_a_run_says_which_devices_its_work_was_on(tmp_path: Path) -> None:
 
 
 def test_a_run_says_what_torch_loaded_where_ranks_are_and_all_devices_of_one_process(tmp_path: Path) -> None:
-    first = told(0, UUIDS[0]).model_copy(update={"libraries": {"cudnn": "92000", "nccl": "2.29.1"}, "numa": "node 0"})
-    second = told(1, UUIDS[1]).model_copy(update={"libraries": {"cudnn": "92000", "nccl": "2.27.7"}})
+    first = told(0, UUIDS[0]).model_copy(update={"in_force": {"cudnn": "92000", "nccl": "2.29.1"}, "numa": "node 0"})
+    second = told(1, UUIDS[1]).model_copy(update={"in_force": {"cudnn": "92000", "nccl": "2.27.7"}})
     found = on_gpus(tmp_path, first, second)
-    assert (found.libraries, found.numa) == ({"cudnn": "92000", "nccl": "2.29.1, 2.27.7"}, ("node 0",))
+    assert (found.in_force, found.numa) == ({"cudnn": "92000", "nccl": "2.27.7 and 2.29.1"}, ("node 0",))
     alone = first.model_copy(update={"replica_uuids": (UUIDS[1],)})
     assert ran_on([alone]) == (f"cuda:0 {UUIDS[0].removeprefix('GPU-')}", UUIDS[1])
 

@@ -136,12 +136,18 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         window_s=windows,
         metrics={**_metrics(results), **lost_pace(results, slowest), **efficiency(run, results, slowest)},
         phases_s=phases,
+        numa=tuple(result.numa for result in results if result.numa),
         steady=_steady(results),
         ran_on=ran_on(results),
-        libraries=_libraries(results),
-        numa=tuple(result.numa for result in results if result.numa),
+        in_force=_in_force(results),
         flags=tuple(sorted(hang.union(_slow_collectives(results, slowest / steps), *(r.flags for r in results)))),
     )
+
+
+def _in_force(results: Sequence[RankResult]) -> dict[str, str]:
+    """What the ranks found in force, by name; what differs between them is joined."""
+    names = dict.fromkeys(name for result in results for name in result.in_force)
+    return {name: " and ".join(sorted({r.in_force[name] for r in results if name in r.in_force})) for name in names}
 
 
 def _slow_collectives(results: Sequence[RankResult], step_s: float) -> set[str]:
@@ -216,13 +222,6 @@ def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dic
         rate = step_bytes * cell.settings.measured_steps / slowest_s / 1e9
         found |= {"input_wait_s": max(waits), "input_gb_per_s": rate}
     return found
-
-
-def _libraries(results: Sequence[RankResult]) -> dict[str, str]:
-    """Versions by library; several where ranks differ."""
-    names = dict.fromkeys(name for result in results for name in result.libraries)
-    versions = {name: dict.fromkeys(result.libraries.get(name, "none") for result in results) for name in names}
-    return {name: ", ".join(each) for name, each in versions.items()}
 
 
 _UUID = re.compile(r"[0-9a-f]{32}")

@@ -249,10 +249,10 @@ class RankResult(BaseModel):
     device_name: str = ""
     device_uuid: str | None = None
     replica_uuids: tuple[str, ...] = ()  # of further devices of this process
-    libraries: dict[str, str] = {}  # versions of what torch has loaded for the device
     numa: str = ""  # the node of the device, and those of the processors that the rank is bound to
     torch_version: str = ""
     precision: str = ""  # found by computing, not by asking for it
+    in_force: dict[str, str] = {}  # see `Record.in_force`
     flags: tuple[str, ...] = ()
 
 

@@ -26,23 +26,14 @@ import torch.distributed as dist
 from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Status
 from campaign.workloads.steady_warmup import NOT_STEADY
-from campaign.workloads.trainer import models, precision
+from campaign.workloads.trainer import models, precision, rank_device
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import flops_per_step
 from campaign.workloads.trainer.network_layers import measure_layers
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
-from campaign.workloads.trainer.rank_device import (
-    bound_to_socket,
-    choose_device,
-    device_module,
-    elsewhere,
-    identity,
-    libraries,
-    places,
-    uuids_of_replicas,
-)
+from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
 from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec
 from campaign.workloads.trainer.rank_mesh import RankMesh, division_refusal, is_divided, microbatches
 from campaign.workloads.trainer.replayed_model import ReplayedModel
@@ -81,7 +72,7 @@ class TrainingSession:
         torch.set_num_threads(1)
         spec, place = self.spec, self.place
         self.device = device = choose_device(spec.device, place.local_rank, spec.replicas)
-        self._built["numa"], distant = bound_to_socket(device) if spec.replicas == 1 else ("", "")
+        self._built["numa"], distant = rank_device.bound_to_socket(device) if spec.replicas == 1 else ("", "")
         self.flags = [*self._conditions(), *([distant] if distant else [])]
         if reason := unsupported_reason(spec, place.world_size, device):
             return self.result("unsupported", reason=reason)
@@ -182,6 +173,8 @@ class TrainingSession:
 
     def result(self, status: Status, **fields: Any) -> RankResult:
         """What is known of this rank, with these fields; also of a run that an exception ended."""
+        loaded = {} if self.spec.replay else rank_device.libraries(self.device)
+        fields["in_force"] = {**fields.get("in_force", {}), **loaded}
         return RankResult(
             rank=self.place.rank,
             world_size=self.place.world_size,
@@ -197,9 +190,8 @@ class TrainingSession:
     def _of_the_device(self) -> dict[str, Any]:
         if self.spec.replay:
             return {}
-        others = uuids_of_replicas(self.device, self.spec.replicas)
-        known = {"replica_uuids": others, "libraries": libraries(self.device)}
-        return {**identity(self.device), **known, **_memory_peaks(self.device)}
+        others = rank_device.uuids_of_replicas(self.device, self.spec.replicas)
+        return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
 
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.
