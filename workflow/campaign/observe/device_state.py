@@ -98,6 +98,12 @@ def states_here(nvml: Any = None) -> dict[str, DeviceState]:
     return {uuid: state(nvml, each) for uuid, each in devices_here(nvml).items()} if nvml else {}
 
 
+def settings_here(nvml: Any = None) -> list[DeviceSettings]:
+    """Settings of all devices of this host; empty without NVML."""
+    nvml = nvml or load()[0]
+    return [settings(nvml, each) for each in devices_here(nvml).values()] if nvml else []
+
+
 def state(nvml: Any, device: Listed) -> DeviceState:
     """What a device tells now."""
     handle = device.handle

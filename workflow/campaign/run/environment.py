@@ -14,7 +14,7 @@ from typing import Any
 
 from campaign.accelerators import ACCELERATORS
 from campaign.credentials import MASK, masked, names_secret
-from campaign.observe.device_state import states_here
+from campaign.observe.device_state import settings_here
 from campaign.processes.command import run_command
 
 # What can change a number; listing every installed package would make each environment unique.
@@ -34,7 +34,7 @@ _SYS = Path("/sys")
 def environment_document() -> dict[str, Any]:
     """Host, processor, memory, kernel, drivers, firmware, Python, packages, GPUs and what tunes them; what cannot be found out is
     absent."""
-    gpus, devices, variables = _gpus(), [each.settings.document() for each in states_here().values()], _variables()
+    gpus, devices, variables = _gpus(), [each.document() for each in settings_here()], _variables()
     drivers = {name: _SYS / "module" / name / "version" for name in _DRIVERS}
     firmware = {"BIOS": _SYS / "class/dmi/id/bios_version"}
     firmware |= {path.parent.name: path for path in sorted(_SYS.glob("class/infiniband/*/fw_ver"))}
