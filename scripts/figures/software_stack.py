@@ -101,6 +101,8 @@ def _rows(environments: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 def _of_host(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
     parts = [(says, str(document[key])) for key, says in _HOST.items() if document.get(key) is not None]
     parts += _gpus(document.get("gpus") or ())
+    parts += _settings(document.get("devices") or ())
+    parts += sorted((str(name), str(value)) for name, value in (document.get("variables") or {}).items())
     parts += sorted((str(package), str(version)) for package, version in (document.get("packages") or {}).items())
     plain = {key: value for key, value in document.items() if key not in _HOST and isinstance(value, str | int | float)}
     parts += [(key, str(value)) for key, value in plain.items() if key not in ("schema_version", "host")]
@@ -121,6 +123,31 @@ def _gpus(lines: Any) -> list[tuple[str, str]]:
         ("GPU driver", ", ".join(dict.fromkeys(each[4] for each in whole))),
         ("GPU links", links),
     ]
+
+
+# Of the settings of GPUs, those that nvidia-smi's lines do not have.
+_SETTINGS = {
+    "power_limit_w": ("GPU power limit", " W"),
+    "power_limit_default_w": ("GPU power limit, default", " W"),
+    "clock_sm_application_mhz": ("GPU clock, set", " MHz"),
+    "clock_sm_max_mhz": ("GPU clock, most", " MHz"),
+    "persistence": ("GPU persistence", ""),
+    "ecc": ("GPU ECC", ""),
+    "mig": ("GPU divided (MIG)", ""),
+    "compute_mode": ("GPU compute mode", ""),
+    "pcie_width": ("GPU link width", ""),
+}
+
+
+def _settings(devices: Any) -> list[tuple[str, str]]:
+    """What the devices of a host are set to, each value once."""
+    found = []
+    for name, (says, unit) in _SETTINGS.items():
+        values = [each[name] for each in devices if each.get(name) is not None]
+        words = ["on" if value is True else "off" if value is False else f"{value}" for value in values]
+        if words:
+            found.append((says, ", ".join(f"{word.removesuffix('.0')}{unit}" for word in dict.fromkeys(words))))
+    return found
 
 
 def _of_software(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:

@@ -51,6 +51,14 @@ def test_every_kind_of_a_system_file_is_in_the_table_and_is_known_to_the_rest() 
     ("kind", "names", "environment"),
     [
         ("cuda", ["GPU-1", "MIG-2"], {"CUDA_VISIBLE_DEVICES": "GPU-1,MIG-2"}),
+        ("cuda", ["MIG-GPU-a1b2/1/0", "3"], {"CUDA_VISIBLE_DEVICES": "MIG-GPU-a1b2/1/0,3"}),
+        (
+            "cuda",
+            ["00000000-0000-0029-0000-002f0bd58086"],
+            {"CUDA_VISIBLE_DEVICES": "GPU-00000000-0000-0029-0000-002f0bd58086"},
+        ),
+        ("cuda", ["0000:c1:00.0"], {}),
+        ("cuda", ["GPU-1", "accel0"], {}),
         ("rocm", ["GPU-deadbeef", "3"], {"ROCR_VISIBLE_DEVICES": "GPU-deadbeef,3"}),
         ("rocm", ["0000:c1:00.0"], {}),
         ("xpu", ["0", "3"], {"ZE_AFFINITY_MASK": "0,3", "ZE_FLAT_DEVICE_HIERARCHY": "FLAT"}),

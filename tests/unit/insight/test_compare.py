@@ -291,6 +291,17 @@ def test_gpus_differ_by_what_they_are_not_by_which() -> None:
     ]
 
 
+def test_settings_of_devices_differ_by_what_they_are() -> None:
+    from campaign.insight.compare.comparison import differences
+
+    def with_device(**settings: Any) -> dict[str, Any]:
+        return {"environments": {"a": {"devices": [{"uuid": "GPU-a", "power_limit_w": 700.0, **settings}]}}}
+
+    assert not list(differences(with_device(), with_device(uuid="GPU-b", address="0000:17:00.0")))
+    (found,) = differences(with_device(), with_device(power_limit_w=500.0))
+    assert (found.what, found.base, found.other) == ("devices: power limit w", "700.0", "500.0")
+
+
 def test_campaigns_of_one_name_are_told_apart(before: Tables) -> None:
     found = compare(before, before)
     assert (found.base, found.other) == ("before (A)", "before (B)")

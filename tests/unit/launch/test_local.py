@@ -72,10 +72,12 @@ def test_every_rank_knows_its_place(bench: Bench) -> None:
 
 def test_a_program_that_is_started_once_knows_its_ranks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert bench.run(SHOW, {"host1": 2, "host2": 2}, per_rank=False).codes == (0,)
     (environment,) = bench.environments()
     assert (environment["CAMPAIGN_RANKS"], environment["CAMPAIGN_HOSTS"]) == ("4", "host1,host2")
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert not {"RANK", "OMP_NUM_THREADS", "SUBMITIT_EXECUTOR"} & environment.keys()
 
 

@@ -375,14 +375,17 @@ def test_one_host_meets_on_its_loopback() -> None:
 def test_a_run_is_given_its_own_devices_where_they_have_names() -> None:
     hosts = tuple(
         ComposedHost(
-            name, 4, 8.0, (device(name, 0, False, host_id=f"{name}-f"), device(name, 1, True, host_id=f"{name}-l"))
+            name,
+            4,
+            8.0,
+            (device(name, 0, False, host_id=f"GPU-{name[-1]}f"), device(name, 1, True, host_id=f"GPU-{name[-1]}a")),
         )
         for name in ("host1", "host2")
     )
     step = Step(("p",), {}, {"host1": 1, "host2": 1})
     assert SlurmPlacement(system(), Composition(hosts), None).of(step, 1).devices == {
-        "host1": "host1-l",
-        "host2": "host2-l",
+        "host1": "GPU-1a",
+        "host2": "GPU-2a",
     }
     amd = SlurmPlacement(system(devices={"a100": {"runs_on": "rocm"}}), numbered(hosts, "GPU-a{}"), None).of(step, 1)
     assert amd.devices == {"host1": "GPU-a1", "host2": "GPU-a1"}
@@ -476,6 +479,12 @@ def test_outside_of_a_job_there_is_no_launcher(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(ConfigError, match="not in one"):
         SrunLauncher(system(), composed(True))
+
+
+def test_numbers_of_devices_are_in_the_order_of_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert SrunLauncher(system(), composed(True))._environment()["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 if __name__ == "__main__":

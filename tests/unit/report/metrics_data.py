@@ -138,6 +138,10 @@ def context() -> dict[str, Any]:
             "memory_gib": 251.5,
             "packages": {"torch": "2.13.0", "numpy": "2.1.0"},
             "gpus": [gpu.format(n, n, driver) for n in range(4)],
+            "devices": [
+                {"uuid": f"GPU-{n}", "power_limit_w": 250.0, "persistence": True, "ecc": n > 0} for n in range(4)
+            ],
+            "variables": {"NCCL_DEBUG": "WARN"},
         }
         for host, driver in (("host1", "535.54"), ("host2", "550.90"))
     }

@@ -13,6 +13,7 @@ from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec, write_result
+from campaign.workloads.trainer_runs import ran_on
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"seq_len": 16})
@@ -170,6 +171,15 @@ def test_a_run_says_which_devices_its_work_was_on(tmp_path: Path) -> None:
     found = on_gpus(tmp_path, told(0, UUIDS[0]), told(1, UUIDS[1]))
     assert (found.status, found.failure) == ("ok", None)
     assert found.ran_on == tuple(f"cuda:{n} {uuid.removeprefix('GPU-')}" for n, uuid in enumerate(UUIDS))
+
+
+def test_a_run_says_what_torch_loaded_where_ranks_are_and_all_devices_of_one_process(tmp_path: Path) -> None:
+    first = told(0, UUIDS[0]).model_copy(update={"in_force": {"cudnn": "92000", "nccl": "2.29.1"}, "numa": "node 0"})
+    second = told(1, UUIDS[1]).model_copy(update={"in_force": {"cudnn": "92000", "nccl": "2.27.7"}})
+    found = on_gpus(tmp_path, first, second)
+    assert (found.in_force, found.numa) == ({"cudnn": "92000", "nccl": "2.27.7 and 2.29.1"}, ("node 0",))
+    alone = first.model_copy(update={"replica_uuids": (UUIDS[1],)})
+    assert ran_on([alone]) == (f"cuda:0 {UUIDS[0].removeprefix('GPU-')}", UUIDS[1])
 
 
 @pytest.mark.parametrize(

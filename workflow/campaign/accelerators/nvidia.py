@@ -5,16 +5,36 @@ Sources: CUDA C++ programming guide (CUDA_VISIBLE_DEVICES); nvidia-smi --help-qu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from campaign.accelerators.accelerator import Accelerator, peaks
 
 _MASK = "CUDA_VISIBLE_DEVICES"
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""For every program that is started: numbers of devices are those of nvidia-smi and NVML, not by how fast devices are."""
 _H100_SXM = peaks(67.0, 494.5, 989.5, 989.5)
 
 
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+# A number, or a UUID of which CUDA takes the beginning as well; parts of devices (MIG) had names of their own before driver 470.
+_BY_MASK = re.compile(r"\d+|(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*|MIG-GPU-[0-9a-fA-F-]+/\d+/\d+")
+
+
 def _visible(names: Sequence[str]) -> Mapping[str, str]:
-    return {_MASK: ",".join(names)}
+    """CUDA hides all devices from the first name on that it does not know, such as a PCI address, in silence."""
+    named = [f"GPU-{name}" if _UUID.fullmatch(name) else name for name in names]
+    return {_MASK: ",".join(named)} if all(map(_BY_MASK.fullmatch, named)) else {}
+
+
+def visible_uuids(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """UUIDs of the devices that an environment lets a program see; empty where its mask has none, or anything else beside them.
+
+    A number says nothing: it counts among the devices that the mask's own reader sees.
+    """
+    named = tuple(name.strip() for name in environment.get(_MASK, "").split(","))
+    whole = all(name[:4] in ("GPU-", "MIG-") and _UUID.fullmatch(name[4:]) for name in named)
+    return named if whole and len(set(named)) == len(named) else ()
 
 
 CUDA = Accelerator(

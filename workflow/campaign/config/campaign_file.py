@@ -225,7 +225,8 @@ class Protocol(FileModel):
     """After a batch has run out of memory, larger batches of an otherwise equal cell are recorded as `implied` with a reference to
     that run, and not run. `false` runs them."""
     telemetry_s: Annotated[float, Field(ge=0.1, le=3600)] | None = 1.0
-    """Seconds between two telemetry samples of devices and hosts during a run; null: no telemetry."""
+    """Seconds between two telemetry samples of devices and hosts during a run, longer where samples cost much; null: no
+    telemetry."""
     reference: ReferenceMeasurement | None = None
     """A cell that is measured in every composition, to show drift over the campaign. Default: none."""
     links: LinkMeasurement = LinkMeasurement()

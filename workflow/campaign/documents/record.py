@@ -149,6 +149,11 @@ class Record(ClosedModel):
         description="by rank: torch's devices that its parameters, gradients and losses were on, and the device's UUID where torch "
         "tells it; empty where nothing reports it",
     )
+    in_force: dict[str, str] = Field(
+        default_factory=dict,
+        description="what was found in force, not what was asked for: `precision` of products, `attention` (the kernel), "
+        "`optimizer` (fused, or absent), `weights` (their type in the pass, with `fsdp_precision: mixed`)",
+    )
     requests: Requests | None = Field(default=None, description="of a service: every request of the load, as columns")
     links: str = Field(default="", description="hash of the links measured on the composition, in shared/")
     software: str = Field(default="", description="hash of the workload's own software environment, in shared/")
@@ -161,6 +166,10 @@ class Record(ClosedModel):
     )
     flags: tuple[str, ...] = Field(default=(), description="what a reader of this number should know")
     log: str = Field(default="", description="path of the log, relative to the results directory")
+    numa: tuple[str, ...] = Field(
+        default=(),
+        description="by rank: NUMA node of its device, and nodes of the processors that it was bound to; empty where no host tells",
+    )
     source: Source | None = Field(default=None, description="where an imported record was read from")
     checksum: str = Field(
         default="",

@@ -19,6 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
+from campaign.accelerators.nvidia import ORDER
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
@@ -93,7 +94,7 @@ class LocalLauncher:
     @property
     def _inherited(self) -> dict[str, str]:
         # The driver's own submission must not leak into what it measures.
-        return {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
+        return {**{name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}, **ORDER}
 
     def _environment(self, step: Step, marker: str, place: ProcessPlace, given: Given) -> dict[str, str]:
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}

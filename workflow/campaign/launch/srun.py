@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from campaign.accelerators.nvidia import ORDER
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import Composition
@@ -117,6 +118,7 @@ class SrunLauncher:
     def _environment(self, beside: Mapping[str, str] | None = None) -> dict[str, str]:
         return {
             **step_environment(os.environ),
+            **ORDER,
             **(beside or {}),
             **variables(self._settings.environment, "slurm.environment"),
         }

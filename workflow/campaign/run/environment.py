@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from campaign.accelerators import ACCELERATORS
+from campaign.credentials import MASK, masked, names_secret
+from campaign.observe.device_state import settings_here
 from campaign.processes.command import run_command
 
 # What can change a number; listing every installed package would make each environment unique.
 PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers", "torchvision", "composable-campaign")
+# Libraries of NVIDIA that torch brings with it; their names end in the version of CUDA.
+_CUDA_PACKAGES = tuple(f"nvidia-{name}-cu{cuda}" for name in ("cudnn", "nccl") for cuda in (11, 12, 13))
 
+_TUNED_BY = ("NCCL_", "CUDA_", "CUDNN_", "PYTORCH_", "TORCH_")
+_MASKS = {mask for each in ACCELERATORS.values() for mask in each.masks}
+"""Which devices a process sees is in its record, and differs from lease to lease."""
 
 _DRIVERS = ("nvidia", "amdgpu", "mlx5_core")
 """Kernel modules that are updated apart from the kernel."""
@@ -25,8 +32,9 @@ _SYS = Path("/sys")
 
 
 def environment_document() -> dict[str, Any]:
-    """Host, processor, memory, kernel, drivers, firmware, Python, packages and GPUs; what cannot be found out is absent."""
-    gpus = _gpus()
+    """Host, processor, memory, kernel, drivers, firmware, Python, packages, GPUs and what tunes them; what cannot be found out is
+    absent."""
+    gpus, devices, variables = _gpus(), [each.document() for each in settings_here()], _variables()
     drivers = {name: _SYS / "module" / name / "version" for name in _DRIVERS}
     firmware = {"BIOS": _SYS / "class/dmi/id/bios_version"}
     firmware |= {path.parent.name: path for path in sorted(_SYS.glob("class/infiniband/*/fw_ver"))}
@@ -43,6 +51,8 @@ def environment_document() -> dict[str, Any]:
         **({"drivers": known} if (known := _texts(drivers)) else {}),
         **({"firmware": known} if (known := _texts(firmware)) else {}),
         **({"gpus": gpus} if gpus else {}),
+        **({"devices": devices} if devices else {}),
+        **({"variables": variables} if variables else {}),
     }
 
 
@@ -71,7 +81,15 @@ def _texts(files: Mapping[str, Path]) -> dict[str, str]:
 @cache
 def package_versions() -> dict[str, str]:
     """Versions of the packages that are installed here."""
-    return {name: version for name in PACKAGES if (version := _version(name))}
+    return {name: version for name in (*PACKAGES, *_CUDA_PACKAGES) if (version := _version(name))}
+
+
+def _variables() -> dict[str, str]:
+    """Variables that tune CUDA, NCCL and torch; secrets are masked."""
+    named = {
+        name: value for name, value in sorted(os.environ.items()) if name.startswith(_TUNED_BY) and name not in _MASKS
+    }
+    return {name: MASK if names_secret(name) else masked(value) for name, value in named.items()}
 
 
 def _version(package: str) -> str | None:

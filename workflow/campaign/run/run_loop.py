@@ -248,7 +248,7 @@ class DriverSession:
         out = self.results.telemetry(run.cell.id, run.repetition)
         # Beside cores that stand for devices there may be real ones.
         devices = {} if run.runs_on == "cpu" else run.ranks_by_host
-        return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices)
+        return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices, outcome.ran_on)
 
     def _without_secrets(self, failure: Failure | None) -> Failure | None:
         """A failure that shows no secret of the environment, whatever the program printed."""
@@ -306,6 +306,7 @@ class DriverSession:
             lease_id=self.obtained.use,
             hosts=tuple(host.name for host in run.composition.hosts),
             devices=tuple(device.fabric_id for device in run.devices),
+            numa=outcome.numa,
             composition=self.composition,
             environment=self.environment,
             campaign=self.plan.campaign_hash,
@@ -316,6 +317,7 @@ class DriverSession:
             metrics={**samples.metrics, **outcome.metrics},
             phases_s=dict(outcome.phases_s),
             ran_on=outcome.ran_on,
+            in_force=dict(outcome.in_force),
             requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",

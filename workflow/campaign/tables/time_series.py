@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from campaign.errors import RecordError
 from campaign.files import open_regular
-from campaign.observe.telemetry.run_metrics import Used, used_devices
+from campaign.observe.telemetry.run_metrics import Used, reported, used_devices
 from campaign.observe.telemetry.samples import HostSamples, Series, together
 from campaign.tables.columns import TELEMETRY, types
 from campaign.tables.io import NUMBER, typed
@@ -154,16 +154,22 @@ def _read(path: Path) -> list[HostSamples]:
 def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -> dict[str, Used]:
     """Devices by sampler's host; hosts without a sampler are names of the first one's machine. Older records do not name devices:
     local ones were used first."""
-    found: defaultdict[str, list[str | None]] = defaultdict(list)
+    named: defaultdict[str, list[str | None]] = defaultdict(list)
+    told: defaultdict[str, list[str | None]] = defaultdict(list)
+    by_device = dict(zip(record.devices, reported(record.ran_on), strict=False))
     for host in composition.get("hosts", ()):
         ordered = sorted(host.get("devices", ()), key=lambda device: not device.get("local"))
         if record.devices:
             ordered = [device for device in ordered if device.get("fabric_id") in record.devices]
         else:
             ordered = ordered[: record.cell.devices_used]
-        names = [device.get("host_id") for device in ordered]
-        found[host["name"] if host["name"] in seen else seen[0]].extend(names)
-    return {host: Used(tuple(names)) for host, names in found.items()}
+        sampler = host["name"] if host["name"] in seen else seen[0]
+        named[sampler].extend(device.get("host_id") for device in ordered)
+        told[sampler].extend(by_device.get(device.get("fabric_id")) for device in ordered)
+    return {
+        host: Used(tuple(names), tuple(uuid for uuid in told[host] if uuid) if all(told[host]) else ())
+        for host, names in named.items()
+    }
 
 
 def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float) -> Iterator[tuple[str, Told]]:

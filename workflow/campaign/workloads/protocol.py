@@ -137,7 +137,7 @@ class Outcome:
     """What a run gave. Rates are per second over all ranks.
 
     warmup_steps: how many were made; steady: Unix seconds between which all ranks were measured, by the clocks of their hosts; None
-    where that is not known; ran_on: see `Record.ran_on`.
+    where that is not known; ran_on, in_force: see `Record`.
     """
 
     status: Status
@@ -148,9 +148,11 @@ class Outcome:
     window_s: tuple[float, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    numa: tuple[str, ...] = ()
     steady: tuple[float, float] | None = None
     flags: tuple[str, ...] = ()
     ran_on: tuple[str, ...] = ()
+    in_force: Mapping[str, str] = field(default_factory=dict)
     requests: Requests | None = None
 
 

@@ -136,10 +136,18 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         window_s=windows,
         metrics={**_metrics(results), **lost_pace(results, slowest), **efficiency(run, results, slowest)},
         phases_s=phases,
+        numa=tuple(result.numa for result in results if result.numa),
         steady=_steady(results),
         ran_on=ran_on(results),
+        in_force=_in_force(results),
         flags=tuple(sorted(hang.union(_slow_collectives(results, slowest / steps), *(r.flags for r in results)))),
     )
+
+
+def _in_force(results: Sequence[RankResult]) -> dict[str, str]:
+    """What the ranks found in force, by name; what differs between them is joined."""
+    names = dict.fromkeys(name for result in results for name in result.in_force)
+    return {name: " and ".join(sorted({r.in_force[name] for r in results if name in r.in_force})) for name in names}
 
 
 def _slow_collectives(results: Sequence[RankResult], step_s: float) -> set[str]:
@@ -220,9 +228,16 @@ _UUID = re.compile(r"[0-9a-f]{32}")
 
 
 def ran_on(results: Sequence[RankResult]) -> tuple[str, ...]:
-    """What each rank says its work was on: torch's devices, and the UUID where torch tells it; empty where no rank says it."""
-    told = (" ".join((*result.work_on, result.device_uuid or "")).strip() for result in results if result.work_on)
-    return tuple(told)
+    """What each rank says its work was on: torch's devices, and the UUID where torch tells it; empty where no rank says it.
+
+    UUIDs of the further devices of one process follow it.
+    """
+    told = [
+        (" ".join((*result.work_on, result.device_uuid or "")).strip(), *result.replica_uuids)
+        for result in results
+        if result.work_on
+    ]
+    return tuple(said for each in told for said in each)
 
 
 def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:

@@ -18,7 +18,7 @@ from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.observe.telemetry import run_telemetry
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN
-from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
+from campaign.observe.telemetry.run_telemetry import NO_SAMPLES, Summary, Telemetry
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.synthetic import SyntheticWorkload
@@ -185,3 +185,58 @@ def test_keeping_nothing_imports_nothing_heavy(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(run_telemetry, "write", None)
     with _telemetry(tmp_path, _Beside(["host1"], _says(["host1"]))) as telemetry:
         assert telemetry.keep(5000.0, 5000.5, None, None, tmp_path / "a.parquet") == Summary()
+
+
+GPUS = [f"GPU-{n}0000000-0000-0000-0000-000000000000" for n in range(4)]
+
+
+def _devices(host: str = "host1") -> Callable[[Path], None]:
+    """A sampler of a host whose four devices take 0, 100, 200 and 300 W."""
+
+    def say(directory: Path) -> None:
+        header = {"schema_version": "telemetry/1", "host": host, "machine": host, "network": 1, "interval_s": 1}
+        read = {f"gpu:{uuid}": {"power_w": 100 * n} for n, uuid in enumerate(GPUS)}
+        ticks = [{"time": 1000 + n, "monotonic": n, "read": read} for n in range(31)]
+        (directory / f"{host}.jsonl").write_text(
+            "\n".join(json.dumps(document) for document in (header, *ticks)) + "\n"
+        )
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("ran_on", "mask", "power_w"),
+    [
+        ((f"cuda:0 {GPUS[3]}",), "", 300),
+        ((f"cuda:0 {GPUS[3]}",), GPUS[1], 300),  # what a rank reports counts more
+        ((), GPUS[2], 200),  # a program that reports nothing
+        ((), "3", None),
+        ((), f"{GPUS[2]},3", None),
+        ((), "GPU-2", None),  # CUDA takes the beginning of a UUID; here that is no identity
+        ((), "0000:17:00.0", None),
+        (("cuda:0",), "", None),
+    ],
+)
+def test_telemetry_is_of_the_device_that_the_run_used_or_of_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran_on: tuple[str, ...], mask: str, power_w: float | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    (host,) = composition((1, 0)).hosts
+    nameless = replace(composition((1, 0)), hosts=(replace(host, devices=(replace(host.devices[0], host_id=None),)),))
+    stub: Any = _Beside(["host1"], _devices())
+    with Telemetry(stub, nameless, 1.0, tmp_path / "telemetry") as telemetry:
+        telemetry._since = 900.0
+        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet", {"host1": 1}, ran_on)
+    assert kept.metrics.get("device_power_mean_w") == power_w
+    assert bool(kept.flags) is (power_w is None)
+    assert all("which 1 of 4 devices on host1 the run used is not known" in flag for flag in kept.flags)
+
+
+def test_a_run_on_devices_that_is_too_short_for_samples_says_so(tmp_path: Path) -> None:
+    stub: Any = _Beside(["host1"], _devices())
+    with Telemetry(stub, composition((1, 0)), 1.0, tmp_path / "telemetry") as telemetry:
+        kept = telemetry.keep(1000.2, 1000.7, (1000.3, 1000.65), None, tmp_path / "a.parquet", {"host1": 1})
+        on_cpus = telemetry.keep(1001.2, 1001.7, (1001.3, 1001.65), None, tmp_path / "b.parquet", {})
+    assert kept.metrics == {}
+    assert kept.flags == (NO_SAMPLES.format(0.35, 1.0),)
+    assert on_cpus == Summary()

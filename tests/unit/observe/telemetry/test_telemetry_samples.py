@@ -61,7 +61,30 @@ def test_only_samples_of_the_run_count_and_the_past_is_forgotten(path: Path) -> 
     file = SampleFile(path)
     assert powers(between(file, 2, 4)) == (2, 3, 4)
     file.forget(6)
-    assert powers(between(file, 0, 9)) == (7, 8)
+    later = between(file, 7, 9)
+    assert powers(later) == (7, 8)
+    assert later.earlier == {"gpu:a": {"power_w": 6}}, "the last one before a run says who was there"
+    assert powers(between(file, 0, 9)) == (6, 7, 8)
+
+
+def test_samples_of_the_driver_stand_at_their_own_times(path: Path) -> None:
+    kept = [
+        {**tick(time, time), "sampled": {"gpu:a": {"clock_sm_mhz": [[time - 0.5, 1], [time, 2]]}}} for time in (2, 3)
+    ]
+    path.write_text(text(HEADER, *kept))
+    series = between(SampleFile(path), 2, 9).of("gpu:a", "clock_sm_mhz")
+    assert series is not None
+    assert (series.times, series.values) == ((2.0, 2.5, 3.0), (2.0, 1.0, 2.0)), "what was before the run is not of it"
+    jumped = [*kept, {**kept[1], "time": 5000.0}]
+    path.write_text(text(HEADER, *jumped))
+    assert between(SampleFile(path), 2, 9000).of("gpu:a", "clock_sm_mhz") is None
+
+
+def test_a_sampler_says_how_often_it_looks_and_what_that_costs(path: Path) -> None:
+    problem = "the package nvidia-ml-py is not installed there"
+    path.write_text(text({**HEADER, "interval_s": 1.5, "look_s": 0.07, "problems": [problem]}, tick(1, 1)))
+    found = between(SampleFile(path), 0, 9)
+    assert (found.interval_s, found.look_s, found.problems) == (1.5, 0.07, (problem,))
 
 
 def test_a_sampler_that_has_said_nothing_is_none(tmp_path: Path) -> None:

@@ -77,6 +77,18 @@ def test_devices_that_the_run_did_not_use_are_left_out(tmp_path: Path) -> None:
     assert used == {f"gpu:{UUID.format(number)}" for number in (3, 0)}
 
 
+def test_the_device_that_a_rank_reports_is_shown_whatever_the_composition_calls_it(tmp_path: Path) -> None:
+    record = kept(tmp_path, one(each=4, used=1), [host()])
+    (first, *_) = composition()["hosts"][0]["devices"]
+    table = time_series.sampled([record], tmp_path, lambda _: composition())
+    assert {part for part in table["part"] if part.startswith("gpu")} == {f"gpu:{first['host_id']}"}
+    ran_on = ("cuda:0 " + UUID.format(2).removeprefix("GPU-"),)
+    devices = {"hosts": [{"name": "host0", "devices": [{**first, "fabric_id": "gpu-7"}]}]}
+    reporting = record.model_copy(update={"devices": ("gpu-7",), "ran_on": ran_on})
+    table = time_series.sampled([reporting], tmp_path, lambda _: devices)
+    assert {part for part in table["part"] if part.startswith("gpu")} == {f"gpu:{UUID.format(2)}"}
+
+
 def test_what_nobody_counted_is_absent_and_no_file_is_no_error(tmp_path: Path) -> None:
     bare = replace(host(0), series={("host", "load_1min"): steady(1.0)})
     records = [kept(tmp_path, one(), [bare]), one(hosts=2).model_copy(update={"telemetry": "telemetry/gone.parquet"})]

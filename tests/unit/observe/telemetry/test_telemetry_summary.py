@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
-from campaign.observe.telemetry.run_metrics import LOOKS, Used, summary, unused_devices
+from campaign.observe.telemetry.run_metrics import LOOKS, PART_OF_A_DEVICE, Used, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, Series, TimeWindow
 
 WINDOW = TimeWindow(100.0, 110.0)
@@ -44,15 +45,103 @@ def test_only_devices_of_the_run_count() -> None:
     assert flags == ()
 
 
-def test_devices_without_a_name_are_told_by_their_number() -> None:
+def idle_and_busy() -> Values:
+    """The first device of NVML is idle, the third one is that of the run."""
+    return {(gpu(n), "power_w"): constant(power_w) for n, power_w in enumerate((75.0, 75.0, 300.0))}
+
+
+def test_the_device_that_a_rank_reports_counts_and_no_other() -> None:
+    """With CUDA_VISIBLE_DEVICES=3 a run got the figures of the idle GPU 0."""
+    for name in (UUID.format(2), UUID.format(2).removeprefix("GPU-"), UUID.format(2).upper().replace("GPU-", "")):
+        reporting = Used((None,), (name,))
+        metrics, flags = summary([host(values=idle_and_busy())], WINDOW, {"h": reporting}, None)
+        assert metrics["device_power_mean_w"] == pytest.approx(300)
+        assert (flags, "energy_per_sample_j" in metrics) == ((), False)
+    misnamed = Used((UUID.format(0),), (UUID.format(2),))
+    metrics, _ = summary([host(values=idle_and_busy())], WINDOW, {"h": misnamed}, None)
+    assert metrics["device_power_mean_w"] == pytest.approx(300), "it counts more than what the composition says"
+
+
+def test_devices_that_nobody_identifies_have_no_metrics_and_the_reason() -> None:
+    for unnamed in (Used((None,)), Used(("3",)), Used(("0000:17:00.0",))):
+        metrics, (flag,) = summary([host(values=idle_and_busy())], WINDOW, {"h": unnamed}, None)
+        assert metrics == {}
+        assert "which 1 of 3 devices on h the run used is not known: no rank reports UUIDs" in flag
+
+
+def test_a_run_that_used_all_devices_of_a_host_needs_no_names() -> None:
+    metrics, flags = summary([host(values=idle_and_busy())], WINDOW, {"h": Used((None,) * 3)}, None)
+    assert metrics["device_power_mean_w"] == pytest.approx(150)
+    assert flags == ()
+
+
+def test_what_other_vendors_devices_report_is_not_the_name_that_their_tools_give() -> None:
+    values = {("gpu:03ff74a1-0000-1000-8000-00000000000a", "power_w"): constant(50)}
+    used_one = Used(("03ff74a1-0000-1000-8000-00000000000a",), ("61336530-6137-6330-3562-313538393736",))
+    metrics, flags = summary([host(values=values)], WINDOW, {"h": used_one}, None)
+    assert (metrics["device_power_mean_w"], flags) == (pytest.approx(50), ())
+
+
+def test_a_host_whose_devices_are_not_read_says_why() -> None:
+    seen = host(values={("host", "load_1min"): constant(1)})
+    blind = replace(seen, problems=("the package nvidia-ml-py is not installed there",))
+    metrics, flags = summary([blind], WINDOW, {"h": used(0)}, None)
+    assert metrics == {}
+    assert flags == (
+        "telemetry: no device was seen on h (the package nvidia-ml-py is not installed there), and the run used 1 there",
+    )
+
+
+def test_a_part_of_a_device_has_its_own_memory_and_says_what_is_missing() -> None:
+    part = UUID.format(5).replace("GPU", "MIG")
     values: Values = {
-        (gpu(n), quantity): constant(value)
-        for n in range(3)
-        for quantity, value in (("index", 2.0 - n), ("power_w", 10.0 * n))
+        (gpu(0), "power_w"): constant(300),
+        (gpu(0), "memory_used_mib"): constant(900),
+        (f"gpu:{part}", "memory_used_mib"): constant(100),
     }
-    metrics, _ = summary([host(values=values)], WINDOW, {"h": Used((None,))}, None)
-    assert metrics["device_power_mean_w"] == pytest.approx(20)
-    assert "energy_per_sample_j" not in metrics
+    metrics, flags = summary([host(values=values)], WINDOW, {"h": Used((part,))}, None)
+    assert metrics["device_memory_mean_mib"] == pytest.approx(100)
+    assert "device_power_mean_w" not in metrics
+    assert flags == (PART_OF_A_DEVICE,)
+    reporting_whole = {"h": Used((part,), (UUID.format(0),))}
+    assert summary([host(values=values)], WINDOW, reporting_whole, None) == (metrics, flags)
+
+
+@pytest.mark.parametrize(("times", "count", "share"), [((), 0, 0), ((104.5, 105.5, 106.5), 3, 40)])
+def test_thin_samples_of_a_window_are_flagged_with_how_much_they_cover(
+    times: tuple[float, ...], count: int, share: int
+) -> None:
+    thin = host(values={(gpu(0), "power_w"): constant(1)}, times=(50.0, 51.0, *times))
+    metrics, (flag,) = summary([thin], WINDOW, {"h": used(0)}, None)
+    assert not any("power" in name for name in metrics)
+    assert f"was sampled in {share} % of the window ({count} samples in 10 s, one each 1 s)" in flag
+
+
+def test_how_often_devices_were_sampled_and_what_a_look_cost_is_recorded() -> None:
+    looked = replace(host(values={(gpu(0), "power_w"): constant(1)}), interval_s=1.0, look_s=0.025)
+    metrics, _ = summary([looked], WINDOW, {"h": used(0)}, None)
+    assert (metrics["telemetry_interval_s"], metrics["telemetry_look_s"]) == (1.0, 0.025)
+
+
+def test_a_process_that_was_there_before_the_run_and_stayed_is_flagged() -> None:
+    values = {(gpu(n), f"process_{pid}_mib"): constant(500) for n, pid in ((0, 7), (0, 8), (1, 9))}
+    earlier = {gpu(0): {"process_7_mib": 2048.0, "process_6_mib": 100.0}, gpu(1): {"process_9_mib": 1.0}}
+    ending = {(gpu(0), "process_6_mib"): Series((95.0,), (100.0,))}
+    seen = host(values=values)
+    seen = replace(seen, earlier=earlier, series={**seen.series, **ending})
+    _, flags = summary([seen], WINDOW, {"h": used(0)}, None)
+    assert flags == (f"telemetry: {gpu(0)} had another process before and in the run: pid 7, 2,048 MiB",)
+
+
+def test_a_link_counts_at_its_best_in_the_window_and_the_slowest_of_all() -> None:
+    """It falls back while nothing passes."""
+    values: Values = {
+        **{(gpu(n), "pcie_generation"): lambda time: 5.0 if int(time) % 3 else 1.0 for n in range(2)},
+        (gpu(0), "pcie_width"): constant(16),
+        (gpu(1), "pcie_width"): constant(8),
+    }
+    metrics, _ = summary([host(values=values)], WINDOW, {"h": used(0, 1)}, None)
+    assert (metrics["pcie_generation"], metrics["pcie_width"]) == (5, 8)
 
 
 def test_a_run_without_devices_has_no_metrics_of_them() -> None:
@@ -122,15 +211,18 @@ def test_events_and_throttling() -> None:
     values: Values = {
         (gpu(0), "xid_count"): lambda time: float(time > 104),
         (gpu(0), "ecc_uncorrected_count"): constant(12),
-        (gpu(0), "throttled_power"): lambda time: float(time >= 105),
-        (gpu(0), "throttled_thermal"): constant(0),
-        (gpu(0), "throttled_hardware"): constant(0),
+        (gpu(0), "capped_power"): lambda time: float(time >= 105),
+        (gpu(0), "slowed_thermal"): lambda time: float(time >= 109),
+        (gpu(0), "slowed_hardware"): constant(0),
+        (gpu(0), "clocks_set"): constant(1),
     }
     metrics, _ = summary([host(values=values)], WINDOW, {"h": used(0)}, None)
     assert metrics["xid_events"] == 1
     assert metrics["ecc_uncorrected"] == 0
-    assert metrics["throttled_share_pct"] == pytest.approx(55)
-    assert metrics["throttled_thermal_share_pct"] == 0
+    assert metrics["device_power_capped_share_pct"] == pytest.approx(55)
+    assert metrics["device_slowed_share_pct"] == metrics["throttled_thermal_share_pct"] == pytest.approx(15)
+    assert metrics["device_clocks_set_share_pct"] == 100
+    assert "throttled_share_pct" not in metrics, "in older records, being capped counted as well"
     assert "ecc_corrected" not in metrics
 
 

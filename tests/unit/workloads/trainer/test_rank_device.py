@@ -11,7 +11,15 @@ import torch
 from campaign.accelerators import Kind
 from campaign.errors import ConfigError
 from campaign.workloads.trainer import rank_device
-from campaign.workloads.trainer.rank_device import choose_device, elsewhere, identity, places
+from campaign.workloads.trainer.rank_device import (
+    bound_to_socket,
+    choose_device,
+    elsewhere,
+    identity,
+    libraries,
+    places,
+    uuids_of_replicas,
+)
 
 
 class Module(SimpleNamespace):
@@ -47,6 +55,51 @@ def test_a_rank_takes_the_device_it_is_shown_or_that_of_its_number(
         "device_name": "Intel(R) Data Center GPU Max 1550",
         "device_uuid": "000102030405060708090a0b0c0d0e0f",
     }
+
+
+@pytest.mark.parametrize(
+    ("properties", "address"),
+    [
+        ({"pci_domain_id": 0, "pci_bus_id": 0x17, "pci_device_id": 0, "uuid": "5f6b"}, "0000:17:00.0"),
+        ({"uuid": "5f6b"}, "0000:ca:00.0"),  # by the driver's list, where torch does not tell it
+        ({}, ""),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_rank_is_bound_to_the_socket_of_its_device(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, Any], address: str, beside: bool
+) -> None:
+    module = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(**properties))
+    monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
+    monkeypatch.setattr(rank_device, "pci_of_nvidia", lambda uuid: "0000:ca:00.0" if uuid == "5f6b" else "")
+    bound: list[str] = []
+
+    def bind(address: str) -> tuple[str, bool]:
+        bound.append(address)
+        return "device in node 1, rank in 0", beside
+
+    monkeypatch.setattr(rank_device, "bound_beside", bind)
+    said, flag = bound_to_socket(torch.device("cuda", 0))
+    assert (bound, said) == ([address], "device in node 1, rank in 0")
+    assert bool(flag) is not beside
+    assert bound_to_socket(torch.device("cpu")) == ("", "")
+    assert bound == [address], "what runs on the CPU is left as it is"
+
+
+def test_what_torch_has_loaded_for_a_gpu_is_told_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 1))
+    assert libraries(torch.device("cuda", 0)) == {"cuda": "13.0", "cudnn": "92000", "nccl": "2.29.1"}
+    assert libraries(torch.device("cpu")) == {}
+
+
+def test_one_process_with_several_devices_says_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(uuid=f"uuid-{device.index}"))
+    monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
+    assert uuids_of_replicas(torch.device("cuda", 0), 3) == ("uuid-1", "uuid-2")
+    assert uuids_of_replicas(torch.device("cuda", 0), 1) == uuids_of_replicas(torch.device("cpu"), 3) == ()
 
 
 @pytest.mark.parametrize(

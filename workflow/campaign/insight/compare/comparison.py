@@ -360,7 +360,7 @@ def _plain(value: Any) -> Any:
 
 
 # Differ between any two hosts and change no number.
-_OF_ITS_OWN = ("host", "hostname", "schema_version", "collected_s")
+_OF_ITS_OWN = ("host", "hostname", "schema_version", "collected_s", "uuid", "part_of", "address", "numa_node")
 _LONGEST = 300
 
 
@@ -418,6 +418,9 @@ def _leaves(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
             yield from () if name == "packages" else _leaves(value, f"{what}: ")
         elif isinstance(value, list):
             for item in value:
+                if isinstance(item, Mapping):
+                    yield from _leaves(item, f"{what}: ")
+                    continue
                 yield what, _without_identity(str(item)) if name == "gpus" else item
         else:
             yield what, value

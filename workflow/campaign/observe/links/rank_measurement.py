@@ -21,7 +21,7 @@ import torch.distributed as dist
 from campaign.accelerators import ACCELERATORS
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
-from campaign.workloads.trainer.rank_device import choose_device, device_module
+from campaign.workloads.trainer.rank_device import bound_to_socket, choose_device, device_module
 from campaign.workloads.trainer.rank_interface import RankEnvironment
 
 _BUFFERS = 3  # of one size that a rank holds at most
@@ -95,6 +95,7 @@ class RankMeasurement:
         """Measure everything; raises what torch raises."""
         torch.set_num_threads(1)
         self.device = choose_device(self.spec.device, self.place.local_rank)
+        bound_to_socket(self.device)  # as ranks of runs are
         self._join_group()
         self._exchange = Exchange(self.device)
         self._measure_host_device()

@@ -24,6 +24,10 @@ _BUSY_PCT, _CONTEXT_MIB = 1.0, 32.0
 ONE_MACHINE = "telemetry: emulated hosts share one machine's counters"
 WHOLE_RUN = "telemetry over the whole run"
 LOOKS = "telemetry: PCIe rates are from looks of 20 ms"
+PART_OF_A_DEVICE = (
+    "telemetry: NVML tells only the memory of a part of a device (MIG), not its power, clocks and traffic"
+)
+PARTS = "gpu:MIG-"
 
 # Quantity -> names of its mean and its peak.
 _VALUES: Mapping[str, tuple[str, str]] = {
@@ -60,13 +64,31 @@ _NETWORK_RATES = (
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Devices of a run on a sampler's host. named: by the host's names, None for a device without one."""
+    """Devices of a run on a sampler's host.
+
+    named: by the host's names, None for a device without one; reported: UUIDs that ranks report, one for each device, or empty.
+    """
 
     named: tuple[str | None, ...] = ()
+    reported: tuple[str, ...] = ()
 
-    @property
-    def by_name(self) -> bool:
-        return bool(self.named) and all(name and _UUID.fullmatch(name) for name in self.named)
+    def names(self, there: Sequence[str]) -> tuple[str, ...]:
+        """What they are called among the parts of a host; empty where that is not known.
+
+        What a rank reports of an NVIDIA device counts more than what anybody else says, but for parts of one, which may report the
+        whole. torch's UUIDs of other vendors' devices are not those of their tools.
+        """
+        named = tuple(name for name in self.named if name and _UUID.fullmatch(name))
+        of_parts = any(name.startswith("MIG-") for name in named)
+        if self.reported and not of_parts and any(part.startswith(("gpu:GPU-", PARTS)) for part in there):
+            return self.reported
+        return named if len(named) == len(self.named) else ()
+
+
+def reported(ran_on: Sequence[str]) -> tuple[str | None, ...]:
+    """The UUID at the end of what each rank says of its device (`Record.ran_on`)."""
+    words = (said.rpartition(" ")[2] for said in ran_on)
+    return tuple(word if _UUID.fullmatch(word) else None for word in words)
 
 
 @dataclass(frozen=True)
@@ -87,13 +109,16 @@ def summary(
     hosts: Sequence[HostSamples], window: TimeWindow, used: Mapping[str, Used], samples: float | None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Metrics and flags. used: devices by sampler (its host's name); samples: that the run worked through in the window."""
-    devices, missing = used_devices(hosts, used)
-    flags = [f"telemetry: {name} was not seen" for name in missing]
-    metrics = {} if missing else dict(_of_devices(devices, window, samples))
+    devices, problems = used_devices(hosts, used)
+    flags = [f"telemetry: {problem}" for problem in problems]
+    metrics = {} if problems else dict(_of_devices(devices, window, samples))
     metrics |= _of_hosts(hosts, window)
-    if not missing:
+    if not problems:
         flags += [LOOKS] if any(device.series("pcie_received_gb_per_s") for device in devices) else []
         flags += [f"telemetry: {each.part} on {each.seen_by.host} was lost" for each in devices if each.series("lost")]
+        flags += [f"telemetry: {each.part} {thin}" for each in devices if (thin := _thin(each, window))]
+        flags += [PART_OF_A_DEVICE] if any(device.part.startswith(PARTS) for device in devices) else []
+        flags += [f"telemetry: {said}" for device in devices for said in _others(device)]
     flags += [
         f"telemetry: the clock of {each.host} was set by {each.jumped_s:.1f} s while the run was on"
         for each in hosts
@@ -102,28 +127,60 @@ def summary(
     return metrics, tuple(flags)
 
 
-def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tuple[list[_Device], list[str]]:
-    """Devices that the run used, and names of those that no sampler saw.
+def _thin(device: _Device, window: TimeWindow) -> str:
+    """How little of the window a device was sampled in, in words; empty where that is enough for metrics."""
+    series = next(filter(None, map(device.series, ("power_w", "memory_used_mib", "utilisation_pct"))), None)
+    interval_s = device.seen_by.interval_s
+    if series is None or series.covers(window, interval_s) or device.series("lost"):
+        return ""
+    count, share = len(series.inside(window).times), series.covered_share(window, interval_s)
+    return (
+        f"was sampled in {100 * share:.0f} % of the window ({count} samples in {window.length_s:.3g} s, one each "
+        f"{interval_s:.3g} s), too little for metrics"
+    )
 
-    Gauges that a program publishes take the place of devices. Devices are found by name, or by number if they have none.
+
+def _others(device: _Device) -> Iterator[str]:
+    """Processes that were on a device before the run, and still in it: runs start processes of their own."""
+    for quantity, memory_mib in device.seen_by.earlier.get(device.part, {}).items():
+        still = device.series(quantity) if quantity.startswith("process_") else None
+        if still and len(still.times) > 1:  # one of the run before may be ending yet
+            pid = quantity.split("_")[1]
+            yield f"{device.part} had another process before and in the run: pid {pid}, {memory_mib:,.0f} MiB"
+
+
+def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tuple[list[_Device], list[str]]:
+    """Devices that the run used, and why some are not known: then none shall count, since another's figures would pass for theirs.
+
+    Gauges that a program publishes take the place of devices. Devices are found by name. Without names, a run that used as many as
+    its host has used these.
     """
     gauges = {part: _Device(host, part) for host in reversed(hosts) for part in host.parts("gauge")}
     if gauges:
         return list(gauges.values()), []
     found: dict[str, _Device] = {}
-    missing = []
+    problems = []
     for host in hosts:
         wanted = used.get(host.host, Used())
-        there = host.parts("gpu")
-        if wanted.by_name:
-            by_name = {_bare(part): part for part in there}
-            parts = {name: by_name.get(_bare(f"gpu:{name}")) for name in wanted.named}
-            missing += [str(name) for name, part in parts.items() if part is None and there]
-            chosen = [part for part in parts.values() if part]
+        there = {_bare(part): part for part in host.parts("gpu")}
+        count = len(wanted.named)
+        names = wanted.names(list(there.values()))
+        if not there and count:
+            why = f" ({'; '.join(host.problems)})" if host.problems else ""
+            problems.append(f"no device was seen on {host.host}{why}, and the run used {count} there")
+        elif not names and count not in (0, len(there)):
+            problems.append(
+                f"which {count} of {len(there)} devices on {host.host} the run used is not known: no rank reports UUIDs, and "
+                "the composition has no UUIDs as the host's names"
+            )
         else:
-            chosen = sorted(there, key=lambda part: _number(host, part))[: len(wanted.named)]
-        found |= {part: _Device(host, part) for part in chosen}
-    return list(found.values()), missing
+            parts = (
+                {name: there.get(_bare(f"gpu:{name}")) for name in names} if names else dict.fromkeys(there.values())
+            )
+            problems += [f"{name} was not seen" for name, part in parts.items() if names and part is None]
+            chosen = [part for name, part in parts.items() if part] if names else list(there.values())
+            found |= {part: _Device(host, part) for part in (chosen if count else [])}
+    return list(found.values()), problems
 
 
 def unused_devices(
@@ -140,8 +197,9 @@ def unused_devices(
     for host in hosts:
         wanted = used.get(host.host, Used())
         there = {_bare(part): part for part in host.parts("gpu")}
-        named = [there.get(_bare(f"gpu:{name}")) for name in wanted.named]
-        parts = [part for part in named if part] if wanted.by_name else list(there.values())
+        names = wanted.names(list(there.values()))
+        named = [there.get(_bare(f"gpu:{name}")) for name in names]
+        parts = [part for part in named if part] if names else list(there.values())
         still = [found for part in parts if (found := _still(_Device(host, part), run))]
         lacking = still[: max(0, len(wanted.named) - (len(parts) - len(still)))]
         unused += [said for said, in_use in lacking if not in_use]
@@ -162,12 +220,7 @@ def _still(device: _Device, run: TimeWindow) -> tuple[str, bool] | None:
 
 
 def _bare(part: str) -> str:
-    return part.partition(":")[2].lower().removeprefix("gpu-")
-
-
-def _number(host: HostSamples, part: str) -> float:
-    index = host.of(part, "index")
-    return index.values[-1] if index else float("inf")
+    return part.partition(":")[2].lower().removeprefix("gpu-").removeprefix("mig-")
 
 
 def _of_devices(devices: Sequence[_Device], window: TimeWindow, samples: float | None) -> Iterator[tuple[str, float]]:
@@ -175,7 +228,9 @@ def _of_devices(devices: Sequence[_Device], window: TimeWindow, samples: float |
         yield from _means((device.covered(quantity, window) for device in devices), window, *names)
     for quantity, name in _DEVICE_RATES.items():
         yield from _rates([device.covered(quantity, window) for device in devices], window, name)
-    yield from _throttled(devices, window)
+    yield from _held_back(devices, window)
+    yield from _pcie_link(devices, window)
+    yield from _sampling(devices)
     for quantity, name in _EVENTS.items():
         if counted := _all(device.series(quantity) for device in devices):
             yield name, sum(max(0.0, each.values[-1] - each.values[0]) for each in counted)
@@ -207,19 +262,37 @@ def _rates(series: Sequence[Series | None], window: TimeWindow, name: str) -> It
         yield f"{name}_peak_gb_per_s", max(fastest) / _GB
 
 
-def _throttled(devices: Sequence[_Device], window: TimeWindow) -> Iterator[tuple[str, float]]:
-    kinds = [
-        _all(device.covered(f"throttled_{kind}", window) for device in devices)
-        for kind in ("power", "thermal", "hardware")
-    ]
-    if not all(kinds):
+def _held_back(devices: Sequence[_Device], window: TimeWindow) -> Iterator[tuple[str, float]]:
+    """Shares of time in which clocks were held: at the power limit, which is normal under load; by heat or the board's protection,
+    which is not; by a person's setting."""
+    kinds = {
+        kind: _all(device.covered(kind, window) for device in devices)
+        for kind in ("capped_power", "slowed_thermal", "slowed_hardware", "clocks_set")
+    }
+    if not all(kinds.values()):
         return
-    any_kind = [
-        Series(each[0].times, tuple(float(any(values)) for values in zip(*(one.values for one in each), strict=True)))
-        for each in zip(*kinds, strict=True)
-    ]
-    yield "throttled_share_pct", 100 * sum(each.mean(window) for each in any_kind) / len(devices)
-    yield "throttled_thermal_share_pct", 100 * sum(each.mean(window) for each in kinds[1]) / len(devices)
+    pairs = zip(kinds["slowed_thermal"], kinds["slowed_hardware"], strict=True)
+    slowed = [Series(a.times, tuple(map(max, a.values, b.values))) for a, b in pairs]
+    for name, series in (
+        ("device_power_capped_share_pct", kinds["capped_power"]),
+        ("device_slowed_share_pct", slowed),
+        ("throttled_thermal_share_pct", kinds["slowed_thermal"]),
+        ("device_clocks_set_share_pct", kinds["clocks_set"]),
+    ):
+        yield name, 100 * sum(each.mean(window) for each in series) / len(devices)
+
+
+def _pcie_link(devices: Sequence[_Device], window: TimeWindow) -> Iterator[tuple[str, float]]:
+    """Of the slowest device, each at its best in the window: links save power while nothing passes."""
+    for quantity in ("pcie_generation", "pcie_width"):
+        if known := _all(device.covered(quantity, window) for device in devices):
+            yield quantity, min(each.peak(window) for each in known)
+
+
+def _sampling(devices: Sequence[_Device]) -> Iterator[tuple[str, float]]:
+    if known := [device.seen_by for device in devices if device.seen_by.look_s]:
+        yield "telemetry_interval_s", max(each.interval_s for each in known)
+        yield "telemetry_look_s", max(each.look_s for each in known)
 
 
 def _energy_j(device: _Device, window: TimeWindow) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from campaign.accelerators.nvidia import visible_uuids
 from campaign.files import make_directory
 from campaign.launch.rank_placement import UsedDevices
-from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary, unused_devices
+from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, reported, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, rows
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 GAUGES = "CAMPAIGN_GAUGES"
 """Variable with the directory in which programs publish values of their own (`sources.program_gauges`)."""
+NO_SAMPLES = (
+    "telemetry: no samples in the window of {:.3g} s, with one each {:g} s; measure for longer, or lower telemetry_s"
+)
 _STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
 
 
@@ -78,11 +83,13 @@ class Telemetry:
         samples: float | None,
         out: Path,
         devices: Mapping[str, int] | None = None,
+        ran_on: Sequence[str] = (),
     ) -> Summary:
         """Write the samples from `started` to `ended` (Unix seconds), and compute metrics over `steady`, or over all of it.
 
         samples: that the run worked through in that window; out: the Parquet file, written once; devices: how many of each host's
-        devices the run used, `{}` for none that a sampler could see; None: all of the composition. Nothing is raised.
+        devices the run used, `{}` for none that a sampler could see; None: all of the composition; ran_on: what ranks say of their
+        devices (`Record.ran_on`). Nothing is raised.
         """
         if self._interval_s is None:
             return Summary()
@@ -92,16 +99,18 @@ class Telemetry:
         # A sampler that works has left two samples in a window of two intervals, once it has started.
         expected = window.length_s > 2 * self._interval_s and window.start > self._since + _STARTS_S
         flags = [f"telemetry: no samples of {host}" for host in silent if expected or hosts]
+        used = self._used(devices, ran_on)
         if not any(len(series.times) > 1 for host in hosts for series in host.series.values()):
-            return Summary({}, tuple(flags) if expected else ())
-        used = self._used(devices)
+            wanted = devices is not None and any(each.named for each in used.values())
+            flags += [NO_SAMPLES.format(window.length_s, self._interval_s)] if wanted else []
+            return Summary({}, tuple(flags) if expected or wanted else ())
         metrics, more = summary(hosts, window, used, samples)
         flags += more
         unused, idle = unused_devices(hosts, used, TimeWindow(started, ended))
         flags += idle
         if metrics and steady is None:
             flags.append(WHOLE_RUN)
-        if not metrics and expected:
+        if not metrics and expected and not more:
             flags.append("telemetry: fewer than 2 samples in the window")
         if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent):
             flags.append(ONE_MACHINE)
@@ -120,14 +129,25 @@ class Telemetry:
             file.forget(last)
         return seen, silent
 
-    def _used(self, counts: Mapping[str, int] | None) -> dict[str, Used]:
+    def _used(self, counts: Mapping[str, int] | None, ran_on: Sequence[str]) -> dict[str, Used]:
         """Devices by sampler. Hosts without a sampler of their own are only names of the first one's machine."""
-        found: dict[str, list[str | None]] = {}
-        first = next(iter(self._files), "")
+        names: dict[str, list[str | None]] = {}
+        told: dict[str, list[str | None]] = {}
+        first, by_rank = next(iter(self._files), ""), iter(reported(ran_on))
         for host, devices in UsedDevices(self._composition).by_host.items():
             used = devices if counts is None else devices[: counts.get(host, 0)]
-            found.setdefault(host if host in self._files else first, []).extend(device.host_id for device in used)
-        return {sampler: Used(tuple(names)) for sampler, names in found.items()}
+            sampler = host if host in self._files else first
+            names.setdefault(sampler, []).extend(device.host_id for device in used)
+            told.setdefault(sampler, []).extend(next(by_rank, None) for _ in used)
+        masked = visible_uuids(os.environ) if len(names) == 1 else ()
+        return {
+            sampler: Used(
+                # Without names, a program that reports nothing uses what this process's own mask lets it see.
+                tuple(each) if any(each) else (*masked[: len(each)], *each[len(masked) :]),
+                tuple(uuid for uuid in told[sampler] if uuid) if all(told[sampler]) else (),
+            )
+            for sampler, each in names.items()
+        }
 
 
 def write(out: Path, hosts: Sequence[HostSamples]) -> str:

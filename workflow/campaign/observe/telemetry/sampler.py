@@ -1,35 +1,38 @@
 """The process beside the runs of one host: `python -m campaign.observe.telemetry.sampler --host NAME --interval S --out FILE`.
 
 FILE gets a line of JSON a sample, each written at once, so that whatever ends this process tears at most the last one; the first
-line says what is sampled. It ends by SIGTERM, as anything does, and when its parent has ended. It takes no more than `SHARE` of a
-core: where reading everything costs more, what has not been read for longest comes first, and the rest waits for the next sample.
+line says what is sampled, how often, and what a look costs. It ends by SIGTERM, as anything does, and when its parent has ended.
+What a look costs is measured at the start, and the interval follows: looks take no more than `SHARE` of a core, and as much again
+for each device. On a host of eight GPUs that is one core in twenty.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import select
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from campaign.observe.telemetry.sources import Probe, SamplerOptions, open_probes
+from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions, open_probes
 from campaign.observe.telemetry.sources.program_gauges import machine
 
 SCHEMA = "telemetry/1"
 SHARE = 0.006
-"""Of one core, for reading; with what comes around it, sampling stays under 0.01."""
+"""Of one core, for looks; with what comes around them, sampling a host without devices stays under 0.01."""
 _SHOWN_S = 1.0  # a shared file system shows what was written when the file is closed
+_MOST_WALL_SHARE = 0.5  # calls that wait, as for PCIe rates of older drivers, shall not fill the interval
 
 
-class Turns:
-    """Reads all probes if that is cheap, otherwise those that were not read for longest. clock, cpu: seconds."""
+class Looks:
+    """Reads all probes at once. clock, cpu: seconds."""
 
     def __init__(
         self,
@@ -37,32 +40,56 @@ class Turns:
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.process_time,
     ) -> None:
-        self._waiting = deque(probes)
+        self._probes = list(probes)
         self._clock, self._cpu = clock, cpu
-        # Opening, and the first sample of all, are not counted: every sampler pays for them once.
-        self._since: tuple[float, float] | None = None
 
-    def sample(self) -> dict[str, dict[str, float]]:
-        """Values by part and quantity, of the probes whose turn it is."""
-        found: dict[str, dict[str, float]] = {}
-        for _ in range(len(self._waiting)):
-            if not self._affordable():
-                break
-            probe = self._waiting.popleft()
-            try:
-                for part, quantity, value in probe.read():
-                    found.setdefault(part, {})[quantity] = value
-            except Exception as error:  # one that breaks must not cost the others
-                words = f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}"
-                print(words, file=sys.stderr, flush=True)
-            else:
-                self._waiting.append(probe)
-        self._since = self._since or (self._clock(), self._cpu())
-        return found
+    def sample(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[tuple[float, float]]]]]:
+        """Values of now, and times and values of earlier samples, both by part and quantity."""
+        read: dict[str, dict[str, float]] = {}
+        sampled: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for probe in tuple(self._probes):
+            for part, quantity, value, *at in self._read(probe):
+                if at:
+                    sampled.setdefault(part, {}).setdefault(quantity, []).append((at[0], value))
+                else:
+                    read.setdefault(part, {})[quantity] = value
+        return read, sampled
 
-    def _affordable(self) -> bool:
-        started, used_s = self._since or (0.0, float("inf"))
-        return self._cpu() - used_s <= SHARE * (self._clock() - started)
+    def between(self, interval_s: float) -> None:
+        """Read those that are needed more often than they are sampled."""
+        for probe in tuple(self._probes):
+            if hasattr(probe, "needed_every_s") and probe.needed_every_s() < interval_s:
+                self._read(probe)
+
+    def needed_every_s(self) -> float:
+        """How often that is."""
+        every_s = (probe.needed_every_s() for probe in self._probes if hasattr(probe, "needed_every_s"))
+        return min(every_s, default=math.inf)
+
+    def cost_s(self) -> tuple[float, float]:
+        """Processor time and time of one look: medians of three after a first one, which opens what stays open."""
+        looks = []
+        for _ in range(4):
+            now, used = self._clock(), self._cpu()
+            found = self.sample()
+            looks.append((self._cpu() - used, self._clock() - now))
+        self.devices = sum(part.startswith("gpu:") for part in found[0])
+        cpu_s, wall_s = zip(*looks[1:], strict=True)
+        return median(cpu_s), median(wall_s)
+
+    def _read(self, probe: Probe) -> list[Reading]:
+        try:
+            return list(probe.read())
+        except Exception as error:  # one that breaks must not cost the others
+            words = f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}"
+            print(words, file=sys.stderr, flush=True)
+            self._probes.remove(probe)
+            return []
+
+
+def interval_in_force(asked_s: float, cpu_s: float, wall_s: float, devices: int) -> float:
+    """The interval that is asked for, or the shortest at which looks stay within their share. cpu_s, wall_s: of one look."""
+    return max(asked_s, cpu_s / (SHARE * (1 + devices)), wall_s / _MOST_WALL_SHARE)
 
 
 class SampleOutput:
@@ -127,16 +154,25 @@ def run(host: str, asked: SamplerOptions, out: Path) -> None:
     parent, output = Parent(), SampleOutput(out)
     # What tells this host's network from those of others on the same machine.
     network = Path("/proc/self/ns/net").stat().st_ino
+    probes, problems = open_probes(asked)
+    looks = Looks(probes)
+    cpu_s, wall_s = looks.cost_s()
+    interval_s = interval_in_force(asked.interval_s, cpu_s, wall_s, looks.devices)
     header = {"schema_version": SCHEMA, "host": host, "machine": machine(), "network": network}
-    output.line({**header, "interval_s": asked.interval_s})
-    turns = Turns(open_probes(asked))
+    output.line({**header, "interval_s": interval_s, "look_s": cpu_s, "problems": problems})
     started = time.monotonic()
     while True:
-        if found := turns.sample():
-            output.line({"time": time.time(), "monotonic": time.monotonic(), "read": found})
-        now = time.monotonic()
-        if parent.ended_within(next_tick(started, asked.interval_s, now) - now):
-            return
+        read, sampled = looks.sample()
+        if read or sampled:
+            samples = {"sampled": sampled} if sampled else {}
+            output.line({"time": time.time(), "monotonic": time.monotonic(), "read": read, **samples})
+        tick = next_tick(started, interval_s, time.monotonic())
+        while (left_s := tick - time.monotonic()) > 0:
+            needed_s = looks.needed_every_s()
+            if parent.ended_within(min(left_s, needed_s)):
+                return
+            if needed_s < left_s:
+                looks.between(interval_s)
 
 
 def main() -> None:

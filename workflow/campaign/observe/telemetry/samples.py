@@ -81,27 +81,40 @@ class Series:
         inside = self.inside(window).times
         if window.length_s <= 0 or len(inside) < 2:
             return False
-        usual_s = max(interval_s, median(later - sooner for sooner, later in pairwise(self.times)))
-        most_s = _LATE_INTERVALS * usual_s + min(_LATE_S, _LATE_SHARE * window.length_s)
+        most_s = _LATE_INTERVALS * self._usual_s(interval_s) + min(_LATE_S, _LATE_SHARE * window.length_s)
         return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= most_s
+
+    def covered_share(self, window: TimeWindow, interval_s: float) -> float:
+        """Share of a window's time that samples in it stand for, each for as long as it is to the next one as a rule."""
+        inside = self.inside(window).times
+        if window.length_s <= 0 or not inside:
+            return 0.0
+        usual_s = self._usual_s(interval_s)
+        gaps = (later - sooner for sooner, later in pairwise((window.start, *inside, window.end)))
+        return sum(min(gap, usual_s) for gap in gaps) / window.length_s
+
+    def _usual_s(self, interval_s: float) -> float:
+        return max(interval_s, median([later - sooner for sooner, later in pairwise(self.times)] or [0.0]))
 
     def rate(self, window: TimeWindow) -> float | None:
         """How fast a counter grows, per second, over the part of the window between samples.
 
-        None where it went back (a reset, or a counter that begins anew at a limit): what it had counted by then is not known.
+        None where it went back there (a reset, or a counter that begins anew at a limit): what it had counted by then is not known.
         """
         start, end = max(window.start, self.times[0]), min(window.end, self.times[-1])
-        return (self.at(end) - self.at(start)) / (end - start) if end > start and self._grows() else None
+        return (self.at(end) - self.at(start)) / (end - start) if end > start and self._grows(window) else None
 
     def fastest(self, window: TimeWindow) -> float | None:
         """The largest rate, per second, between two samples that both are in the window; None where it went back."""
         inside = self.inside(window)
         spans = zip(pairwise(inside.times), pairwise(inside.values), strict=True)
         rates = ((after - before) / (later - sooner) for (sooner, later), (before, after) in spans)
-        return max(rates, default=None) if self._grows() else None
+        return max(rates, default=None) if self._grows(window) else None
 
-    def _grows(self) -> bool:
-        return all(later >= sooner for sooner, later in pairwise(self.values))
+    def _grows(self, window: TimeWindow) -> bool:
+        """Whether it never went back between the samples that enclose the window."""
+        around = slice(max(0, bisect_right(self.times, window.start) - 1), bisect_left(self.times, window.end) + 1)
+        return all(later >= sooner for sooner, later in pairwise(self.values[around]))
 
 
 def together(parts: Sequence[Series]) -> Series | None:
@@ -123,14 +136,18 @@ class _Header(BaseModel):
     machine: str
     network: int
     interval_s: float
+    look_s: float = 0.0
+    problems: tuple[str, ...] = ()
 
 
 class Tick(BaseModel):
-    """One sample. time: Unix seconds by the host's clock; monotonic: seconds of its monotonic clock."""
+    """One sample. time: Unix seconds by the host's clock; monotonic: seconds of its monotonic clock; sampled: times and values of
+    samples that the driver took since the one before."""
 
     time: float
     monotonic: float
     read: dict[str, dict[str, float]]
+    sampled: dict[str, dict[str, list[tuple[float, float]]]] = {}
 
 
 @dataclass(frozen=True)
@@ -138,7 +155,8 @@ class HostSamples:
     """What one sampler saw of one run.
 
     machine, network: what tells these apart from others (hosts that are emulated share a machine, or even its network);
-    jumped_s: by how much the host's clock was set while the run was on.
+    interval_s: between samples, in force; look_s: processor time of one; problems: why devices there cannot be read; jumped_s: by
+    how much the host's clock was set while the run was on; earlier: the last sample before.
     """
 
     host: str
@@ -147,6 +165,9 @@ class HostSamples:
     interval_s: float
     series: Mapping[Key, Series] = field(default_factory=dict)
     jumped_s: float = 0.0
+    look_s: float = 0.0
+    problems: tuple[str, ...] = ()
+    earlier: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, part: str, quantity: str) -> Series | None:
         return self.series.get((part, quantity))
@@ -183,21 +204,31 @@ class SampleFile:
         if self._header is None:
             return None
         series, jumped_s = series_of([tick for tick in self._ticks if start <= tick.time <= end])
-        return HostSamples(**self._header.model_dump(), series=series, jumped_s=jumped_s)
+        earlier = next((tick.read for tick in reversed(self._ticks) if tick.time < start), {})
+        return HostSamples(**self._header.model_dump(), series=series, jumped_s=jumped_s, earlier=earlier)
 
     def forget(self, before: float) -> None:
-        """Drop the samples before a time."""
-        self._ticks = [tick for tick in self._ticks if tick.time > before]
+        """Drop the samples before a time, but for the last one."""
+        past = sum(tick.time <= before for tick in self._ticks)
+        self._ticks = self._ticks[max(0, past - 1) :]
 
 
 def series_of(ticks: Sequence[Tick]) -> tuple[dict[Key, Series], float]:
     """Series by part and quantity, and by how much the clock was set between the ticks (0: not at all).
 
-    Where it was set, times go on from the first tick by the monotonic clock.
+    Where it was set, times go on from the first tick by the monotonic clock, and what the driver sampled is left out.
     """
     jumped_s = max((_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
     found: dict[Key, dict[float, float]] = {}
     latest = float("-inf")
+    start = ticks[0].time if ticks else 0.0
+    for part, quantity, samples in (
+        (part, quantity, samples)
+        for tick in ([] if jumped_s else ticks)
+        for part, values in tick.sampled.items()
+        for quantity, samples in values.items()
+    ):
+        found.setdefault((part, quantity), {}).update((at, value) for at, value in samples if at >= start)
     for tick in ticks:
         time = ticks[0].time + tick.monotonic - ticks[0].monotonic if jumped_s else tick.time
         if time <= latest:
@@ -206,7 +237,9 @@ def series_of(ticks: Sequence[Tick]) -> tuple[dict[Key, Series], float]:
         for part, values in tick.read.items():
             for quantity, value in values.items():
                 found.setdefault((part, quantity), {})[time] = value
-    return {key: Series(tuple(values), tuple(values.values())) for key, values in found.items()}, jumped_s
+    return {
+        key: Series(*zip(*sorted(values.items()), strict=True)) for key, values in found.items() if values
+    }, jumped_s
 
 
 def _jump_s(sooner: Tick, later: Tick) -> float:

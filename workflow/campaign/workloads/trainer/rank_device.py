@@ -11,6 +11,7 @@ import torch
 
 from campaign.accelerators import ACCELERATORS, Kind
 from campaign.errors import ConfigError
+from campaign.processes.numa import bound_beside, pci_of_nvidia
 
 
 def choose_device(kind: Kind, local_rank: int, devices: int = 1) -> torch.device:
@@ -58,14 +59,57 @@ def _wrong_build(kind: Kind) -> str:
 def identity(device: torch.device) -> dict[str, str]:
     """`device_name`, and `device_uuid` where torch tells it."""
     if device.type != "cpu":
-        found = device_module(device.type).get_device_properties(device)
-        uuid = getattr(found, "uuid", None)
-        text = uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
-        return {"device_name": found.name, **({"device_uuid": text} if text else {})}
+        name, text = device_module(device.type).get_device_properties(device).name, uuid_of(device)
+        return {"device_name": name, **({"device_uuid": text} if text else {})}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return {"device_name": line.partition(":")[2].strip()}
     return {"device_name": os.uname().machine}
+
+
+def uuid_of(device: torch.device) -> str:
+    """The UUID of a device; empty where torch does not tell it."""
+    uuid = getattr(device_module(device.type).get_device_properties(device), "uuid", None)
+    return uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
+
+
+def libraries(device: torch.device) -> dict[str, str]:
+    """Versions of what torch has loaded for a GPU: CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL; what it does not tell is absent."""
+    if device.type != "cuda":
+        return {}
+    cudnn: Any = torch.backends.cudnn
+    of_nccl: Any = torch.cuda.nccl
+    nccl = of_nccl.version() if torch.distributed.is_nccl_available() else ()
+    told = {
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": cudnn.version(),
+        "nccl": ".".join(map(str, nccl)),
+    }
+    return {name: str(version) for name, version in told.items() if version}
+
+
+def uuids_of_replicas(device: torch.device, replicas: int) -> tuple[str, ...]:
+    """UUIDs of the devices that one process uses beside its first (DataParallel); empty where it uses one, or torch tells none."""
+    if device.type == "cpu" or replicas < 2:
+        return ()
+    return tuple(uuid for n in range(1, replicas) if (uuid := uuid_of(torch.device(device.type, n))))
+
+
+def bound_to_socket(device: torch.device) -> tuple[str, str]:
+    """Bind this rank to the processors of its device's socket: see `RankResult.numa`, and a flag where it has none of them.
+
+    Left as it is: a rank on the CPU, and one whose host does not tell its nodes.
+    """
+    if device.type == "cpu":
+        return "", ""
+    found = device_module(device.type).get_device_properties(device)
+    parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    numbers = [part for part in parts if isinstance(part, int)]
+    told = len(numbers) == len(parts)
+    address = "{:04x}:{:02x}:{:02x}.0".format(*numbers) if told else pci_of_nvidia(uuid_of(device))
+    said, beside = bound_beside(address)
+    return said, "" if beside else f"NUMA: a rank has no processor in the socket of its device ({said})"
 
 
 def places(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:

@@ -248,8 +248,11 @@ class RankResult(BaseModel):
     work_on: tuple[str, ...] = ()  # torch's devices of parameters and gradients at start and end, and of all losses
     device_name: str = ""
     device_uuid: str | None = None
+    replica_uuids: tuple[str, ...] = ()  # of further devices of this process
+    numa: str = ""  # the node of the device, and those of the processors that the rank is bound to
     torch_version: str = ""
     precision: str = ""  # found by computing, not by asking for it
+    in_force: dict[str, str] = {}  # see `Record.in_force`
     flags: tuple[str, ...] = ()
 
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Status
 from campaign.workloads.steady_warmup import NOT_STEADY
-from campaign.workloads.trainer import models, precision
+from campaign.workloads.trainer import models, precision, rank_device
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import flops_per_step
@@ -72,7 +72,8 @@ class TrainingSession:
         torch.set_num_threads(1)
         spec, place = self.spec, self.place
         self.device = device = choose_device(spec.device, place.local_rank, spec.replicas)
-        self.flags = self._conditions()
+        self._built["numa"], distant = rank_device.bound_to_socket(device) if spec.replicas == 1 else ("", "")
+        self.flags = [*self._conditions(), *([distant] if distant else [])]
         if reason := unsupported_reason(spec, place.world_size, device):
             return self.result("unsupported", reason=reason)
         precision.switch_on(spec.precision)
@@ -172,6 +173,8 @@ class TrainingSession:
 
     def result(self, status: Status, **fields: Any) -> RankResult:
         """What is known of this rank, with these fields; also of a run that an exception ended."""
+        loaded = {} if self.spec.replay else rank_device.libraries(self.device)
+        fields["in_force"] = {**fields.get("in_force", {}), **loaded}
         return RankResult(
             rank=self.place.rank,
             world_size=self.place.world_size,
@@ -185,7 +188,10 @@ class TrainingSession:
         )
 
     def _of_the_device(self) -> dict[str, Any]:
-        return {} if self.spec.replay else {**identity(self.device), **_memory_peaks(self.device)}
+        if self.spec.replay:
+            return {}
+        others = rank_device.uuids_of_replicas(self.device, self.spec.replicas)
+        return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
 
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.

@@ -19,8 +19,9 @@ SOURCES: dict[str, str] = {
     "gauges": "campaign.observe.telemetry.sources.program_gauges",
 }
 
-Reading = tuple[str, str, float]
-"""Part of the host (`host`, `socket:0`, `gpu:UUID`, `nic:eth0` ..), quantity with its unit as suffix, value.
+Reading = tuple[str, str, float] | tuple[str, str, float, float]
+"""Part of the host (`host`, `socket:0`, `gpu:UUID`, `nic:eth0` ..), quantity with its unit as suffix, value; and when that was, in
+Unix seconds, of a sample that others have taken before.
 
 Counters end in `_s`, `_j`, `_bytes` or `_count` and only ever grow; everything else is a value of the moment.
 """
@@ -35,13 +36,27 @@ class SamplerOptions:
 
 
 class Probe(Protocol):
-    """Some values that are read together, at one price."""
+    """Some values that are read together.
+
+    One that has `needed_every_s()` is also read between samples where that is less than the interval.
+    """
 
     def read(self) -> Iterable[Reading]:
         """The values of now. An exception ends this probe, and no other."""
 
 
-def open_probes(asked: SamplerOptions) -> list[Probe]:
-    """Probes of all sources for what there is on this host."""
-    modules: list[Any] = [import_module(module) for module in SOURCES.values()]
-    return [probe for module in modules for probe in module.open_probes(asked)]
+class NotRead(Exception):
+    """Devices of this host cannot be read; the message says why."""
+
+
+def open_probes(asked: SamplerOptions) -> tuple[list[Probe], list[str]]:
+    """Probes of all sources for what there is on this host, and why some of it cannot be read."""
+    probes: list[Probe] = []
+    problems = []
+    for name in SOURCES.values():
+        module: Any = import_module(name)
+        try:
+            probes += module.open_probes(asked)
+        except NotRead as error:
+            problems.append(str(error))
+    return probes, problems

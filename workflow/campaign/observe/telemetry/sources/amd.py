@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
+from campaign.observe.telemetry.sources import NotRead, Probe, Reading, SamplerOptions
 
 _MIB = 2**20
 _DRIVER = "/dev/kfd"
@@ -94,6 +94,8 @@ def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
         return []
     try:
         import amdsmi  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except Exception:  # its import loads the driver's library, and fails in ways of its own where there is none
-        return []
+    except (
+        Exception
+    ) as error:  # its import loads the driver's library, and fails in ways of its own where there is none
+        raise NotRead(f"the package amdsmi cannot be loaded there: {error}") from error
     return probes(amdsmi)

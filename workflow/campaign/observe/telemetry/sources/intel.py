@@ -99,8 +99,8 @@ class _Sysman:
 class _Device:
     """One card. Utilisation is over the time since the last reading, of its busiest tile."""
 
-    def __init__(self, sysman: _Sysman, handle: Any, part: str, index: int) -> None:
-        self._sysman, self._handle, self._part, self._index = sysman, handle, part, index
+    def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
+        self._sysman, self._handle, self._part = sysman, handle, part
         self._before: list[tuple[int, int]] = []
         self._calls = {
             "memory_used_mib": sysman.memory_mib,
@@ -110,7 +110,6 @@ class _Device:
         }
 
     def read(self) -> Iterator[Reading]:
-        yield self._part, "index", float(self._index)
         for name, call in tuple(self._calls.items()):
             try:
                 yield self._part, name, call(self._handle)
@@ -133,7 +132,7 @@ def probes(zes: Any) -> list[Probe]:
         handles = [
             device for driver in drivers for device in sysman.listed("zesDeviceGet", "zes_device_handle_t", driver)
         ]
-        return [_Device(sysman, handle, f"gpu:{sysman.uuid(handle)}", index) for index, handle in enumerate(handles)]
+        return [_Device(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
     except _Refused:
         return []
 

@@ -1,40 +1,51 @@
-"""NVIDIA devices, through NVML (package nvidia-ml-py). Unverified on hardware: tested against the documented interface only.
+"""NVIDIA devices and their parts (MIG), through NVML (`observe.nvml`). Unverified on hardware: tested on a stand-in only.
 
 Source: NVML API Reference Guide. `utilization.gpu` is the share of NVML's own sample period (1/6 to 1 s) in which any kernel ran,
-so waiting in a collective counts as busy; `utilization.memory` is the share in which memory was read or written.
+so waiting in a collective counts as busy; `utilization.memory` is the share in which memory was read or written. Power is a mean
+of one second on Ampere and later. Of utilisation, power and clocks NVML keeps its own latest samples (nvmlDeviceGetSamples): they
+are taken where they come more often than this process looks, and one of them costs less than a single read.
 
-PCIe traffic: the byte counters of the field values NVML_FI_DEV_PCIE_COUNT_RX_BYTES and _TX_BYTES where the driver has them. Older
-ones have nvmlDeviceGetPcieThroughput only, which looks for 20 ms and gives KB/s: at one sample a second it sees 2 % of the time,
-and each call takes those 20 ms, so that it is asked from one sample a second on only. Directions are as the device sees them:
-received is host to device.
+PCIe traffic: the byte counters of the field values NVML_FI_DEV_PCIE_COUNT_RX_BYTES and _TX_BYTES where the driver has them. They
+begin anew at a limit, of 32 bits perhaps: 67 ms at the rate of PCIe 5 x16. Until a counter shows more than 32 bits, it is also
+read between the samples, if that is cheap enough. Otherwise, and with older drivers, there is nvmlDeviceGetPcieThroughput, which
+looks for 20 ms and gives KB/s: at one sample a second it sees 2 % of the time, and each call takes those 20 ms, so that it is
+asked from one sample a second on only. Directions are as the device sees them: received is host to device.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from statistics import median
 from types import ModuleType
 from typing import Any
 
-from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
+from campaign.observe.nvml import (
+    Counters,
+    Listed,
+    listed,
+    load,
+    nvlink_counters,
+    pcie_counters,
+    text,
+    told,
+    union_value,
+)
+from campaign.observe.telemetry.sources import NotRead, Probe, Reading, SamplerOptions
 
 _MIB = 2**20
-_ALL_LINKS = 0xFFFFFFFF
-_DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 _SLOW_CALLS_S = 1.0
+_BETWEEN_SHARE = 0.02  # of a core and device, for reading counters between samples
+_CLOCK_IN_STEP_S = 10.0
 _NEVER = (
     *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT"),
     *("NO_PERMISSION", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"),
 )
-_VALUE_TYPES = {
-    **{"DOUBLE": "dVal", "UNSIGNED_INT": "uiVal", "UNSIGNED_LONG": "ulVal", "UNSIGNED_LONG_LONG": "ullVal"},
-    **{"SIGNED_LONG_LONG": "sllVal", "SIGNED_INT": "siVal"},
-}
 _LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
-_POWER = ("SwPowerCap", "HwPowerBrakeSlowdown")
-_THERMAL = ("SwThermalSlowdown", "HwThermalSlowdown")
-_HARDWARE = ("HwSlowdown",)
+# Bits of nvmlClocksEventReasons, which earlier drivers call throttle reasons. To be held at the power limit is normal under load;
+# to be slowed by heat, or by the board's own protection (a power brake too), is not; clocks are set by a person.
+_REASONS = {"capped_power": 0x4, "slowed_thermal": 0x20 | 0x40, "slowed_hardware": 0x8 | 0x80, "clocks_set": 0x2}
 
 Values = Iterable[tuple[str, float]]
 Call = Callable[[Any, Any], Values]
@@ -46,12 +57,21 @@ def _utilisation(nvml: Any, handle: Any) -> Values:
     yield "memory_access_pct", rates.memory
 
 
-def _throttled(nvml: Any, handle: Any) -> Values:
-    """Idle, and clocks that somebody has set, are no throttling."""
-    reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    for kind, names in {"power": _POWER, "thermal": _THERMAL, "hardware": _HARDWARE}.items():
-        mask = sum(getattr(nvml, f"nvmlClocksThrottleReason{name}") for name in names)
-        yield f"throttled_{kind}", float(bool(reasons & mask))
+def _power(nvml: Any, handle: Any) -> Values:
+    yield "power_w", nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+
+
+def _clocks(nvml: Any, handle: Any) -> Values:
+    yield "clock_sm_mhz", nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+    yield "clock_memory_mhz", nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
+
+
+def _reasons(nvml: Any, handle: Any) -> Values:
+    name = "nvmlDeviceGetCurrentClocksEventReasons"
+    ask = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    reasons = ask(handle)
+    for kind, mask in _REASONS.items():
+        yield kind, float(bool(reasons & mask))
 
 
 def _ecc(nvml: Any, handle: Any) -> Values:
@@ -60,26 +80,15 @@ def _ecc(nvml: Any, handle: Any) -> Values:
         yield f"ecc_{kind.lower()}_count", nvml.nvmlDeviceGetTotalEccErrors(handle, error, nvml.NVML_VOLATILE_ECC)
 
 
-def _traffic(nvml: Any, handle: Any) -> Values:
-    """Byte counters; each field says for itself whether the device has it."""
-    fields = {
-        "pcie_received_bytes": (nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 1),
-        "pcie_sent_bytes": (nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1),
-        "nvlink_received_bytes": ((nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS), 1024),
-        "nvlink_sent_bytes": ((nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS), 1024),
-    }
-    found = nvml.nvmlDeviceGetFieldValues(handle, [number for number, _ in fields.values()])
-    for (quantity, (_, factor)), each in zip(fields.items(), found, strict=True):
-        if each.nvmlReturn == nvml.NVML_SUCCESS:
-            yield quantity, field_value(nvml, each) * factor
+def _processes(nvml: Any, handle: Any) -> Values:
+    """Each process that computes there, by its pid: MiB, 0 where NVML hides them."""
+    for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+        yield f"process_{each.pid}_mib", (each.usedGpuMemory or 0) / _MIB
 
 
-def field_value(nvml: Any, found: Any) -> float:
-    """The number in the union of a field value, by its type; ValueError: a type that is not known."""
-    for kind, name in _VALUE_TYPES.items():
-        if found.valueType == getattr(nvml, f"NVML_VALUE_TYPE_{kind}", None):
-            return float(getattr(found.value, name))
-    raise ValueError(f"a field value of type {found.valueType}")
+def _pcie_link(nvml: Any, handle: Any) -> Values:
+    yield "pcie_generation", nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)
+    yield "pcie_width", nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)
 
 
 def _pcie_looks(nvml: Any, handle: Any) -> Values:
@@ -88,28 +97,84 @@ def _pcie_looks(nvml: Any, handle: Any) -> Values:
         yield quantity, nvml.nvmlDeviceGetPcieThroughput(handle, counter) / 1e6
 
 
-_SLOW: tuple[Call, ...] = (
-    lambda nvml, handle: [
-        (f"clock_{name}_mhz", nvml.nvmlDeviceGetClockInfo(handle, getattr(nvml, f"NVML_CLOCK_{clock}")))
-        for name, clock in (("sm", "SM"), ("memory", "MEM"))
-    ],
-    lambda nvml, handle: [("temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))],
-    _throttled,
-    _ecc,
-)
-
-
-def _fast(nvml: Any) -> list[Call]:
-    """What changes fast. The second version of the call for memory does not count what the driver keeps for itself."""
+def _memory(nvml: Any) -> Call:
+    """The second version of the call does not count what the driver keeps for itself."""
     version, name = {}, "memory_used_with_reserved_mib"
     if hasattr(nvml, "nvmlMemory_v2"):
         version, name = {"version": nvml.nvmlMemory_v2}, "memory_used_mib"
-    return [
+    return lambda nvml, handle: [(name, nvml.nvmlDeviceGetMemoryInfo(handle, **version).used / _MIB)]
+
+
+_ALWAYS: tuple[Call, ...] = (
+    lambda nvml, handle: [("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)],
+    lambda nvml, handle: [("temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))],
+    _reasons,
+    _ecc,
+    _pcie_link,
+    _processes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What NVML samples by itself: the quantity, its constant in NVML, and what a value is divided by."""
+
+    quantity: str
+    constant: str
+    divisor: float = 1.0
+
+
+_SAMPLED: Sequence[tuple[Call, tuple[_Kind, ...]]] = (
+    (
         _utilisation,
-        lambda nvml, handle: [(name, nvml.nvmlDeviceGetMemoryInfo(handle, **version).used / _MIB)],
-        lambda nvml, handle: [("power_w", nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)],
-        lambda nvml, handle: [("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)],
-    ]
+        (
+            _Kind("utilisation_pct", "NVML_GPU_UTILIZATION_SAMPLES"),
+            _Kind("memory_access_pct", "NVML_MEMORY_UTILIZATION_SAMPLES"),
+        ),
+    ),
+    (_power, (_Kind("power_w", "NVML_TOTAL_POWER_SAMPLES", 1e3),)),
+    (
+        _clocks,
+        (_Kind("clock_sm_mhz", "NVML_PROCESSOR_CLK_SAMPLES"), _Kind("clock_memory_mhz", "NVML_MEMORY_CLK_SAMPLES")),
+    ),
+)
+
+
+@dataclass
+class _Samples:
+    """The samples that NVML has kept of some quantities of one device since the last look, with their own times."""
+
+    nvml: Any
+    handle: Any
+    part: str
+    kinds: Sequence[_Kind]
+    seen_us: dict[str, int] = field(default_factory=dict)
+
+    def new(self, kind: _Kind) -> list[tuple[float, float]]:
+        """Unix seconds and values; NVMLError: NVML has none."""
+        since = self.seen_us.get(kind.quantity, 0)
+        constant = getattr(self.nvml, kind.constant)
+        value_type, found = self.nvml.nvmlDeviceGetSamples(self.handle, constant, since)
+        new = sorted((each for each in found if each.timeStamp > since), key=lambda each: each.timeStamp)
+        if new:
+            self.seen_us[kind.quantity] = new[-1].timeStamp
+        values = (union_value(self.nvml, each.sampleValue, value_type)[0] / kind.divisor for each in new)
+        return [(each.timeStamp / 1e6, value) for each, value in zip(new, values, strict=True)]
+
+    def read(self) -> Iterator[Reading]:
+        for kind in self.kinds:
+            for at, value in told(self.nvml, lambda kind=kind: self.new(kind)) or ():  # type: ignore[misc]
+                yield self.part, kind.quantity, value, at
+
+    def worth_it(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
+        """Whether samples come more often than looks, by the clock of this host, and each costs less than a single read."""
+        started, found = clock(), [told(self.nvml, lambda kind=kind: self.new(kind)) for kind in self.kinds]  # type: ignore[misc]
+        cost_s = clock() - started
+        if not all(found):
+            return False
+        spacing_s = max((each[-1][0] - each[0][0]) / max(1, len(each) - 1) for each in found if each)
+        in_step = all(each and abs(each[-1][0] - time.time()) < _CLOCK_IN_STEP_S for each in found)
+        return in_step and 0 < spacing_s < interval_s and cost_s * spacing_s / interval_s < single_s
 
 
 @dataclass
@@ -138,14 +203,26 @@ class _Device:
                 self.calls.remove(call)  # a package that is older than the call
 
 
-@dataclass
-class _Numbers:
-    """CUDA's number of each device, where nothing reorders them (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
+class _Traffic(_Device):
+    """Byte counters of one device, by quantity. clock: monotonic, in seconds."""
 
-    readings: list[Reading]
+    def __init__(self, nvml: Any, device: Listed, counters: dict[str, Counters], clock: Callable[[], float]) -> None:
+        super().__init__(nvml, device.handle, f"gpu:{device.uuid}", [self._totals])
+        self.counters, self._clock = counters, clock
+        self._cost_s = _seconds(lambda: list(self.read()), clock)
 
-    def read(self) -> list[Reading]:
-        return self.readings
+    def _totals(self, nvml: Any, handle: Any) -> Values:
+        for quantity, counters in self.counters.items():
+            if (total := counters.total(self._clock())) is not None:
+                yield quantity, total
+
+    def needed_every_s(self) -> float:
+        """Infinite where it would cost more than its share: counts then have gaps for as long as their width is not known."""
+        needed_s = min(each.needed_every_s() for each in self.counters.values())
+        return needed_s if self.is_cheap(needed_s) else float("inf")
+
+    def is_cheap(self, every_s: float) -> bool:
+        return self._cost_s <= _BETWEEN_SHARE * every_s
 
 
 @dataclass
@@ -162,7 +239,7 @@ class _Xid:
                 event = self.nvml.nvmlEventSetWait_v2(self.events, 0)
             except self.nvml.NVMLError:
                 break  # there is none
-            part = f"gpu:{_text(self.nvml.nvmlDeviceGetUUID(event.device))}"
+            part = f"gpu:{text(self.nvml.nvmlDeviceGetUUID(event.device))}"
             self.counts[part] = self.counts.get(part, 0) + 1
             yield part, "xid", float(event.eventData)
         for part, count in self.counts.items():
@@ -173,53 +250,78 @@ def _codes(nvml: Any, names: Sequence[str]) -> list[int]:
     return [getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")]
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _xid(nvml: Any, handles: dict[str, Any]) -> _Xid | None:
+def _xid(nvml: Any, devices: Sequence[Listed]) -> _Xid | None:
     """A probe of devices that tell of errors; a device that has told none has counted 0."""
     try:
         events = nvml.nvmlEventSetCreate()
     except (nvml.NVMLError, AttributeError):
         return None
     counts = {}
-    for part, handle in handles.items():
+    for device in devices:
         try:
-            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            nvml.nvmlDeviceRegisterEvents(device.handle, nvml.nvmlEventTypeXidCriticalError, events)
         except nvml.NVMLError:
             continue
-        counts[part] = 0
+        counts[f"gpu:{device.uuid}"] = 0
     return _Xid(nvml, events, counts) if counts else None
 
 
-def probes(nvml: ModuleType | Any, asked: SamplerOptions) -> list[Probe]:
-    """Probes through a module with NVML's functions: for each device what changes fast, then what it has besides."""
-    try:
-        nvml.nvmlInit()
-        handles = {}
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            handles[f"gpu:{_text(nvml.nvmlDeviceGetUUID(handle))}"] = handle
-    except nvml.NVMLError:
-        return []
-    found: list[Probe] = [_Numbers([(part, "index", float(index)) for index, part in enumerate(handles)])]
-    found += [_Device(nvml, handle, part, _fast(nvml)) for part, handle in handles.items()]
-    for part, handle in handles.items():
-        traffic = _Device(nvml, handle, part, [_traffic])
-        has_counters = any(quantity.startswith("pcie") for _, quantity, _ in traffic.read())
-        looks = [] if has_counters or asked.interval_s < _SLOW_CALLS_S else [_pcie_looks]
-        found += [traffic, _Device(nvml, handle, part, [*_SLOW, *looks])]
-    xid = _xid(nvml, handles)
-    return [*found, *([xid] if xid else [])] if handles else []
+def _seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    """The median of three calls."""
+
+    def once() -> float:
+        started = clock()
+        call()
+        return clock() - started
+
+    return median(once() for _ in range(3))
 
 
-def open_probes(asked: SamplerOptions, drivers: Sequence[str] = _DRIVERS) -> Sequence[Probe]:
-    # Loading the package takes longer than everything else that a sampler does at its start.
-    if not any(Path(driver).exists() for driver in drivers):
-        return []
+def probes(nvml: ModuleType | Any, asked: SamplerOptions, clock: Callable[[], float] = time.monotonic) -> list[Probe]:
+    """Probes through a module with NVML's functions, for each device and part of one. clock: monotonic, in seconds.
+
+    NotRead: the driver does not answer.
+    """
     try:
-        import pynvml  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError:
-        return []
-    return probes(pynvml, asked)
+        devices = listed(nvml)
+    except nvml.NVMLError as error:
+        raise NotRead(f"NVML does not answer there: {error}") from error
+    # No program can use a divided device but for its parts.
+    divided = {device.whole for device in devices}
+    devices = [device for device in devices if device.uuid not in divided]
+    found: list[Probe] = []
+    for device in devices:
+        found += _of_device(nvml, device, asked, clock)
+    xid = _xid(nvml, [device for device in devices if not device.whole])
+    return [*found, *([xid] if xid else [])]
+
+
+def _of_device(nvml: Any, device: Listed, asked: SamplerOptions, clock: Callable[[], float]) -> Iterator[Probe]:
+    handle, part = device.handle, f"gpu:{device.uuid}"
+    calls: list[Call] = [_memory(nvml), *_ALWAYS]
+    for single, kinds in _SAMPLED:
+        samples = _Samples(nvml, handle, part, kinds)
+        single_s = _seconds(lambda single=single: told(nvml, lambda: list(single(nvml, handle))), clock)  # type: ignore[misc]
+        if samples.worth_it(single_s, asked.interval_s, clock):
+            yield samples
+        else:
+            calls.append(single)
+    if device.whole:
+        yield _Device(nvml, handle, part, calls)
+        return
+    counters = pcie_counters(nvml, handle)
+    pcie = _Traffic(nvml, device, counters, clock) if counters else None
+    if pcie is not None and pcie.is_cheap(min(each.needed_every_s() for each in counters.values())):
+        yield pcie
+    elif asked.interval_s >= _SLOW_CALLS_S:
+        calls.append(_pcie_looks)
+    if counters := nvlink_counters(nvml, handle):
+        yield _Traffic(nvml, device, counters, clock)
+    yield _Device(nvml, handle, part, calls)
+
+
+def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
+    nvml, problem = load()
+    if problem:
+        raise NotRead(problem)
+    return probes(nvml, asked) if nvml else []

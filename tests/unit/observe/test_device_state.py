@@ -1,0 +1,105 @@
+"""State of devices, by the documented interface of NVML; none was seen on hardware here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+import pytest
+
+from campaign.observe import device_state
+from campaign.observe.device_state import DeviceProcess, devices_here, states_here
+from tests.unit.observe.telemetry.fake_nvml import LOST, FakeNvml, Gpu
+
+WHOLE, PART = "GPU-3a1b0c7e-0000-4000-8000-00000000000a", "MIG-11111111-0000-4000-8000-00000000000b"
+
+
+def test_what_changes_a_devices_numbers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_state, "node_of_pci", lambda address: 1 if address == "0000:17:00.0" else None)
+    state = states_here(FakeNvml([Gpu(WHOLE, processes=[(7, 512 << 20), (8, None)])]))[WHOLE]
+    assert state.settings.document() == {
+        "uuid": WHOLE,
+        "model": "NVIDIA H200",
+        "driver": "580.65.06",
+        "address": "0000:17:00.0",
+        "numa_node": 1,
+        "memory_mib": 81920,
+        "power_limit_w": 600,
+        "power_limit_default_w": 700,
+        "clock_sm_max_mhz": 1980,
+        "clock_memory_max_mhz": 3201,
+        "clock_sm_application_mhz": 1980,
+        "clock_memory_application_mhz": 3201,
+        "persistence": True,
+        "ecc": True,
+        "mig": False,
+        "compute_mode": "exclusive_process",
+        "pcie_generation_max": 5,
+        "pcie_width": 8,
+        "pcie_width_max": 16,
+    }
+    assert state.processes is not None
+    assert [replace(each, name="") for each in state.processes] == [
+        DeviceProcess(7, "", 512),
+        DeviceProcess(8, "", None),
+    ]
+    assert (state.ecc_corrected, state.ecc_uncorrected, state.rows_pending, state.rows_failed) == (2, 0, True, False)
+    assert (state.memory_used_mib, state.energy_j, state.power_w) == (3072, 4000.5, 287.5)
+    assert state.pcie_generation == 1
+
+
+def test_parts_of_a_divided_device_have_identities_of_their_own() -> None:
+    found = devices_here(FakeNvml([Gpu("GPU-a"), Gpu(WHOLE, parts=[Gpu(PART)])]))
+    assert {uuid: each.whole for uuid, each in found.items()} == {"GPU-a": "", WHOLE: "", PART: WHOLE}
+
+
+def test_a_device_that_is_gone_hides_no_other_and_what_is_not_told_is_absent() -> None:
+    missing = {"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMigMode"}
+    nvml = FakeNvml([Gpu("GPU-a"), Gpu("GPU-b", missing)])
+    by_index = nvml.nvmlDeviceGetHandleByIndex
+
+    def gone(index: int) -> Gpu:
+        if index == 0:
+            raise nvml.NVMLError(LOST)
+        return by_index(index)
+
+    nvml.nvmlDeviceGetHandleByIndex = gone  # type: ignore[method-assign]
+    (state,) = states_here(nvml).values()
+    assert state.settings.uuid == "GPU-b"
+    assert (state.settings.power_limit_w, state.processes, state.settings.mig) == (None, None, None)
+    assert "power_limit_w" not in state.settings.document()
+
+
+def test_no_driver_is_no_state() -> None:
+    assert states_here(FakeNvml([], init_fails=9)) == {}
+
+
+def test_the_package_has_what_the_stand_in_has() -> None:
+    """Names, numbers and arguments are those of nvidia-ml-py."""
+    fake = FakeNvml([])
+    for name, value in vars(FakeNvml).items():
+        if name.startswith("NVML_"):
+            assert getattr(pynvml, name) == value, name
+        if name.startswith("nvml"):
+            assert hasattr(pynvml, name), name
+    for name in (*fake.plain, *fake.by_argument):
+        assert callable(getattr(pynvml, name)), name
+
+
+def test_the_union_of_a_field_value_is_read_by_its_type() -> None:
+    from campaign.observe.nvml import field_value
+
+    value = pynvml.c_nvmlFieldValue_t()
+    module: Any = pynvml
+    for kind, name, number, bits in (
+        (module.NVML_VALUE_TYPE_UNSIGNED_INT, "uiVal", 4_000_000_000, 32),
+        (module.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, "ullVal", 2**60, 64),
+        (module.NVML_VALUE_TYPE_DOUBLE, "dVal", 0.5, 64),
+    ):
+        value.valueType = kind
+        setattr(value.value, name, number)
+        assert field_value(module, value) == (number, bits)
+    value.valueType = 99
+    with pytest.raises(ValueError, match="type 99"):
+        field_value(module, value)
