@@ -127,3 +127,25 @@ def test_measured_results_cannot_be_conditioned(tmp_path: Path) -> None:
     result = run("published", out, "--given", "bitfusion.f9.remote_ge_native")
     assert result.exit_code == 1
     assert "cannot condition predictions" in result.output.replace("\n", " ")
+
+
+def test_a_trace_is_an_input_for_a_real_system(tmp_path: Path) -> None:
+    """No device is emulated: a replay would be refused, and a prediction needs none."""
+    real = {
+        **CHANGES,
+        "system.hosts": [{"name": "host[1-2]", "cores": 8, "devices": [{"model": "a100-40gb", "count": 2}]}],
+        "system.pool": None,
+        "system.devices": None,
+        "campaign.configurations": [{"devices_per_host": 2, "hosts": [1, 2]}],
+        "campaign.axes": {"workload": ["traced"], "batch": [8], "precision": ["fp32"]},
+    }
+    campaign = write_files(tmp_path, real)
+    trace = tmp_path / "workloads" / "traced.yaml"
+    made = run("workload", "trace", "bert-nano", "--device-model", "a100-40gb", "--batch", 8, "--precision", "fp32",
+               "--samples-per-s", 400, "--source", "a page", "--output", trace)  # fmt: skip
+    assert made.exit_code == 0, made.output
+    result = run("predict", campaign, "--no-report", "--format", "json")
+    assert result.exit_code == 0, result.output
+    one, two = json.loads(result.output)["cells"]
+    assert 1 < two["throughput_per_s"] / one["throughput_per_s"] <= 2
+    assert one["throughput_per_s"] < 800

@@ -292,9 +292,6 @@ def published(
         return
     for each in said:
         show(table_of(each["name"], list(_claim_rows(each["claims"]))), most=None)
-        for claim in each["claims"]:
-            if nearness(claim) == "off" and claim["if_predicted"]:
-                say(f"{claim['id']}: {claim['if_predicted']}")
         say(f"{each['name']}: {score(each['claims'])}", style="bold")
     if rest := sum(claim["verdict"] == NOT_HERE for claim in claims):
         say(f"{wording.plural(rest, 'claim')} not reached (the page, --output, says why)")

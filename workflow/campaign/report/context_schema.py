@@ -129,7 +129,6 @@ class PublishedClaim(ClosedModel):
     covered: tuple[int, int] = Field(
         default=(0, 0), description="of how many values the interval reaches a printed number, of how many"
     )
-    if_predicted: str = Field(default="", description="what a prediction leaves out")
     scored: bool = Field(default=False, description="whether it counts: it is about a step, and could fail")
 
 

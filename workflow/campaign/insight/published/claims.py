@@ -127,7 +127,6 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
         "told": told(claim),
         "conditions": conditions(claim.conditions),
         "note": claim.note,
-        "if_predicted": claim.if_predicted if tables.context.get("prediction") else "",
     }
     nothing: dict[str, Any] = {"other": [], "here": "", "of": "", "cells": []}
     if places := tables.context.get("inputs", {}).get(claim.id):

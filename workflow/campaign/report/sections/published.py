@@ -7,7 +7,6 @@ from typing import Any
 
 from campaign import wording
 from campaign.insight.published import CONSTRUCTED, INPUT, NOT_HERE
-from campaign.insight.published.judgement import nearness
 from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
@@ -73,7 +72,6 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
         "state": OTHER.replace(" ", "-") if verdict_of(claim) == OTHER else claim.verdict.replace(" ", "-"),
         "judged": _judged(claim),
         "note": claim.note,
-        "remark": claim.if_predicted if nearness(claim.model_dump()) == "off" else "",
     }
 
 
