@@ -22,8 +22,8 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (three min
 	snakemake --profile local --quiet host reason; code=$$?; kill $$first 2> /dev/null; exit $$code
 	@python -c 'from pathlib import Path; print("Open it:", Path("results/demo/report.html").absolute().as_uri())'
 
-study: $(VENV)/.dev  ## Predict three published studies, and write which of their claims that reaches into docs (a minute)
-	@python -m docs.predicted_studies
+study: $(VENV)/.dev  ## Predict three published studies, and write which of their claims that reaches into docs (a minute; ARGS=--replay checks it, ten minutes)
+	@python -m docs.predicted_studies $(ARGS)
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two cores)

@@ -1,10 +1,12 @@
 """Predicts the published studies and writes what explanation/predicted-studies.md shows of it: `make study`.
 
-Tables of both scores, a picture of each study, and the public rows that the model is calibrated with and held against.
+Tables of both scores, a picture of each study, and the public rows that the model is calibrated with and held against. With
+`--replay` (`make study ARGS=--replay`), twenty cells are replayed instead, to check the simulation with real collectives.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import subprocess
@@ -32,7 +34,17 @@ _WIDEST = 2.6
 
 
 def main() -> None:
-    """Predict, print the scores, and write tables and pictures."""
+    """Predict, print the scores, and write tables and pictures; or replay."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replay", action="store_true", help="replay twenty cells, and compare them with predictions")
+    if parser.parse_args().replay:
+        from tests.benchmarks.study import replayed
+
+        off = sorted(100 * abs(each - 1) for each in replayed(Path("results")))
+        print(
+            f"{len(off)} replayed cells: the simulation is off by {off[len(off) // 2]:.1f} % (median), at most {off[-1]:.1f} %"
+        )
+        return
     first, second = _held(), _held(*GIVEN)
     known = list(rows())
     text = PAGE.read_text(encoding="utf-8")
