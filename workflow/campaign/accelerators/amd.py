@@ -33,6 +33,7 @@ ROCM = Accelerator(
     title="AMD GPU",
     torch_type="cuda",
     backend="nccl",
+    torch_build="hip",
     # A second mask would number what the first has left.
     masks=(_MASK, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
     visible=_visible,

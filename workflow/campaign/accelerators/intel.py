@@ -44,6 +44,7 @@ XPU = Accelerator(
     title="Intel GPU",
     torch_type="xpu",
     backend="xccl",
+    torch_build="xpu",
     masks=(_MASK,),
     visible=_visible,
     mask_per_rank=True,

@@ -42,6 +42,7 @@ CUDA = Accelerator(
     title="NVIDIA GPU",
     torch_type="cuda",
     backend="nccl",
+    torch_build="cuda",
     masks=(_MASK,),
     visible=_visible,
     list_command=("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"),

@@ -284,7 +284,6 @@ class DriverSession:
 
     def _record(self, run: Run, ended: Ended, outcome: Outcome, log: Path, samples: Summary) -> Record:
         cell = run.cell
-        out = self.results.telemetry(cell.id, run.repetition)
         flags = [*outcome.flags, *ended.flags, *samples.flags]
         flags += [f"composition: {mismatch}" for mismatch in self.obtained.mismatches]
         flags += self.link_flags
@@ -321,7 +320,7 @@ class DriverSession:
             requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",
-            telemetry=str(out.relative_to(self.results.directory)) if samples.written else "",
+            telemetry=str(samples.written.relative_to(self.results.directory)) if samples.written else "",
             flags=tuple(flags),
             log=str(log.relative_to(self.results.directory)) if ended.codes else "",
         )

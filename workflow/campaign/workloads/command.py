@@ -6,12 +6,13 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, StringConstraints, model_validator
 
+from campaign.accelerators import Kind
 from campaign.documents.cell import AXES, Cell, Scalar
 from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precision, Variables
 from campaign.documents.record import Failure
@@ -229,7 +230,7 @@ class CommandWorkload(Workload):
                 "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun"
             )
 
-    def missing(self) -> str | None:
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
         program = self.command[0]
         if "{" in program or shutil.which(program):
             return None

@@ -333,8 +333,8 @@ class Workload(FileModel):
         """Whether runs with these options read from the configuration's storage."""
         return False
 
-    def missing(self) -> str | None:
-        """What this machine lacks to run it, and the remedy; None when nothing."""
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+        """What this machine lacks to run it on such devices, and the remedy; None when nothing."""
         return None
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:

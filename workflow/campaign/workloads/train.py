@@ -135,8 +135,8 @@ class TrainWorkload(Workload):
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
         return options.get("input") == "storage"
 
-    def missing(self) -> str | None:
-        return torch_missing()
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+        return torch_missing(kinds)
 
     def refusal(self, cell: Cell) -> str | None:
         ranks = cell.configuration.ranks
