@@ -80,7 +80,8 @@ def _package_of(system: SystemFile) -> str | None:
 def _tool_of(kind: Kind, system: SystemFile) -> str | None:
     """The program that lists devices of a kind, where it is not here: without it nobody knows which devices these are."""
     command = ACCELERATORS[kind].list_command
-    if not command or shutil.which(command[0]):
+    # Devices that a prefix lends need not be on this machine.
+    if not command or shutil.which(command[0]) or system.fabric["kind"] == "prefix":
         return None
     return (
         f"system {system.name}: '{command[0]}', which lists the devices of `runs_on: {kind}`, was not found here; install "

@@ -22,6 +22,7 @@ from campaign.fabrics.hardware import Composition
 from campaign.files import content_hash, make_directory
 from campaign.launch import open_launcher
 from campaign.launch.emulation_plan import NOT_EMULATED
+from campaign.launch.local_devices import verify_here
 from campaign.launch.protocol import Launcher, Limits
 from campaign.lease.campaign_leases import Obtained, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
@@ -128,7 +129,7 @@ class DriverSession:
             composition = Composition.from_document(request.composition)
             obtained = Obtained(request.use, composition, request.mismatches, request.holding)
         if not self.of_slurm:
-            return obtained
+            return replace(obtained, composition=verify_here(system, obtained.composition, self.work))
         from campaign.slurm.run_on_hosts import hosts_of_allocation, placed
         from campaign.slurm.verify_devices import verify
 

@@ -256,7 +256,7 @@ def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
     """Why these are not the devices that the run was given, one for each rank; None where nothing says so.
 
     Parts of devices and remote ones are left out: what they show as their UUID is no evidence. The names that a composition gives
-    count under Slurm, where they were found on the host before anything ran.
+    were found on the host before anything ran.
     """
     if any(device.launch for device in run.devices):
         return None
@@ -265,7 +265,7 @@ def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
         ranks = ", ".join(str(rank) for rank, uuid in uuids.items() if uuid == twice[0])
         return Failure(reason="several ranks used one device", evidence=f"ranks {ranks} report the device {twice[0]}")
     names = [normal(device.host_id or "") for device in run.devices]
-    if run.launcher != "slurm" or run.runs_on != "cuda" or not all(map(_UUID.fullmatch, names)):
+    if run.runs_on != "cuda" or not all(map(_UUID.fullmatch, names)):
         return None
     for rank, uuid in uuids.items():
         if uuid not in names:
