@@ -24,7 +24,9 @@ ECHO = "import json,os; print(json.dumps({k: v for k, v in os.environ.items() if
 
 
 def system(kind: str = "cuda", hosts: str = "host1", count: int = 4) -> SystemFile:
-    own = [{"name": hosts, "devices": [{"model": "ssd", "kind": "nvme", "count": 1}, {"model": "a100", "count": count}]}]
+    own = [
+        {"name": hosts, "devices": [{"model": "ssd", "kind": "nvme", "count": 1}, {"model": "a100", "count": count}]}
+    ]
     devices = {"a100": {"runs_on": kind}}
     return SystemFile.model_validate({"name": "s", "fabric": {"kind": "static"}, "hosts": own, "devices": devices})
 
@@ -91,6 +93,19 @@ def test_pooled_devices_without_names_are_told_only_where_there_are_no_others(li
     ]
     listed(4, 5, 6)
     assert names(verify_here(system(), composed("slot0", "slot1", local=False), tmp_path)) == [None, None]
+
+
+def test_names_that_a_simulated_fabric_invents_are_no_evidence(listed: Any, tmp_path: Path) -> None:
+    simulated = SystemFile.model_validate({**system().model_dump(), "fabric": {"kind": "simulated"}})
+    given = composed("slot0", "slot1", known=(0, 1), local=False)
+    listed(7, 8)
+    assert names(verify_here(simulated, given, tmp_path)) == [UUID.format(7), UUID.format(8)]
+    listed(7)
+    with pytest.raises(LaunchError, match="1 devices found, 2 composed"):
+        verify_here(simulated, given, tmp_path)
+    listed(0, 7)
+    with pytest.raises(DevicesDiffer, match="slot1"):  # those of some are real
+        verify_here(simulated, given, tmp_path)
 
 
 def test_too_few_devices_and_a_tool_that_fails_measure_nothing(listed: Any, tmp_path: Path) -> None:

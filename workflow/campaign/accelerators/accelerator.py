@@ -45,9 +45,10 @@ class Accelerator:
     devices by their names on the host, {} where a mask cannot name them; mask_per_rank: whether every rank gets a mask of its
     own; list_command, parse: how a host lists its devices; describe_command: the same with what can change a number;
     container_option: what has Apptainer pass the driver in; out_of_memory: patterns of messages, the first of which is believed
-    whatever the exit code; communication_errors: likewise; fallbacks: patterns by which a framework reports that work ran on
-    the CPU; peaks: vendor's figures; telemetry: how it is read, in words; unverified: what has not been tried on hardware,
-    empty for nothing.
+    whatever the exit code; communication_errors: likewise; unavailable: patterns of messages that no device could be used at
+    all; device_faults: that a device failed; device_suspicions: that it did, or that the program is wrong; fallbacks: patterns
+    by which a framework reports that work ran on the CPU; peaks: vendor's figures; telemetry: how it is read, in words;
+    unverified: what has not been tried on hardware, empty for nothing.
     """
 
     kind: str
@@ -64,6 +65,9 @@ class Accelerator:
     container_option: str = ""
     out_of_memory: tuple[str, ...] = ()
     communication_errors: tuple[str, ...] = ()
+    unavailable: tuple[str, ...] = ()
+    device_faults: tuple[str, ...] = ()
+    device_suspicions: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     peaks: tuple[Peaks, ...] = ()
     telemetry: str = ""

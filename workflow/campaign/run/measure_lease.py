@@ -351,7 +351,7 @@ class _Measuring:
 
         def able(names: tuple[str, ...]) -> bool:
             try:
-                fabric.select(replace(asked, allowed_hosts=names), fabric.inventory())
+                fabric.select(replace(asked, allowed_hosts=names), self.site.fenced.mark(fabric.inventory()))
             except (NoMatch, Incompatible):
                 return False
             except FabricError:  # what others hold is waited for in turn

@@ -24,7 +24,7 @@ from campaign.launch import open_launcher
 from campaign.launch.emulation_plan import NOT_EMULATED
 from campaign.launch.local_devices import verify_here
 from campaign.launch.protocol import Launcher, Limits
-from campaign.lease.campaign_leases import Obtained, obtained_on_demand
+from campaign.lease.campaign_leases import Obtained, Site, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
@@ -35,6 +35,7 @@ from campaign.plan.repetitions import Repetitions
 from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
+from campaign.run.failed_devices import FailedDevices
 from campaign.run.launched_run import LaunchedRun, until_undisturbed
 from campaign.run.progress import note
 from campaign.slurm.cut_short import FirstRun
@@ -83,7 +84,10 @@ class DriverSession:
         self.obtained = self.arrive()
         self.obtained.require(self.journals)
         self.done.use = self.obtained.use
-        launcher = open_launcher(self.campaign.system.launcher, self.campaign.system, self.obtained.composition)
+        system = self.campaign.system
+        fenced = Site(system, self.results.root).fenced
+        self.devices = FailedDevices(system, self.obtained.composition, fenced, self.campaign.name, self.work)
+        launcher = open_launcher(system.launcher, system, self.obtained.composition)
         self.emulated_links = launcher.links
         links = {} if self.emulated_links is None else {"links": self.emulated_links}
         document = {"schema_version": "composition/1", **self.obtained.composition.document(), **links}
@@ -216,7 +220,8 @@ class DriverSession:
             ended = LaunchedRun(launcher, workload, run, mark, log, limits).ended(step)
             # What is held by this token now was held throughout: a lease that was released has another one, or none.
             self.obtained.require(self.journals)
-            return ended, workload.outcome(run, ended, Log(log))
+            outcome = workload.outcome(run, ended, Log(log))
+            return ended, self.devices.judged(run, step, ended, outcome, Log(log))
         except LaunchError as error:
             if log.exists():
                 error.with_log(log)
