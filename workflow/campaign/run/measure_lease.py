@@ -49,7 +49,7 @@ from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
 from campaign.run.driver_supervisor import LeftRunning, Supervisor
 from campaign.run.locks import alone_on_the_machine, working_locks
-from campaign.run.preflight import missing_software, not_emulated, preflight
+from campaign.run.preflight import missing_software, not_emulated, refuse_unmeasurable
 from campaign.run.progress import note
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
@@ -146,7 +146,7 @@ class _Measuring:
 
     def lacks_software(self) -> bool:
         """Whether this machine lacks what the runs need, which is then the reason why they have no record. Nothing is composed."""
-        preflight(self.of_lease())
+        refuse_unmeasurable(self.of_lease())
         if lacking := missing_software(self.of_lease()):
             self.problems.append("; ".join(lacking))
             self.tell(self.problems[-1])
@@ -168,7 +168,7 @@ class _Measuring:
 
     def of_lease(self) -> Campaign:
         """The campaign without what the lease does not need: this machine may lack it."""
-        named = {cell.workload for cell in self.plan.cells}
+        named = {cell.workload for cell in self.plan.cells} | {each.workload for each in self.campaign.protocol.require}
         workloads = {name: workload for name, workload in self.campaign.workloads.items() if name in named}
         return replace(self.campaign, configurations=(self.plan.configuration,), workloads=workloads)
 

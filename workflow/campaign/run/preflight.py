@@ -39,6 +39,13 @@ def _preflight_slurm(campaign: Campaign) -> None:
 
 
 def preflight(campaign: Campaign) -> None:
+    """ConfigError for everything that speaks against measuring the campaign on this machine."""
+    refuse_unmeasurable(campaign)
+    if problems := missing_software(campaign):
+        raise ConfigError("\n".join(problems))
+
+
+def refuse_unmeasurable(campaign: Campaign) -> None:
     """ConfigError for an imported campaign, a Slurm that is not there or refuses options, and variables that are not set."""
     if campaign.file.imported:
         raise ConfigError(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from campaign.accelerators import Kind, peak_tflops
 from campaign.config.workload_inputs import inputs_of, refuse_edited
@@ -32,6 +33,7 @@ from campaign.plan.missing_runs import is_measured, read_known
 from campaign.plan.oom_frontier import CONTRADICTS, implied_record
 from campaign.plan.order import ordered
 from campaign.plan.repetitions import Repetitions
+from campaign.plan.requirements import required, shortfall
 from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
@@ -51,6 +53,16 @@ def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
         return outcome
     failure = Failure(reason="devices of the run did no work", evidence="; ".join(samples.unused))
     return replace(outcome, status="invalid", failure=failure)
+
+
+class _Tried(NamedTuple):
+    """One run that is over, and what was seen of it."""
+
+    run: Run
+    ended: Ended
+    outcome: Outcome
+    log: Path
+    samples: Summary
 
 
 class DriverSession:
@@ -98,11 +110,15 @@ class DriverSession:
             interval_s = self.campaign.protocol.telemetry_s if observed else None
             directory = self.work / "telemetry"
             with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
+                passed = self.pass_requirements(launcher, todo)
                 self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
                 for cell, repetition in todo:
                     if self.repetitions.is_over(cell):
                         continue
-                    record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
+                    if (tried := passed.pop((cell.id, repetition), None)) is not None:
+                        record = self._record(*tried)
+                    else:
+                        record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
                     with deferred():  # what has been measured shall also have its record
                         record = self.keep(cell, record)
                     self.done.measured.append(record.key)
@@ -115,6 +131,26 @@ class DriverSession:
                 self.look_at_links(launcher, "after", todo)
         finally:
             launcher.close()
+
+    def pass_requirements(self, launcher: Launcher, todo: Sequence[tuple[Cell, int]]) -> dict[tuple[str, int], _Tried]:
+        """Runs that show that the composition is as the campaign requires, those of `todo` by cell and repetition.
+
+        LaunchError: it falls short. Nothing is recorded of it then.
+        """
+        passed: dict[tuple[str, int], _Tried] = {}
+        by_cell: dict[str, _Tried] = {}
+        for requirement, cell in required(self.campaign, self.plan.configuration.name) if todo else ():
+            # A run that is not to be recorded, such as one that an earlier use of the lease has recorded, has no number.
+            repetition = next((number for each, number in todo if each.id == cell.id), 0)
+            if cell.id not in by_cell:
+                by_cell[cell.id] = self.tried(launcher, cell, repetition)
+                if repetition:
+                    passed[cell.id, repetition] = by_cell[cell.id]
+            tried = by_cell[cell.id]
+            if why := shortfall(requirement, cell, tried.outcome):
+                hosts = ", ".join(host.name for host in self.obtained.composition.hosts)
+                raise LaunchError(f"{why}; nothing was measured on {hosts}").with_log(tried.log)
+        return passed
 
     def look_at_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
         """Measure the composition's links, where that is asked for and not done yet: hash of the document, flags of its runs."""
@@ -150,7 +186,11 @@ class DriverSession:
         return implied_record(self.plan.specification(cell), self.plan.campaign_hash, cell, repetition, evidence)
 
     def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
-        """One run, from nothing to its record; from nothing again where something from outside has disturbed it."""
+        """One run, from nothing to its record."""
+        return self._record(*self.tried(launcher, cell, repetition))
+
+    def tried(self, launcher: Launcher, cell: Cell, repetition: int) -> _Tried:
+        """One run, from nothing to its outcome; from nothing again where something from outside has disturbed it."""
         workload, name = self.campaign.workloads[cell.workload], f"{cell.id}.{repetition}"
         log = self.results.logs / self.lease / f"{name}.log"
         run = self._run_of(cell, repetition, workload)
@@ -175,7 +215,7 @@ class DriverSession:
                 "then run the same command again: finished records are kept"
             )
         samples = self._samples(run, ended, outcome)
-        return self._record(run, ended, worked_on_devices(outcome, samples), log, samples)
+        return _Tried(run, ended, worked_on_devices(outcome, samples), log, samples)
 
     def _run_of(self, cell: Cell, repetition: int, workload: Workload) -> Run:
         kind, system = cell.configuration.storage, self.campaign.system
