@@ -92,7 +92,8 @@ def _tool_of(kind: Kind, system: SystemFile) -> str | None:
         return None
     return (
         f"system {system.name}: '{command[0]}', which lists the devices of `runs_on: {kind}`, was not found here; install "
-        f"the driver of {ACCELERATORS[kind].title}s with its tools, or measure on the host that has the devices"
+        f"the driver of {ACCELERATORS[kind].title}s with its tools, or measure on their host; of devices that are cores, "
+        "say `runs_on: cpu`"
     )
 
 
