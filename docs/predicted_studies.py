@@ -28,7 +28,7 @@ STUDIES = {
     "bitfusion": "Dell EMC's and Bitfusion's article",
 }
 GIVEN = ("falcon.f11.bertlarge", "faster.f5.drop.2nodes")
-"""The claims that the second score is conditioned on (decision 50)."""
+"""The claims that the second score is conditioned on (decision 52)."""
 _NEAR = {"inside": "inside", "near": "within 10 %", "off": "off"}
 _WIDEST = 2.6
 

@@ -55,6 +55,14 @@ def test_a_missing_extra_is_reported_with_its_pip_command(
     assert len(str(caught.value).strip().splitlines()) == 1
 
 
+def test_what_measures_is_part_of_the_base_and_named_on_its_page() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    measure = project["optional-dependencies"]["measure"]
+    assert set(measure) <= set(project["dependencies"])
+    page = (ROOT / "docs/how-to/hosts-without-registry.md").read_text()
+    assert " ".join(f'"{each}"' for each in measure) in page
+
+
 def test_every_extra_that_the_package_names_is_declared_and_in_all() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(MISSING) <= set(extras)

@@ -71,7 +71,12 @@ def test_a_program_that_other_leases_need_may_be_missing(project: Project) -> No
     mine, others = (next(project.results().lease_plans.glob(f"*.{name}.*")) for name in ("logged", "other"))
     project.run_campaign("measure", str(mine))
     assert len(project.records()) == 1
-    assert "'no-such-program' was not found on this machine" in project.run_campaign("measure", str(others), expect=1)
+    said = project.run_campaign("measure", str(others), expect=1)
+    assert "error: 1 of 1 runs have no record: workload other: command: 'no-such-program' was not found" in said
+    manifest = json.loads(project.results().manifest(others.stem).read_text())
+    assert "'no-such-program' was not found on this machine" in manifest["reason"]
+    assert len(manifest["missing"]) == 1
+    assert len(project.leases()) == 1, "nothing was composed for it"
 
 
 def test_snakemake_goes_on_where_a_lease_was_measured_by_hand(project: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import grp
+import importlib.util
 import os
 import pwd
 import re
@@ -109,6 +110,12 @@ def group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def absent_package(*names: str) -> str | None:
+    """The first of these packages that cannot be imported here, with its pip command; None where all can."""
+    absent = next((name for name in names if importlib.util.find_spec(name) is None), None)
+    return absent and f"{absent}; run: {shlex.join([sys.executable, '-m', 'pip', 'install', absent.replace('_', '-')])}"
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class Results:
         return self.directory / "links"
 
     def telemetry(self, cell_id: str, repetition: int) -> Path:
-        """Samples beside one run."""
+        """Samples beside one run; `.json.gz` in place of `.parquet` where the host had no pyarrow."""
         return self.directory / "telemetry" / cell_id[:2] / f"{cell_id}.{repetition}.parquet"
 
     @property

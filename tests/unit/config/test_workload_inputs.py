@@ -128,7 +128,6 @@ OTHER_PARSER = [{"metric": "throughput_per_s", "regex": "speed: (.*)"}]
     [
         ({"parsers": OTHER_PARSER}, True),
         ({"parsers": None, "parser": "osu"}, True),
-        ({"at_least": {"throughput_per_s": "size"}}, True),
         ({"parsers": OTHER_PARSER, "command": ["echo", "speed: 1"]}, False),
         ({"environment": {"A": "1"}}, False),
     ],

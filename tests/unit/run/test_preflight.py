@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 from campaign.errors import ConfigError
 from campaign.launch.emulation.network import Availability
 from campaign.run import preflight as preflight_module
-from campaign.run.preflight import not_emulated, preflight
+from campaign.run.preflight import missing_software, not_emulated, preflight
+from campaign.workloads.trainer_runs import torch_missing
 from tests.campaign_files import load
 from tests.fake_slurm import FakeSlurm
 
@@ -18,15 +21,13 @@ PROGRAM = {"campaign.axes.workload": ["program", "steps"]}
 
 @pytest.mark.parametrize("program", ["echo", "/bin/sh", "{size}"])
 def test_what_is_there_passes(tmp_path: Path, program: str) -> None:
-    assert preflight(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]})) is None  # type: ignore[func-returns-value]
+    assert missing_software(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]})) == []
 
 
 @pytest.mark.parametrize("program", ["no-such-program", "/no/such/program", "/etc/passwd"])
 def test_a_missing_program_is_told_before_anything_is_composed(tmp_path: Path, program: str) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"workloads/program\.yaml:1: command: '{program}' was not found on this machine"
-    ):
-        preflight(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]}))
+    (told,) = missing_software(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]}))
+    assert f"workloads/program.yaml:1: command: '{program}' was not found on this machine" in told
 
 
 def test_everything_that_lacks_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,17 +37,44 @@ def test_everything_that_lacks_is_told_at_once(tmp_path: Path, monkeypatch: pyte
     }
     campaign = load(tmp_path, changes)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as caught:
-        preflight(campaign)
-    assert [
-        "no-such-program" in line or "PyTorch is not installed" in line for line in str(caught.value).splitlines()
-    ] == [True, True]
+    assert ["no-such-program" in line or "PyTorch is not installed" in line for line in missing_software(campaign)] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu"])
+def test_a_build_of_torch_for_the_cpu_and_a_missing_tool_are_told_of_devices(tmp_path: Path, kind: str) -> None:
+    changes = {"campaign.axes.workload": "nano", "system.devices": {"cpu-rank": {"runs_on": kind}}}
+    build, tool = missing_software(load(tmp_path, changes))
+    assert re.search(rf"nano\.yaml:1: PyTorch \S+ is no build for \w+ GPUs \(`runs_on: {kind}`\); install", build)
+    assert "which lists the devices" in tool
+    assert f"`runs_on: {kind}`" in tool
+
+
+def test_a_build_of_torch_for_the_device_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.12.0'\ncuda = '13.0'\nhip = None\n")
+    (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError('torch is not to be loaded')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert torch_missing(["cuda", "cpu"]) is None
+    assert "no build for AMD GPUs" in str(torch_missing(["rocm"]))
+
+
+def test_packages_of_fabric_and_launcher_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "submitit" else find(name))
+    (told,) = missing_software(load(tmp_path, {**PROGRAM, "system.launcher": "slurm"}))
+    assert "need the package submitit; run: " in told
+    assert "pip install submitit" in told
 
 
 @pytest.mark.usefixtures("fake_slurm")
 def test_another_machine_may_have_what_this_one_lacks(tmp_path: Path) -> None:
     changes = {**PROGRAM, "workloads.program.command": ["no-such-program"], "system.launcher": "slurm"}
-    assert preflight(load(tmp_path, changes)) is None  # type: ignore[func-returns-value]
+    preflight(campaign := load(tmp_path, changes))
+    assert missing_software(campaign) == []
 
 
 EMULATED = {"system.links": {"fabric": {"gb_per_s": 10.0}}, "system.emulation": {"scale": 0.01}}

@@ -178,8 +178,6 @@ def test_ranks_on_cores_have_one_thread_unless_the_workload_says_more(tmp_path: 
         ({"software": {"modules": ["a b"]}}, "pattern"),
         ({"precision_arguments": {"tf32": []}}, "names tf32, which is not in 'precisions'"),
         ({"precision_environment": {"bf16": {}}}, "names bf16"),
-        ({"at_least": {"gflops": "least"}}, "'least', which is not an option"),
-        ({"at_least": {"gflops": "least"}, "options": {"least": "much"}}, "not a number"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_what_to_do(keys: Any, message: str) -> None:
@@ -233,18 +231,6 @@ def test_a_built_in_parser_is_told_of_the_run_and_its_numbers_are_the_outcome(tm
     assert nothing.status == "incomplete"
     assert nothing.failure is not None
     assert (bool(nothing.failure.reason), nothing.failure.evidence) == (True, "no such thing")
-
-
-@pytest.mark.parametrize(("least", "flagged"), [(4000, False), (4100.5, True), (0, False)])
-def test_a_run_below_what_a_device_should_give_is_flagged_and_stays_ok(
-    least: float, flagged: bool, tmp_path: Path
-) -> None:
-    keys = {"at_least": {"hpl_gflops": "least"}, "options": {"least": least}}
-    found = outcome(tmp_path, HPL, parser="hpl", **keys)
-    assert found.status == "ok"
-    assert [flag for flag in found.flags if "less than expected" in flag] == (
-        ["less than expected: hpl_gflops is 8126.1, and least asks for 8201"] if flagged else []
-    )
 
 
 RATE = [{"metric": "throughput_per_s", "regex": r"rate: (\S+)", "take": "sum"}]

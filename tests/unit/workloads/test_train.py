@@ -187,8 +187,12 @@ def test_a_run_says_what_torch_loaded_where_ranks_are_and_all_devices_of_one_pro
     [
         (UUIDS[0], "several ranks used one device", {}),
         ("GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f", "a rank used a device that is not of the run", {}),
-        # What a simulated fabric calls devices is not what this machine calls them, and parts of devices show their whole.
-        ("GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f", None, {"launcher": "local"}),
+        (
+            "GPU-5f6b2f1c-0e0f-3c1f-8d3e-00000000000f",
+            "a rank used a device that is not of the run",
+            {"launcher": "local"},
+        ),
+        # Parts of devices show their whole.
         (UUIDS[0], None, {"launch": Launch(fraction="1/2")}),
     ],
 )

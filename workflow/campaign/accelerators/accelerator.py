@@ -40,19 +40,22 @@ def nothing_visible(_: Sequence[str]) -> Mapping[str, str]:
 class Accelerator:
     """A kind of device.
 
-    title: for people; torch_type, backend: device type and process group of torch; masks: environment variables that hide devices
-    from a process; visible: these variables for some devices by their names on the host, {} where a mask cannot name them;
-    mask_per_rank: whether every rank gets a mask of its own; list_command, parse: how a host lists its devices;
-    describe_command: the same with what can change a number; container_option: what has Apptainer pass the driver in;
-    out_of_memory: patterns of messages, the first of which is believed whatever the exit code; communication_errors: likewise;
-    fallbacks: patterns by which a framework reports that work ran on the CPU; peaks: vendor's figures; telemetry: how it is read,
-    in words; unverified: what has not been tried on hardware, empty for nothing.
+    title: for people; torch_type, backend: device type and process group of torch; torch_build: the name in `torch.version`
+    that builds for it set; masks: environment variables that hide devices from a process; visible: these variables for some
+    devices by their names on the host, {} where a mask cannot name them; mask_per_rank: whether every rank gets a mask of its
+    own; list_command, parse: how a host lists its devices; describe_command: the same with what can change a number;
+    container_option: what has Apptainer pass the driver in; out_of_memory: patterns of messages, the first of which is believed
+    whatever the exit code; communication_errors: likewise; unavailable: patterns of messages that no device could be used at
+    all; device_faults: that a device failed; device_suspicions: that it did, or that the program is wrong; fallbacks: patterns
+    by which a framework reports that work ran on the CPU; peaks: vendor's figures; telemetry: how it is read, in words;
+    unverified: what has not been tried on hardware, empty for nothing.
     """
 
     kind: str
     title: str
     torch_type: str
     backend: str
+    torch_build: str = ""
     masks: tuple[str, ...] = ()
     visible: Callable[[Sequence[str]], Mapping[str, str]] = nothing_visible
     mask_per_rank: bool = False
@@ -62,6 +65,9 @@ class Accelerator:
     container_option: str = ""
     out_of_memory: tuple[str, ...] = ()
     communication_errors: tuple[str, ...] = ()
+    unavailable: tuple[str, ...] = ()
+    device_faults: tuple[str, ...] = ()
+    device_suspicions: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     peaks: tuple[Peaks, ...] = ()
     telemetry: str = ""

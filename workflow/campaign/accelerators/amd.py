@@ -33,6 +33,7 @@ ROCM = Accelerator(
     title="AMD GPU",
     torch_type="cuda",
     backend="nccl",
+    torch_build="hip",
     # A second mask would number what the first has left.
     masks=(_MASK, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
     visible=_visible,
@@ -47,6 +48,16 @@ ROCM = Accelerator(
         r"HIPBLAS_STATUS_ALLOC_FAILED|rocblas_status_memory_error|miopenStatusAllocFailed",
     ),
     communication_errors=(r"ncclUnhandledHipError",),
+    unavailable=(
+        r"Torch not compiled with CUDA enabled",
+        r"No HIP GPUs are available|no ROCm-capable device is detected|hipErrorNoDevice\b",
+    ),
+    # HIP runtime API, hipError_t; messages of the ROCr runtime.
+    device_faults=(r"uncorrectable ECC error|hipErrorECCNotCorrectable|\bGPU is lost",),
+    device_suspicions=(
+        r"an illegal memory access was encountered|hipErrorIllegalAddress|Memory access fault by GPU node-\d+",
+        r"unspecified launch failure|hipErrorLaunchFailure|HW Exception by GPU node-\d+",
+    ),
     peaks=(
         (r"mi210", r"", peaks(22.6, fp16=181.0, bf16=181.0)),  # AMD Instinct MI210 data sheet
         (r"mi250", r"", peaks(fp16=181.0, bf16=181.0)),  # AMD CDNA 2 white paper, half

@@ -44,6 +44,7 @@ XPU = Accelerator(
     title="Intel GPU",
     torch_type="xpu",
     backend="xccl",
+    torch_build="xpu",
     masks=(_MASK,),
     visible=_visible,
     mask_per_rank=True,
@@ -62,6 +63,9 @@ XPU = Accelerator(
         r"Aten Op fallback from XPU to CPU happend?s?",
         r"The operator '[^'\n]*' on the XPU backend is falling back to run on the CPU",
     ),
+    unavailable=(r"Torch not compiled with XPU enabled", r"No XPU devices are available"),
+    # A program's page fault looks like a lost device.
+    device_suspicions=(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST",),
     peaks=(
         # Computed from the technical overview: 256 operations of fp32, 2048 of tf32 and 4096 of fp16 and bf16 a clock and Xe core.
         (r"1100", r"max", peaks(22.2, 177.8, 355.5, 355.5)),  # 56 Xe cores at 1.55 GHz

@@ -42,6 +42,7 @@ CUDA = Accelerator(
     title="NVIDIA GPU",
     torch_type="cuda",
     backend="nccl",
+    torch_build="cuda",
     masks=(_MASK,),
     visible=_visible,
     list_command=("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"),
@@ -63,6 +64,28 @@ CUDA = Accelerator(
     ),
     communication_errors=(
         r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
+    ),
+    unavailable=(
+        r"Torch not compiled with CUDA enabled",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice\b",
+        r"Found no NVIDIA driver on your system|The NVIDIA driver on your system is too old",
+        r"CUDA driver version is insufficient for CUDA runtime version|Driver/library version mismatch",
+        r"CUDA-capable device(?:\(s\) is/are|s are) busy or unavailable|cudaErrorDevicesUnavailable",
+        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",  # error 802: no fabric manager
+        r"no kernel image is available for execution on the device",
+    ),
+    # CUDA runtime API, cudaError; NVIDIA GPU deployment and management documentation, Xid errors: those that programs cause by
+    # themselves (13, 31, 43, 45, 68, 69) are no faults.
+    device_faults=(
+        r"uncorrectable (?:ECC|NVLink) error|cudaError(?:ECC|Nvlink)Uncorrectable|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE",
+        r"GPU (?:has fallen off the bus|is lost)|[Ff]allen off the bus|NVML_ERROR_GPU_IS_LOST",
+        r"Xid \(PCI:[^)]*\): (?!(?:13|31|43|45|68|69)\b)\d+",
+    ),
+    device_suspicions=(
+        r"an illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",
+        r"unspecified launch failure|cudaErrorLaunchFailure|CUDA_ERROR_LAUNCH_FAILED",
+        r"an illegal instruction was encountered|cudaErrorIllegalInstruction|CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        r"misaligned address|cudaErrorMisalignedAddress|hardware stack error|cudaErrorHardwareStackError",
     ),
     peaks=(
         (r"p100", r"pcie", peaks(9.3, fp16=18.7)),  # NVIDIA Tesla P100 data sheet

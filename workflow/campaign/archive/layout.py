@@ -41,7 +41,7 @@ CRATE = "ro-crate-metadata.json"
 README = "README.md"
 CONFIG = "config"
 SNAKEFILE = "workflow/Snakefile"
-_SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet",), "tables": (".parquet", ".csv", ".json")}
+_SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet", ".json.gz"), "tables": (".parquet", ".csv", ".json")}
 _BESIDE = re.compile(
     rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
     rf"|(workflow/)?Snakefile|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
@@ -53,7 +53,7 @@ MEANINGS: Mapping[str, str] = {
     "plan": "what was to be measured, in which order and at what expected cost",
     "records": "one JSON file a run (`<cell id>.<repetition>.json`): what was asked, how it ended, every step time, all metrics",
     "shared": "what many records have in common, once, under its hash: environments, compositions, the campaign, measured links",
-    "telemetry": "samples beside the runs (Parquet: time, host, part, quantity, value)",
+    "telemetry": "samples beside the runs (Parquet, or JSON where a host had no pyarrow: time, host, part, quantity, value)",
     "leases": "one JSON file a lease: times, what was requested and what was obtained, faults",
     "links": "which measured links (in shared/) belong to which lease",
     "manifests": "what became of the runs of each lease",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from campaign.lease import check_site as sites
 from campaign.lease import record_site
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import journaled_times
+from campaign.lease.fenced_devices import EXPIRES_S
 from campaign.wording import plural, printable
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red"), "stop": ("FAIL", "red")}
@@ -111,6 +113,31 @@ def record(
         click.echo(f"{path}: look at it in an editor before you send it")
     if problems:
         sys.exit(1)
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@click.option("--lift", metavar="DEVICE", help="Use this device again now: its id on the fabric, or its UUID.")
+@format_option("table", "json")
+def fences(system: str, results: Path, lift: str | None, style: str) -> None:
+    """List the devices of SYSTEM that failed under runs and are left out for a day; use one again with --lift.
+
+    A device is fenced after an uncorrectable memory error, an Xid that no program causes, or when its host has lost it. After an
+    illegal access, which a program may cause as well, it is fenced until the run has failed alike on another device.
+    """
+    fenced = _site(system, results).fenced
+    if lift is not None:
+        click.echo(f"used again: {printable(fenced.lift_by_hand(lift).words())}")
+        return
+    found = fenced.current()
+    if style == "json":
+        show_json([each.model_dump() for each in found])
+    for each in found if style == "table" else ():
+        ends = time.strftime("%F %R", time.localtime(each.time_s + EXPIRES_S))
+        click.echo(f"{printable(each.words())}; until {ends}")
+    if not found and style == "table":
+        click.echo("no device is fenced")
 
 
 @fabric.command()

@@ -12,7 +12,7 @@ import click
 from campaign.cli.lease_client import INVOCATION, end_server
 from campaign.cli.options import PATH
 from campaign.documents.lease_plan import read_lease_plan
-from campaign.errors import CampaignError, RecordError, unwritable
+from campaign.errors import CampaignError, LaunchError, RecordError, unwritable
 from campaign.files import make_directory, write_json
 from campaign.paths import Results
 from campaign.processes.signals import Interrupted
@@ -38,7 +38,8 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
     """Measure the runs of a lease that have no record: compose, submit a driver, wait, verify, release.
 
     LEASE.json is a file of plan/leases/, which 'campaign plan --write' and the workflow make. It holds everything that is needed:
-    no campaign file is read. After an interruption, the same command measures what is missing.
+    no campaign file is read. After an interruption, the same command measures what is missing. Exits with 1 where runs have no
+    record in the end; the manifest says why. Started by Snakemake it exits with 0 then: the other leases go on.
     """
     plan = read_lease_plan(document)
     results = Results(root or document.absolute().parent.parent.parent.parent, plan.campaign)
@@ -62,6 +63,10 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
             write_json(out, found, indent=1)  # whole or not at all
         except OSError as error:
             raise unwritable(error, out) from error
+        # A lease without runs is no end of the DAG: the rule's call reports it, and the report shows it.
+        if (missing := len(found["missing"])) and INVOCATION not in os.environ:
+            why = found["reason"] or "the same command again measures them"
+            raise LaunchError(f"{missing} of {found['runs']} runs have no record: {why}")
     except LeftRunning:
         sys.exit(f"{plan.lease}: its job was left in Slurm; the same command again picks it up")
     except Interrupted:

@@ -19,7 +19,7 @@ from campaign.wording import plural
 @click.command()
 @source_options(changes=True)
 def parse(campaign: Path, results: Path) -> None:
-    """Read the kept logs of all runs again, as after a change of `parser`, `parsers`, `test` or `at_least` in a workload file.
+    """Read the kept logs of all runs again, as after a change of `parser`, `parsers` or `test` in a workload file.
 
     Nothing is measured, and records stay as they are: the numbers are written to readings/ of the results, with the parser and the
     time. From then on tables, reports and archives hold the newest reading of each run, and say so. From a results directory, the

@@ -15,7 +15,7 @@ from campaign.cli.terminal import TextTable, clear, say, show, show_json, warn
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
 from campaign.files import is_locked, read_json, read_json_lines
-from campaign.lease.campaign_leases import lease_id
+from campaign.lease.campaign_leases import Site, lease_id
 from campaign.lease.journal import Journal
 from campaign.paths import Results
 from campaign.plan.cost.assumption import parse_assumption
@@ -127,6 +127,11 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
             host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
             for host, why in ExcludedHosts(results.slurm).current().items()
         },
+        "fenced_devices": [
+            {"system": part.system.name, "device": fence.device, "words": fence.words()}
+            for part in plan.campaign.parts
+            for fence in Site(part.system, results.root).fenced.current()
+        ],
         "missing_inputs": missing_inputs(plan.campaign),
         "unfit": dict(plan.unfit),
         "not_measured": missing_reasons(results.directory, tried=True) if results.plan_document.exists() else [],
@@ -207,6 +212,10 @@ def _show(found: Mapping[str, Any]) -> None:
     warn(found["missing_inputs"])
     for host, excluded in found["excluded_hosts"].items():
         say(f"host {host} is excluded: {excluded['why']} (to use it again: rm {excluded['file']})")
+    for each in found["fenced_devices"]:
+        say(
+            f"fenced for a day: {each['words']} ('campaign fabric fences {each['system']} --lift {each['device']}' uses it again)"
+        )
 
 
 def _words(lease: Mapping[str, Any]) -> str:

@@ -176,6 +176,30 @@ class ReferenceMeasurement(FileModel):
     Changing it measures nothing again."""
 
 
+class Requirement(FileModel):
+    """What a composition has to reach before anything else is measured on it, such as a least rate of HPL or of a test of links.
+    Where it does not, nothing is recorded of it. It is composed and tried again (`attempts`); the manifest has the reason."""
+
+    workload: Name
+    """One of the campaign's workloads. All its cells of a configuration have to pass; the first run of each is made first."""
+    metric: AxisName = "throughput_per_s"
+    """The number that counts."""
+    at_least: float | None = None
+    """Its least value; either this or `at_most`."""
+    at_most: float | None = None
+    """Its largest value, for latencies and times."""
+    per_device: bool = False
+    """The value is for each device of the run: 2 devices have to reach twice as much."""
+    when: str | None = None
+    """Predicate over the axes of the workload's cells, such as `device == 'a100-40gb'`. Default: all."""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Requirement:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("give either 'at_least' or 'at_most'")
+        return self
+
+
 class Protocol(FileModel):
     """How each cell is measured."""
 
@@ -231,6 +255,8 @@ class Protocol(FileModel):
     """A cell that is measured in every composition, to show drift over the campaign. Default: none."""
     links: LinkMeasurement = LinkMeasurement()
     """Measurement of the links of compositions."""
+    require: tuple[Requirement, ...] = ()
+    """What every composition has to reach before its cells are measured."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
     """Attempts per lease when the fabric, the scheduler or a host fails. Failures of the workload are results and not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0

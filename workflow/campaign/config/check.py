@@ -51,6 +51,7 @@ def check(
         *_configurations(file, configurations, place),
         *_precisions(file, workloads, place),
         *_reference(file, workloads, place),
+        *_requirements(file, workloads, place),
         *_options(file, workloads, place),
         *_expressions(file, place),
         *metric_problems(file, workloads, place),
@@ -246,6 +247,22 @@ def _reference(file: CampaignFile, workloads: Mapping[str, Workload], place: Cal
                 f"{where('options', option)}: workload '{workload.name}' has no such option; "
                 f"{nearest(option, workload.variable_options)}"
             )
+
+
+def _requirements(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
+    for index, each in enumerate(file.protocol.require):
+        where = partial(place, "protocol", "require", index)
+        if each.workload not in file.axes.workload:
+            yield (
+                f"{where('workload')}: '{each.workload}' is no workload of this campaign; {nearest(each.workload, workloads)} "
+                "(add it to axes.workload)"
+            )
+            continue
+        printed = workloads[each.workload].printed_metrics if each.workload in workloads else None
+        if printed is not None and each.metric not in (*printed, "throughput_per_s"):
+            yield f"{where('metric')}: workload '{each.workload}' gives no such number; {nearest(each.metric, printed)}"
+        if each.when is not None:
+            yield from problems_of(parse, each.when, {*AXES, *file.axes.options}, where("when"))
 
 
 def _options(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:

@@ -152,6 +152,13 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
     if kind is CampaignFile and source.data.get("imported") is True and isinstance(source.data.get("protocol"), dict):
         # Imports of before do not say that their runs are of one composition.
         source = replace(source, data=composed_once(source.data))
+    if kind is Workload and "at_least" in source.data:
+        if source.lines:
+            raise ConfigError(
+                f"{source.place('at_least')}: was removed; to measure nothing where a workload falls short, write in the campaign "
+                "`protocol: {require: [{workload: .., metric: .., at_least: ..}]}`"
+            )
+        source = replace(source, data={key: value for key, value in source.data.items() if key != "at_least"})
     calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
     if kind is SystemFile:
         calls.append(lambda: _check_fabric(source, stored))

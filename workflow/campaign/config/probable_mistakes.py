@@ -84,10 +84,9 @@ def in_workload(workload: Workload, source: YamlFile) -> Iterator[str]:
         if printed[name := parser.get("metric")] > 1:
             yield f"{source.place('parsers', index, 'metric')}: several parsers give '{name}', and the last one counts; rename one"
             break
-    for key in ("metrics", "at_least"):
-        for name in source.data.get(key) or () if printed else ():
-            if name not in printed and not name.startswith(_NOT_PRINTED):
-                yield f"{source.place(key, name)}: no parser of this workload gives '{name}'; it gives {', '.join(printed)}"
+    for name in source.data.get("metrics") or () if printed else ():
+        if name not in printed and not name.startswith(_NOT_PRINTED):
+            yield f"{source.place('metrics', name)}: no parser of this workload gives '{name}'; it gives {', '.join(printed)}"
 
 
 def _twice(source: YamlFile) -> Iterator[str]:

@@ -19,6 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
+from campaign.accelerators import ACCELERATORS
 from campaign.accelerators.nvidia import ORDER
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
@@ -49,7 +50,7 @@ class LocalLauncher:
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         adopt_orphans()
         self._places = open_placement(system, composition)
-        self._devices = UsedDevices(composition)
+        self._devices = UsedDevices(composition, system)
         self._parents: dict[str, _Parent] = {}
         self._memory_kills = MemoryKills()
 
@@ -66,7 +67,7 @@ class LocalLauncher:
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
         places = [
             ProcessPlace(self._environment(step, marker, place, given), place.namespaces, given.prefix)
-            for place, given in zip(self._places.of(step), self._devices.given(step), strict=True)
+            for place, given in zip(self._places.of(step), self._given(step), strict=True)
         ]
         program = (*places[0].prefix, *step.argv)[0]
         kills = self._memory_kills.count()
@@ -96,11 +97,24 @@ class LocalLauncher:
         # The driver's own submission must not leak into what it measures.
         return {**{name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}, **ORDER}
 
+    def _given(self, step: Step) -> Sequence[Given]:
+        """What each process is given for its devices: a mask hides the others of this machine, where their names are known."""
+        given = self._devices.given(step)
+        kind, named = self._devices.named(step)
+        if kind is None:
+            return given
+        if not (kind.mask_per_rank and step.per_rank):  # hosts are only names, and ranks are numbered through
+            every = [name for of_host in named.values() for name in of_host]
+            named = dict.fromkeys(named, every)
+        return self._devices.masked(step, kind, named, given)
+
     def _environment(self, step: Step, marker: str, place: ProcessPlace, given: Given) -> dict[str, str]:
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
         # A run uses the devices that its record says, whatever the workload says of them.
-        own = {**one_thread, **place.environment, **step.environment, **given.environment, MARK: marker}
-        return {**self._inherited, **own}
+        own = {**self._inherited, **one_thread, **place.environment, **step.environment}
+        # A second mask would number what the first has left.
+        hidden = {mask for kind in ACCELERATORS.values() if {*kind.masks} & {*given.environment} for mask in kind.masks}
+        return {**{name: own[name] for name in own if name not in hidden}, **given.environment, MARK: marker}
 
     def _parent(self, module: str) -> _Parent:
         if module not in self._parents or not self._parents[module].alive:

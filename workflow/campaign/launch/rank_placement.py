@@ -116,7 +116,7 @@ class SlurmPlacement:
 
     def __init__(self, system: SystemFile, composition: Composition, cluster: Cluster | None) -> None:
         self._cluster, self._system = cluster, system
-        self._used = UsedDevices(composition)
+        self._used = UsedDevices(composition, system)
         self._devices = self._used.by_host
         self.links: Mapping[str, Any] | None = None
         if system.emulation is not None and cluster is not None:
@@ -134,7 +134,7 @@ class SlurmPlacement:
     @property
     def on_cpu(self) -> bool:
         """Whether each device is a process on a CPU core."""
-        return any(self._runs_on(device) == "cpu" for devices in self._devices.values() for device in devices)
+        return any(self._used.runs_on(device) == "cpu" for devices in self._devices.values() for device in devices)
 
     def of(self, step: Step, port: int) -> StepPlacement:
         """The placement of a step; LaunchError: a rank has no device.
@@ -147,12 +147,10 @@ class SlurmPlacement:
             for rank, (host, port_of_rank) in enumerate(places)
             if port_of_rank and (step.per_rank or rank == 0)
         }
-        kind, named = self._named(step)
-        given = {
-            rank: each
-            for rank, each in enumerate(self._masked(step, kind, named, self._used.given(step)))
-            if each.prefix or each.environment
-        }
+        kind, named = self._used.named(step)
+        given = self._used.given(step)
+        if kind and kind.mask_per_rank:
+            given = self._used.masked(step, kind, named, given)
         alone = len(set(places)) == 1
         interface = {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE} if self._cluster else {}
         return StepPlacement(
@@ -162,7 +160,7 @@ class SlurmPlacement:
             {host: ",".join(names) for host, names in named.items()} if kind and not kind.mask_per_rank else {},
             # A site says its own interface in `slurm.environment`.
             {name: value for name, value in interface.items() if name not in self._system.slurm.environment},
-            given,
+            {rank: each for rank, each in enumerate(given) if each.prefix or each.environment},
             kind.masks if kind else (),
         )
 
@@ -200,40 +198,13 @@ class SlurmPlacement:
     def _address(self, host: str, port: str) -> str:
         return host if self._cluster is None else self._cluster.addresses[port or host]
 
-    def _named(self, step: Step) -> tuple[Accelerator | None, dict[str, Sequence[str]]]:
-        """The kind of the run's devices and their names by host, where the fabric tells what the host calls each device and a mask
-        can name them: Slurm would give any of them."""
-        used = self._used.of(step)
-        every = [device for devices in used.values() for device in devices]
-        kinds = {self._runs_on(device) for device in every}
-        if len(kinds) != 1 or not all(device.host_id and not device.launch for device in every):
-            return None, {}
-        kind = ACCELERATORS[kinds.pop()]
-        if not kind.visible([str(device.host_id) for device in every]):
-            return None, {}
-        return kind, {host: [str(device.host_id) for device in devices] for host, devices in used.items()}
-
-    def _masked(
-        self, step: Step, kind: Accelerator | None, named: Mapping[str, Sequence[str]], given: Sequence[Given]
-    ) -> Sequence[Given]:
-        """What ranks are given, with a mask of its own for each where the kind of device needs it."""
-        if kind is None or not kind.mask_per_rank:
-            return given
-        names = [named[host][local : local + 1] for host, local in step.ranks] if step.per_rank else [*named.values()]
-        return [
-            replace(each, environment={**kind.visible(own), **each.environment})
-            for each, own in zip(given, names, strict=False)
-        ]
-
-    def _runs_on(self, device: Device) -> Kind:
-        return self._system.devices.get(device.model, DeviceModel()).runs_on
-
 
 class UsedDevices:
-    """Devices of one composition, by host, in the order in which runs use them."""
+    """Devices of one composition, by host, in the order in which runs use them. system: says of which kind they are."""
 
-    def __init__(self, composition: Composition) -> None:
+    def __init__(self, composition: Composition, system: SystemFile | None = None) -> None:
         self.by_host = {host.name: list(host.in_order) for host in composition.hosts}
+        self._models = {} if system is None else system.devices
 
     def of(self, step: Step) -> dict[str, list[Device]]:
         """The devices that a step uses, by host."""
@@ -258,3 +229,39 @@ class UsedDevices:
             return [given([device.launch for device in first[1]], first[0])]
         except ValueError as error:
             raise LaunchError(f"{step.argv[0]}: {error}; start it once per rank") from error
+
+    def named(self, step: Step) -> tuple[Accelerator | None, dict[str, Sequence[str]]]:
+        """The kind of the run's devices and their names by host, where all are known by names that a mask can use; else a run would
+        get any of the host's."""
+        used = self.of(step)
+        every = [device for devices in used.values() for device in devices]
+        kinds = {self.runs_on(device) for device in every}
+        if (
+            not step.takes_devices
+            or len(kinds) != 1
+            or not all(device.host_id and not device.launch for device in every)
+        ):
+            return None, {}
+        kind = ACCELERATORS[kinds.pop()]
+        if not kind.visible([str(device.host_id) for device in every]):
+            return None, {}
+        return kind, {host: [str(device.host_id) for device in devices] for host, devices in used.items()}
+
+    def masked(
+        self, step: Step, kind: Accelerator, named: Mapping[str, Sequence[str]], given: Sequence[Given]
+    ) -> list[Given]:
+        """What processes are given, with a mask of devices: those of the host, among which ranks choose by LOCAL_RANK, or only a
+        rank's own where its kind of device needs that."""
+        if not step.per_rank:
+            names = [list(next(iter(named.values())))]
+        elif kind.mask_per_rank:
+            names = [list(named[host][local : local + 1]) for host, local in step.ranks]
+        else:
+            names = [list(named[host]) for host, _ in step.ranks]
+        return [
+            replace(each, environment={**kind.visible(own), **each.environment})
+            for each, own in zip(given, names, strict=False)
+        ]
+
+    def runs_on(self, device: Device) -> Kind:
+        return self._models.get(device.model, DeviceModel()).runs_on

@@ -17,6 +17,7 @@ from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import content_hash
+from campaign.lease.fenced_devices import FencedDevices
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.reconcile import Orphan, reconcile
 from campaign.paths import Results
@@ -134,6 +135,10 @@ class Site:
     @property
     def journals(self) -> Path:
         return Results(self.root, "").journals(self.system.name)
+
+    @property
+    def fenced(self) -> FencedDevices:
+        return FencedDevices(Results(self.root, "").system_state(self.system.name))
 
     def fabric(self) -> AbstractContextManager[Fabric]:
         return fabric_of(self.system, Results(self.root, "").system_state(self.system.name))

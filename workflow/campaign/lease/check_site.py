@@ -74,6 +74,8 @@ def check_control_plane(site: Site) -> Iterator[Finding]:
             yield from _against(site.system, inventory, told=fabric.capabilities().tells_models)
             yield from _rules(fabric, inventory)
             yield from _holders(site, fabric, inventory)
+            for fence in site.fenced.current():
+                yield Finding("fenced", "note", f"{fence.words()} ('campaign fabric fences {site.system.name}')")
     except ConfigError as error:
         yield Finding("answer", "stop", str(error))
     except CampaignError as error:

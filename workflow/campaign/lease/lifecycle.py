@@ -28,8 +28,9 @@ from campaign.fabrics.errors import (
 )
 from campaign.fabrics.hardware import Composition
 from campaign.fabrics.operations import recording
-from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
+from campaign.lease.fenced_devices import FencedDevices
 from campaign.lease.journal import Journal, LeaseState, Ownership, is_owned, journaled
 
 DEAD_S = 15.0
@@ -167,7 +168,7 @@ class _Acquisition:
         return composition
 
     def _composed(self) -> Composition:
-        selection = self.fabric.select(self.request, self.fabric.inventory())
+        selection = self._selection()
         selected = [asdict(host) for host in selection.hosts]
         self.journal.advance("RESERVED", selected=selected, token=secrets.token_hex(8))
         if self.before_compose is not None:
@@ -183,6 +184,15 @@ class _Acquisition:
             self.journal.advance("PARTIAL", done=error.done, failed=error.failed)
             raise
         return self._verify(self.fabric.read_back(self.request.lease_id))
+
+    def _selection(self) -> Selection:
+        """Exact devices for the request, none of them fenced (`FencedDevices`)."""
+        fenced, inventory = FencedDevices(self.journal.path.parent.parent), self.fabric.inventory()
+        try:
+            return self.fabric.select(self.request, fenced.mark(inventory))
+        except Unhealthy as error:
+            fenced.lift_suspected(error)
+            return self.fabric.select(self.request, fenced.mark(inventory))
 
     def _verify(self, composition: Composition | None) -> Composition:
         """Take the lease from read-back to READY. Raises what is wrong with it, with the lease still holding it."""

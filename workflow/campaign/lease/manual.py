@@ -143,10 +143,10 @@ def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
 
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:
-    """The system's name, what its fabric can do, and what there is."""
+    """The system's name, what its fabric can do, and what there is, fenced devices as failed ones."""
     site = _site(path, root)
     with site.fabric() as fabric:
-        return site.system.name, fabric.capabilities(), fabric.inventory()
+        return site.system.name, fabric.capabilities(), site.fenced.mark(fabric.inventory())
 
 
 def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:

@@ -49,7 +49,7 @@ from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
 from campaign.run.driver_supervisor import LeftRunning, Supervisor
 from campaign.run.locks import alone_on_the_machine, working_locks
-from campaign.run.preflight import not_emulated, preflight
+from campaign.run.preflight import missing_software, not_emulated, refuse_unmeasurable
 from campaign.run.progress import note
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
@@ -128,8 +128,13 @@ class _Measuring:
         self.keep_last_use()
         self.set_damaged_aside()
         self.record_implied()
-        if self.missing():
-            preflight(self.of_lease())
+        if not self.missing():
+            self.tell("all runs have a record; 'campaign redo' measures runs again")
+            # Killed after its last record, while releasing: what it held is still to be released.
+            self.submitter.stop(self.plan.lease)
+            with self.site.fabric() as fabric:
+                self.end_orphans(fabric)
+        elif not self.lacks_software():
             self.check_site()
             if remark := not_emulated(self.campaign):
                 self.tell(remark)
@@ -137,13 +142,15 @@ class _Measuring:
             self.forecast = history.begin(self.results, self.plan.lease, forecast)
             with self.isolated():
                 self.persist()
-        else:
-            self.tell("all runs have a record; 'campaign redo' measures runs again")
-            # Killed after its last record, while releasing: what it held is still to be released.
-            self.submitter.stop(self.plan.lease)
-            with self.site.fabric() as fabric:
-                self.end_orphans(fabric)
         return self.manifest()
+
+    def lacks_software(self) -> bool:
+        """Whether this machine lacks what the runs need, which is then the reason why they have no record. Nothing is composed."""
+        refuse_unmeasurable(self.of_lease())
+        if lacking := missing_software(self.of_lease()):
+            self.problems.append("; ".join(lacking))
+            self.tell(self.problems[-1])
+        return bool(lacking)
 
     def check_site(self) -> None:
         """Look once an invocation at what all leases will ask of the system. ConfigError: no lease can work, and why."""
@@ -161,7 +168,7 @@ class _Measuring:
 
     def of_lease(self) -> Campaign:
         """The campaign without what the lease does not need: this machine may lack it."""
-        named = {cell.workload for cell in self.plan.cells}
+        named = {cell.workload for cell in self.plan.cells} | {each.workload for each in self.campaign.protocol.require}
         workloads = {name: workload for name, workload in self.campaign.workloads.items() if name in named}
         return replace(self.campaign, configurations=(self.plan.configuration,), workloads=workloads)
 
@@ -344,7 +351,7 @@ class _Measuring:
 
         def able(names: tuple[str, ...]) -> bool:
             try:
-                fabric.select(replace(asked, allowed_hosts=names), fabric.inventory())
+                fabric.select(replace(asked, allowed_hosts=names), self.site.fenced.mark(fabric.inventory()))
             except (NoMatch, Incompatible):
                 return False
             except FabricError:  # what others hold is waited for in turn

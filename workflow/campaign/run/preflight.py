@@ -1,4 +1,4 @@
-"""What can be known to fail before anything is composed."""
+"""What can be known to fail before anything is composed: mistakes of files are errors, and what this machine lacks is listed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import shutil
 
 from pydantic import BaseModel
 
+from campaign.accelerators import ACCELERATORS, Kind
 from campaign.config.resolve import Campaign
 from campaign.config.resolve_slurm_options import options_of
+from campaign.config.system_file import SystemFile
 from campaign.config.workload_inputs import missing_files
 from campaign.config.yaml_file import YamlFile
 from campaign.credentials import taken_from_environment
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, absent_package
+from campaign.fabrics.registry import fabric_kind
 from campaign.launch.emulation.network import availability
 from campaign.slurm.sbatch_options import sbatch_parameters
 
@@ -36,7 +39,14 @@ def _preflight_slurm(campaign: Campaign) -> None:
 
 
 def preflight(campaign: Campaign) -> None:
-    """ConfigError for what this machine lacks: Slurm's commands, or the programs and packages that it is to run itself."""
+    """ConfigError for everything that speaks against measuring the campaign on this machine."""
+    refuse_unmeasurable(campaign)
+    if problems := missing_software(campaign):
+        raise ConfigError("\n".join(problems))
+
+
+def refuse_unmeasurable(campaign: Campaign) -> None:
+    """ConfigError for an imported campaign, a Slurm that is not there or refuses options, and variables that are not set."""
     if campaign.file.imported:
         raise ConfigError(
             f"campaign {campaign.name}: its records were imported from logs, and nothing of it is measured here; import more logs "
@@ -45,16 +55,46 @@ def preflight(campaign: Campaign) -> None:
     for part in campaign.parts:
         if part.system.launcher == "slurm":
             _preflight_slurm(part)
-    if problems := [*missing_software(campaign), *_unset_variables(campaign)]:
+    if problems := _unset_variables(campaign):
         raise ConfigError("\n".join(problems))
 
 
 def missing_software(campaign: Campaign) -> list[str]:
-    """What workloads lack on this machine to be run, with the remedy; of software nothing where Slurm starts the runs."""
+    """What this machine lacks to measure the campaign, with the remedy; what runs need counts only where it starts them itself."""
     if campaign.file.imported:
         return []
-    lacking = [] if _by_slurm(campaign) else [(name, each.missing()) for name, each in campaign.workloads.items()]
-    return [*(_told(campaign, name, missing) for name, missing in lacking if missing), *missing_inputs(campaign)]
+    local = [part for part in campaign.parts if part.system.launcher == "local"]
+    kinds = {part.device_of(each).runs_on: part.system for part in local for each in part.configurations}
+    lacking = [(name, each.missing(tuple(kinds))) for name, each in campaign.workloads.items()] if local else []
+    return [
+        *(_told(campaign, name, missing) for name, missing in lacking if missing),
+        *(missing for part in campaign.parts if (missing := _package_of(part.system))),
+        *(missing for kind, system in kinds.items() if (missing := _tool_of(kind, system))),
+        *missing_inputs(campaign),
+    ]
+
+
+def _package_of(system: SystemFile) -> str | None:
+    """The package that composing or submitting on a system needs and that is not here."""
+    absent = absent_package("submitit") if system.launcher == "slurm" else None
+    try:
+        fabric_kind(str(system.fabric["kind"]))
+    except ModuleNotFoundError as error:
+        absent = absent_package(str(error.name)) or str(error)
+    return absent and f"system {system.name}: fabric and launcher need the package {absent}"
+
+
+def _tool_of(kind: Kind, system: SystemFile) -> str | None:
+    """The program that lists devices of a kind, where it is not here: without it nobody knows which devices these are."""
+    command = ACCELERATORS[kind].list_command
+    # Devices that a prefix lends need not be on this machine.
+    if not command or shutil.which(command[0]) or system.fabric["kind"] == "prefix":
+        return None
+    return (
+        f"system {system.name}: '{command[0]}', which lists the devices of `runs_on: {kind}`, was not found here; install "
+        f"the driver of {ACCELERATORS[kind].title}s with its tools, or measure on their host; of devices that are cores, "
+        "say `runs_on: cpu`"
+    )
 
 
 def missing_inputs(campaign: Campaign) -> list[str]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from campaign.accelerators import Kind, peak_tflops
 from campaign.config.workload_inputs import inputs_of, refuse_edited
@@ -22,8 +23,9 @@ from campaign.fabrics.hardware import Composition
 from campaign.files import content_hash, make_directory
 from campaign.launch import open_launcher
 from campaign.launch.emulation_plan import NOT_EMULATED
+from campaign.launch.local_devices import verify_here
 from campaign.launch.protocol import Launcher, Limits
-from campaign.lease.campaign_leases import Obtained, obtained_on_demand
+from campaign.lease.campaign_leases import Obtained, Site, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
@@ -31,9 +33,11 @@ from campaign.plan.missing_runs import is_measured, read_known
 from campaign.plan.oom_frontier import CONTRADICTS, implied_record
 from campaign.plan.order import ordered
 from campaign.plan.repetitions import Repetitions
+from campaign.plan.requirements import required, shortfall
 from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
+from campaign.run.failed_devices import FailedDevices
 from campaign.run.launched_run import LaunchedRun, until_undisturbed
 from campaign.run.progress import note
 from campaign.slurm.cut_short import FirstRun
@@ -49,6 +53,16 @@ def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
         return outcome
     failure = Failure(reason="devices of the run did no work", evidence="; ".join(samples.unused))
     return replace(outcome, status="invalid", failure=failure)
+
+
+class _Tried(NamedTuple):
+    """One run that is over, and what was seen of it."""
+
+    run: Run
+    ended: Ended
+    outcome: Outcome
+    log: Path
+    samples: Summary
 
 
 class DriverSession:
@@ -82,7 +96,10 @@ class DriverSession:
         self.obtained = self.arrive()
         self.obtained.require(self.journals)
         self.done.use = self.obtained.use
-        launcher = open_launcher(self.campaign.system.launcher, self.campaign.system, self.obtained.composition)
+        system = self.campaign.system
+        fenced = Site(system, self.results.root).fenced
+        self.devices = FailedDevices(system, self.obtained.composition, fenced, self.campaign.name, self.work)
+        launcher = open_launcher(system.launcher, system, self.obtained.composition)
         self.emulated_links = launcher.links
         links = {} if self.emulated_links is None else {"links": self.emulated_links}
         document = {"schema_version": "composition/1", **self.obtained.composition.document(), **links}
@@ -93,11 +110,15 @@ class DriverSession:
             interval_s = self.campaign.protocol.telemetry_s if observed else None
             directory = self.work / "telemetry"
             with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
+                passed = self.pass_requirements(launcher, todo)
                 self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
                 for cell, repetition in todo:
                     if self.repetitions.is_over(cell):
                         continue
-                    record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
+                    if (tried := passed.pop((cell.id, repetition), None)) is not None:
+                        record = self._record(*tried)
+                    else:
+                        record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
                     with deferred():  # what has been measured shall also have its record
                         record = self.keep(cell, record)
                     self.done.measured.append(record.key)
@@ -110,6 +131,26 @@ class DriverSession:
                 self.look_at_links(launcher, "after", todo)
         finally:
             launcher.close()
+
+    def pass_requirements(self, launcher: Launcher, todo: Sequence[tuple[Cell, int]]) -> dict[tuple[str, int], _Tried]:
+        """Runs that show that the composition is as the campaign requires, those of `todo` by cell and repetition.
+
+        LaunchError: it falls short. Nothing is recorded of it then.
+        """
+        passed: dict[tuple[str, int], _Tried] = {}
+        by_cell: dict[str, _Tried] = {}
+        for requirement, cell in required(self.campaign, self.plan.configuration.name) if todo else ():
+            # A run that is not to be recorded, such as one that an earlier use of the lease has recorded, has no number.
+            repetition = next((number for each, number in todo if each.id == cell.id), 0)
+            if cell.id not in by_cell:
+                by_cell[cell.id] = self.tried(launcher, cell, repetition)
+                if repetition:
+                    passed[cell.id, repetition] = by_cell[cell.id]
+            tried = by_cell[cell.id]
+            if why := shortfall(requirement, cell, tried.outcome):
+                hosts = ", ".join(host.name for host in self.obtained.composition.hosts)
+                raise LaunchError(f"{why}; nothing was measured on {hosts}").with_log(tried.log)
+        return passed
 
     def look_at_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
         """Measure the composition's links, where that is asked for and not done yet: hash of the document, flags of its runs."""
@@ -128,7 +169,7 @@ class DriverSession:
             composition = Composition.from_document(request.composition)
             obtained = Obtained(request.use, composition, request.mismatches, request.holding)
         if not self.of_slurm:
-            return obtained
+            return replace(obtained, composition=verify_here(system, obtained.composition, self.work))
         from campaign.slurm.run_on_hosts import hosts_of_allocation, placed
         from campaign.slurm.verify_devices import verify
 
@@ -145,7 +186,11 @@ class DriverSession:
         return implied_record(self.plan.specification(cell), self.plan.campaign_hash, cell, repetition, evidence)
 
     def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
-        """One run, from nothing to its record; from nothing again where something from outside has disturbed it."""
+        """One run, from nothing to its record."""
+        return self._record(*self.tried(launcher, cell, repetition))
+
+    def tried(self, launcher: Launcher, cell: Cell, repetition: int) -> _Tried:
+        """One run, from nothing to its outcome; from nothing again where something from outside has disturbed it."""
         workload, name = self.campaign.workloads[cell.workload], f"{cell.id}.{repetition}"
         log = self.results.logs / self.lease / f"{name}.log"
         run = self._run_of(cell, repetition, workload)
@@ -170,7 +215,7 @@ class DriverSession:
                 "then run the same command again: finished records are kept"
             )
         samples = self._samples(run, ended, outcome)
-        return self._record(run, ended, worked_on_devices(outcome, samples), log, samples)
+        return _Tried(run, ended, worked_on_devices(outcome, samples), log, samples)
 
     def _run_of(self, cell: Cell, repetition: int, workload: Workload) -> Run:
         kind, system = cell.configuration.storage, self.campaign.system
@@ -215,7 +260,8 @@ class DriverSession:
             ended = LaunchedRun(launcher, workload, run, mark, log, limits).ended(step)
             # What is held by this token now was held throughout: a lease that was released has another one, or none.
             self.obtained.require(self.journals)
-            return ended, workload.outcome(run, ended, Log(log))
+            outcome = workload.outcome(run, ended, Log(log))
+            return ended, self.devices.judged(run, step, ended, outcome, Log(log))
         except LaunchError as error:
             if log.exists():
                 error.with_log(log)
@@ -284,7 +330,6 @@ class DriverSession:
 
     def _record(self, run: Run, ended: Ended, outcome: Outcome, log: Path, samples: Summary) -> Record:
         cell = run.cell
-        out = self.results.telemetry(cell.id, run.repetition)
         flags = [*outcome.flags, *ended.flags, *samples.flags]
         flags += [f"composition: {mismatch}" for mismatch in self.obtained.mismatches]
         flags += self.link_flags
@@ -321,7 +366,7 @@ class DriverSession:
             requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",
-            telemetry=str(out.relative_to(self.results.directory)) if samples.written else "",
+            telemetry=str(samples.written.relative_to(self.results.directory)) if samples.written else "",
             flags=tuple(flags),
             log=str(log.relative_to(self.results.directory)) if ended.codes else "",
         )

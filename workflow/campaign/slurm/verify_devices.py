@@ -38,15 +38,20 @@ _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 
 
 class DevicesDiffer(HostFailed):
-    """Hosts whose devices are not those of the composition; hosts: each with its problem."""
+    """Hosts whose devices are not those of the composition, each with its problem; lost: devices that a host does not list."""
+
+    def __init__(self, message: str, hosts: Mapping[str, str] | None = None, lost: Sequence[Device] = ()) -> None:
+        super().__init__(message, hosts)
+        self.lost = tuple(lost)
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Devices by host, and problems by host."""
+    """Devices by host, problems by host, and devices of the composition that a host does not list."""
 
     hosts: Mapping[str, tuple[Seen, ...]]
     problems: Mapping[str, str]
+    lost: tuple[Device, ...] = ()
 
 
 def verify(system: SystemFile, composition: Composition, directory: Path) -> Verified:
@@ -84,6 +89,7 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
             f"devices differ from the composition: {said}. Nothing was measured; check how Slurm learns of devices "
             f"(slurm.strategy: {system.slurm.strategy}), and `scontrol show node`",
             found.problems,
+            found.lost,
         )
     return found
 
@@ -113,6 +119,7 @@ def checked(
     parse = identity_and_model if system.slurm.devices_command else kind_of(system, composition.hosts).parse
     seen: dict[str, tuple[Seen, ...]] = {}
     problems: dict[str, str] = {}
+    lost: list[Device] = []
     for host in composition.hosts:
         said = lines.get(host.name, ())
         ended = next((line.removeprefix(_END) for line in said if line.startswith(_END)), "unknown")
@@ -125,7 +132,8 @@ def checked(
             problems[host.name] = words
         elif comparable and (problem := _difference(system, host, seen[host.name], identified=identified)):
             problems[host.name] = problem
-    return Verified(seen, problems)
+            lost += _lost(system, host, seen[host.name]) if identified else ()
+    return Verified(seen, problems, tuple(lost))
 
 
 def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], *, identified: bool) -> str | None:
@@ -135,17 +143,8 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
         return f"{len(seen)} devices found, {len(wanted)} composed"
     if not identified:
         return None
-    # The host's tools do not know an emulated device by the fabric's host id, and a number or `card.tile` identifies none.
-    known = {
-        device.host_id: device
-        for device in wanted
-        if device.host_id and runs_on(system, device) != "cpu" and not device.host_id.replace(".", "", 1).isdecimal()
-    }
-    there = {device.identity for device in seen}
-    # Fabrics and hosts write one identity in more ways than one.
-    same = {normal(name) for device in seen for name in (device.identity, device.address) if name}
-    if lost := [f"{device.fabric_id} ({host_id})" for host_id, device in known.items() if normal(host_id) not in same]:
-        return f"{', '.join(lost)} not among {', '.join(sorted(there))}"
+    if lost := [f"{device.fabric_id} ({device.host_id})" for device in _lost(system, host, seen)]:
+        return f"{', '.join(lost)} not among {', '.join(sorted({device.identity for device in seen}))}"
     models = {device.identity: device.model for device in seen}
     for model in dict.fromkeys(device.model for device in wanted):
         called = system.devices.get(model, DeviceModel()).reported_as
@@ -157,6 +156,19 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
             others = ", ".join(sorted({each for each in models.values() if each != called})) or "nothing"
             return f"{fitting} of {count} {model} report '{called}'; found {others}"
     return None
+
+
+def _lost(system: SystemFile, host: ComposedHost, seen: Sequence[Seen]) -> list[Device]:
+    """Devices of a host that are known by their names on it, and are not among those that it lists."""
+    # Fabrics and hosts write one identity in more ways than one.
+    there = {normal(name) for device in seen for name in (device.identity, device.address) if name}
+    return [
+        device
+        for device in on_host(host)
+        # The host's tools do not know an emulated device by the fabric's host id, and a number or `card.tile` identifies none.
+        if device.host_id and runs_on(system, device) != "cpu" and not device.host_id.replace(".", "", 1).isdecimal()
+        if normal(device.host_id) not in there
+    ]
 
 
 def on_host(host: ComposedHost) -> tuple[Device, ...]:

@@ -7,6 +7,9 @@ its programs start; what was measured is its later part. Devices that the run di
 
 from __future__ import annotations
 
+import gzip
+import json
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,15 +135,20 @@ def _chosen(records: Iterable[Record], results: Path, cells: Sequence[str]) -> l
 
 
 def _read(path: Path) -> list[HostSamples]:
-    """Samples of one run by host, from the file that `beside.write` has left."""
+    """Samples of one run by host, from the file that `run_telemetry.write` has left."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    names = ["time", "host", "part", "quantity", "value"]
     try:
         with open_regular(path) as file:
-            table = pq.read_table(file, columns=["time", "host", "part", "quantity", "value"])
+            if path.suffix == ".gz":
+                found = json.loads(gzip.decompress(file.read()))
+                table = pa.table({name: found[name] for name in names})
+            else:
+                table = pq.read_table(file, columns=names)
         columns = {name: table.column(name).to_pandas() for name in table.column_names}
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, EOFError, zlib.error, pa.ArrowException) as error:
         raise RecordError(f"{path}: cannot be read as samples ({error}); restore it, or move it away") from error
     groups = pd.DataFrame(columns).groupby(["host", "part", "quantity"], sort=False, observed=True)
     time, value = columns["time"].to_numpy(), columns["value"].to_numpy()

@@ -6,14 +6,15 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, StringConstraints, model_validator
 
-from campaign.documents.cell import AXES, Cell, Scalar
-from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precision, Variables
+from campaign.accelerators import Kind
+from campaign.documents.cell import AXES, Scalar
+from campaign.documents.fields import AXIS_PATTERN, Argument, Precision, Variables
 from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads import software as environments
@@ -62,7 +63,7 @@ class CommandWorkload(Workload):
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
-    reading_keys: ClassVar[frozenset[str]] = frozenset({"parser", "test", "parsers", "at_least"})
+    reading_keys: ClassVar[frozenset[str]] = frozenset({"parser", "test", "parsers"})
 
     kind: Literal["command"]
     """Any program."""
@@ -103,8 +104,6 @@ class CommandWorkload(Workload):
     it: a number from 1, or `last`. With `only`, such a run is `invalid`, with a list of its tests."""
     parsers: tuple[Parser, ...] = ()
     """Instead of `parser`: expressions that read its output."""
-    at_least: dict[AxisName, AxisName] = Field(default_factory=dict)
-    """Metric -> option with its expected minimum per rank. A run below it is flagged; 0 expects nothing."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> CommandWorkload:
@@ -127,12 +126,6 @@ class CommandWorkload(Workload):
                 raise ValueError(
                     f"'{key}' names {more[0]}, which is not in 'precisions'; add it there or remove it here"
                 )
-        if unknown := [option for option in self.at_least.values() if option not in self.options]:
-            raise ValueError(
-                f"'at_least' names '{unknown[0]}', which is not an option; add it to 'options' with its number"
-            )
-        if words := [option for option in self.at_least.values() if isinstance(self.options[option], str | bool)]:
-            raise ValueError(f"'at_least' names the option '{words[0]}', which is not a number; give it one")
         return self
 
     @classmethod
@@ -229,7 +222,7 @@ class CommandWorkload(Workload):
                 "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun"
             )
 
-    def missing(self) -> str | None:
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
         program = self.command[0]
         if "{" in program or shutil.which(program):
             return None
@@ -318,7 +311,7 @@ class CommandWorkload(Workload):
             window_s=tuple(map(math.fsum, reading.step_times_s)) if failure is None else (),
             metrics=dict(reading.metrics),
             steady=reading.steady,
-            flags=(*reading.flags, *self._short_of(reading.metrics, cell)),
+            flags=reading.flags,
             requests=reading.counted,
         )
 
@@ -334,13 +327,6 @@ class CommandWorkload(Workload):
         if self.metrics and self.parser in WITHOUT_RATE and not own:
             return f"the output has none of {', '.join(self.metrics)}, but {', '.join(reading.metrics) or 'no number'}"
         return ""
-
-    def _short_of(self, metrics: Mapping[str, float], cell: Cell) -> Iterator[str]:
-        values = {**self.options, **cell.options}
-        for metric, option in self.at_least.items():
-            least = float(values[option]) * cell.configuration.ranks
-            if metric in metrics and metrics[metric] < least:
-                yield f"less than expected: {metric} is {metrics[metric]:.6g}, and {option} asks for {least:.6g}"
 
 
 def _shell_words(command: Sequence[str]) -> Sequence[str]:

@@ -238,6 +238,12 @@ def _ends(exit_codes: Sequence[int | None]) -> str:
     return "exit codes by rank: " + ", ".join("unknown" if code is None else str(code) for code in exit_codes)
 
 
+def described(log: str, match: re.Match[str], ranks: int) -> tuple[str, int | None]:
+    """The line of a match as evidence, and the rank that it names."""
+    evidence = _line_at(log, match)
+    return evidence, _rank_of(evidence, ranks)
+
+
 def _rank_of(evidence: str, ranks: int) -> int | None:
     """The rank a line names; a number beyond the ranks is none. One exit code may be that of srun, so of any number of ranks."""
     named = _RANK.search(evidence) or _LABEL.match(evidence)

@@ -338,8 +338,8 @@ class Workload(FileModel):
         """What the model of a step has to know of this cell's runs; None where a step's inside is not known."""
         return None
 
-    def missing(self) -> str | None:
-        """What this machine lacks to run it, and the remedy; None when nothing."""
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+        """What this machine lacks to run it on such devices, and the remedy; None when nothing."""
         return None
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:

@@ -192,8 +192,8 @@ class ReplayWorkload(Workload):
             f"precision: {precision}, batch: {cell.batch}, seconds: ...}}` to its key 'compute', or exclude these cells"
         )
 
-    def missing(self) -> str | None:
-        return torch_missing()
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+        return torch_missing(kinds)
 
     def objection(self, cell: Cell, runs_on: Kind) -> str | None:
         if runs_on != "cpu":

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from campaign.accelerators import Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Argument, Precision
 from campaign.documents.record import Failure, Status
-from campaign.errors import LaunchError, first_problem, problems_of
+from campaign.errors import LaunchError, absent_package, first_problem, problems_of
 from campaign.files import hash_of, read_bytes
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import BESIDE, RESERVED, check_template, fill, run_values, texts, variables
@@ -225,7 +226,9 @@ class ServiceWorkload(Workload):
             return f"workload '{self.name}' with options {dict(cell.options)}: {_words(error)}"
         return None
 
-    def missing(self) -> str | None:
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+        if (absent := absent_package("h11", "prometheus_client")) is not None:
+            return f"services need the package {absent}"
         for part, command in (("server", self.server.command), ("client", self.client and self.client.command)):
             if command and self.software is None and "{" not in command[0] and not shutil.which(command[0]):
                 return f"{part}: '{command[0]}' was not found on this machine; install it, or give its full path"

@@ -150,8 +150,8 @@ class TrainWorkload(Workload):
         workers = int(options["loader_workers"]) if self.reads_storage(options) else None
         return StepFacts(network, work_sharing(options, division), {}, 3 * forward if forward else None, workers)
 
-    def missing(self) -> str | None:
-        return torch_missing()
+    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+        return torch_missing(kinds)
 
     def refusal(self, cell: Cell) -> str | None:
         ranks = cell.configuration.ranks

@@ -8,12 +8,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import runpy
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from campaign.accelerators import ACCELERATORS, Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
 from campaign.errors import install_command
@@ -48,12 +51,21 @@ _LARGEST = (
 )
 
 
-def torch_missing() -> str | None:
-    """What this machine lacks to train, and the remedy."""
-    if importlib.util.find_spec("torch") is not None:
-        return None
-    cpu = install_command("train", "--index-url", "https://download.pytorch.org/whl/cpu")
-    return f"PyTorch is not installed; run: {cpu} (for GPUs, without --index-url: it brings 20 packages of CUDA)"
+def torch_missing(kinds: Collection[Kind] = ()) -> str | None:
+    """What this machine lacks to train on such devices, and the remedy. torch is not loaded for it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        cpu = install_command("train", "--index-url", "https://download.pytorch.org/whl/cpu")
+        return f"PyTorch is not installed; run: {cpu} (for GPUs, without --index-url: it brings 20 packages of CUDA)"
+    build = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    for kind in kinds:
+        accelerator = ACCELERATORS[kind]
+        if accelerator.torch_build and not build.get(accelerator.torch_build):
+            return (
+                f"PyTorch {build['__version__']} is no build for {accelerator.title}s (`runs_on: {kind}`); install the one that "
+                "pytorch.org names for the driver of this machine, or load the site's own"
+            )
+    return None
 
 
 def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
@@ -244,7 +256,7 @@ def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
     """Why these are not the devices that the run was given, one for each rank; None where nothing says so.
 
     Parts of devices and remote ones are left out: what they show as their UUID is no evidence. The names that a composition gives
-    count under Slurm, where they were found on the host before anything ran.
+    were found on the host before anything ran.
     """
     if any(device.launch for device in run.devices):
         return None
@@ -253,7 +265,7 @@ def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
         ranks = ", ".join(str(rank) for rank, uuid in uuids.items() if uuid == twice[0])
         return Failure(reason="several ranks used one device", evidence=f"ranks {ranks} report the device {twice[0]}")
     names = [normal(device.host_id or "") for device in run.devices]
-    if run.launcher != "slurm" or run.runs_on != "cuda" or not all(map(_UUID.fullmatch, names)):
+    if run.runs_on != "cuda" or not all(map(_UUID.fullmatch, names)):
         return None
     for rank, uuid in uuids.items():
         if uuid not in names:

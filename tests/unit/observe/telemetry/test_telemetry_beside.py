@@ -134,7 +134,7 @@ def _telemetry(directory: Path, launcher: Any) -> Iterator[Telemetry]:
 def test_without_a_steady_window_the_whole_run_counts_and_says_so(tmp_path: Path) -> None:
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"]))) as telemetry:
         kept = telemetry.keep(1000.0, 1010.0, None, None, tmp_path / "a.parquet")
-        assert kept == Summary({**kept.metrics, "energy_j": pytest.approx(2000)}, (WHOLE_RUN,), True)
+        assert kept == Summary({**kept.metrics, "energy_j": pytest.approx(2000)}, (WHOLE_RUN,), tmp_path / "a.parquet")
         later = telemetry.keep(1011.0, 1020.0, (1012.0, 1016.0), 8.0, tmp_path / "b.parquet")
     assert later.flags == ()
     assert later.metrics["energy_per_sample_j"] == pytest.approx(100)
@@ -155,7 +155,7 @@ def test_samples_are_missed_only_where_there_should_be_some(tmp_path: Path, leng
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says([]))) as telemetry:
         kept = telemetry.keep(2000.0, 2000.0 + length_s, None, None, tmp_path / "a.parquet")
     expected = ("telemetry: no samples of host1", "telemetry: no samples of host2") if flagged else ()
-    assert kept == Summary({}, expected, False)
+    assert kept == Summary({}, expected)
 
 
 def test_a_full_disk_loses_the_samples_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +170,17 @@ def test_a_full_disk_loses_the_samples_and_not_the_run(tmp_path: Path, monkeypat
     assert not kept.written
     assert kept.metrics["energy_j"] == pytest.approx(2000)
     assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_samples_that_no_writer_takes_cost_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise AttributeError("a pyarrow of another release")
+
+    monkeypatch.setattr(pq, "write_table", broken)
+    with _telemetry(tmp_path, _Beside(["host1"], _says(["host1"]))) as telemetry:
+        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
+    assert kept.flags[-1] == "telemetry: the samples could not be written (a pyarrow of another release)"
+    assert kept.metrics
 
 
 def test_a_directory_that_cannot_be_made_costs_samples_only(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,12 +52,35 @@ def composition(devices: int = 4, local: Sequence[int] = ()) -> dict[str, Any]:
 
 def kept(tmp_path: Path, record: Record, samples: Sequence[HostSamples]) -> Record:
     path = Path("telemetry") / record.cell_id[:2] / f"{record.cell_id}.{record.repetition}.parquet"
-    assert not write(tmp_path / path, samples)
-    return record.model_copy(update={"telemetry": str(path), "started": START})
+    written = write(tmp_path / path, samples)
+    return record.model_copy(update={"telemetry": str(written.relative_to(tmp_path)), "started": START})
 
 
 def one(**shape: Any) -> Record:
     return synthetic.record(synthetic.cell(synthetic.configuration(**shape)), 1, 100.0)
+
+
+def test_samples_of_a_host_without_pyarrow_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        elsewhere = kept(tmp_path / "a", one(each=4), [host()])
+    here = kept(tmp_path / "b", one(each=4), [host()])
+    assert (elsewhere.telemetry[-8:], here.telemetry[-8:]) == (".json.gz", ".parquet")
+    tables = [
+        time_series.sampled([record], tmp_path / name, lambda _: composition())
+        for name, record in (("a", elsewhere), ("b", here))
+    ]
+    assert len(tables[0]) > 0
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_a_damaged_file_of_a_host_without_pyarrow_is_named(tmp_path: Path) -> None:
+    record = one(each=4).model_copy(update={"telemetry": "telemetry/samples.json.gz"})
+    (tmp_path / "telemetry").mkdir()
+    for content in (b"", b"torn", gzip.compress(b"{}"), gzip.compress(b"[1"), gzip.compress(b'{"time": [1]}')):
+        (tmp_path / record.telemetry).write_bytes(content)
+        with pytest.raises(RecordError, match=r"samples\.json\.gz: cannot be read as samples"):
+            time_series.sampled([record], tmp_path, lambda _: composition())
 
 
 def test_counters_are_rates_and_values_stay(tmp_path: Path) -> None:

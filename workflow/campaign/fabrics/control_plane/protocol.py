@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.hardware import Device, PoolSpec, pool_devices
 from campaign.fabrics.host_agents import AgentOptions
-from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.protocol import Capabilities, Tag
+
+if TYPE_CHECKING:  # a system without a control plane needs no HTTP
+    from campaign.fabrics.http.client import Client
 
 
 @dataclass(frozen=True, slots=True)

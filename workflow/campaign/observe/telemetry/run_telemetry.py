@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import shutil
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from campaign.accelerators.nvidia import visible_uuids
-from campaign.files import make_directory
+from campaign.files import make_directory, write_atomic
 from campaign.launch.rank_placement import UsedDevices
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, reported, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, rows
@@ -32,11 +34,11 @@ _STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
 
 @dataclass(frozen=True)
 class Summary:
-    """Telemetry of one run. written: whether a file of its samples was written; unused: see `run_metrics.unused_devices`."""
+    """Telemetry of one run. written: the file of its samples, where one was written; unused: see `run_metrics.unused_devices`."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
-    written: bool = False
+    written: Path | None = None
     unused: tuple[str, ...] = ()
 
 
@@ -87,7 +89,7 @@ class Telemetry:
     ) -> Summary:
         """Write the samples from `started` to `ended` (Unix seconds), and compute metrics over `steady`, or over all of it.
 
-        samples: that the run worked through in that window; out: the Parquet file, written once; devices: how many of each host's
+        samples: that the run worked through in that window; out: the Parquet file (see `write`); devices: how many of each host's
         devices the run used, `{}` for none that a sampler could see; None: all of the composition; ran_on: what ranks say of their
         devices (`Record.ran_on`). Nothing is raised.
         """
@@ -114,8 +116,12 @@ class Telemetry:
             flags.append("telemetry: fewer than 2 samples in the window")
         if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent):
             flags.append(ONE_MACHINE)
-        problem = write(out, hosts)
-        return Summary(metrics, tuple(flags + ([problem] if problem else [])), not problem, unused)
+        try:
+            written = write(out, hosts)
+        except Exception as error:  # whatever it is, the run is over and its record counts for more
+            words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            return Summary(metrics, (*flags, f"telemetry: the samples could not be written ({words})"), None, unused)
+        return Summary(metrics, tuple(flags), written, unused)
 
     def _between(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
         """What samplers saw, and the hosts of those that saw nothing. Samples are read once."""
@@ -150,22 +156,26 @@ class Telemetry:
         }
 
 
-def write(out: Path, hosts: Sequence[HostSamples]) -> str:
-    """Write a run's samples as one Parquet file. Returns the problem as text, since a run is not lost for it; empty: none."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def write(out: Path, hosts: Sequence[HostSamples]) -> Path:
+    """Write a run's samples, whole or not at all, and give the file: Parquet, or `.json.gz` with the same columns where there is no
+    pyarrow, which tables read alike."""
+    columns = rows(hosts)
+    make_directory(out.parent)
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        out = out.with_suffix(".json.gz")
+        write_atomic(out, gzip.compress(json.dumps(columns).encode(), mtime=0))
+        return out
     partial = out.with_name(f".{out.name}.partial")
     text = pa.dictionary(pa.int32(), pa.string())
     schema = pa.schema(
         [("time", pa.float64()), *((name, text) for name in ("host", "part", "quantity")), ("value", pa.float64())]
     )
     try:
-        make_directory(out.parent)
-        pq.write_table(pa.Table.from_pydict(rows(hosts), schema=schema), partial, compression="zstd")
+        pq.write_table(pa.Table.from_pydict(columns, schema=schema), partial, compression="zstd")
         partial.replace(out)
-    except (OSError, pa.ArrowException) as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        return f"telemetry: the samples could not be written ({getattr(error, 'strerror', None) or error})"
-    return ""
+    finally:
+        partial.unlink(missing_ok=True)
+    return out

@@ -12,6 +12,7 @@ import torch
 from campaign.accelerators import ACCELERATORS, Kind
 from campaign.errors import ConfigError
 from campaign.processes.numa import bound_beside, pci_of_nvidia
+from campaign.workloads.device_faults import NOT_SEEN
 
 
 def choose_device(kind: Kind, local_rank: int, devices: int = 1) -> torch.device:
@@ -23,19 +24,19 @@ def choose_device(kind: Kind, local_rank: int, devices: int = 1) -> torch.device
     if accelerator.torch_type == "cpu":
         return torch.device("cpu")
     if problem := _wrong_build(kind):
-        raise ConfigError(f"device {kind} was asked for, and {problem}")
+        raise ConfigError(f"device {kind} {NOT_SEEN}{problem}")
     count = device_module(accelerator.torch_type).device_count()
     if count == 0:
         masks = ", ".join(accelerator.masks)
         raise ConfigError(
-            f"device {kind} was asked for and this process sees none (driver, {masks}, torch build: {torch.__version__})"
+            f"device {kind} {NOT_SEEN}this process sees none (driver, {masks}, torch build: {torch.__version__})"
         )
     if count < devices:
-        raise ConfigError(f"{devices} devices were asked for in one process, and it sees {count}")
+        raise ConfigError(f"device {kind} {NOT_SEEN}this process sees {count} of {devices}")
     # One visible device: the launcher has bound each rank to its own. More: the local rank chooses.
     index = 0 if count == 1 else local_rank
     if index >= count:
-        raise ConfigError(f"local rank {index} has no device of its own: this process sees {count}")
+        raise ConfigError(f"device {kind} {NOT_SEEN}local rank {index} has none of its own: this process sees {count}")
     device = torch.device(accelerator.torch_type, index)
     device_module(device.type).set_device(device)
     return device
