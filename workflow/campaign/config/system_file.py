@@ -12,7 +12,6 @@ from campaign.accelerators import Kind
 from campaign.documents.cell import Configuration, Scalar, Storage
 from campaign.documents.fields import HOSTS_PATTERN, OPERAND_PATTERN, Count, FileModel, Name, Precision, Variables
 from campaign.errors import nearest
-from campaign.model.parameters import named
 
 
 class DeviceCount(FileModel):
@@ -325,6 +324,8 @@ class SystemFile(FileModel):
     @field_validator("parameters")
     @classmethod
     def _known_parameters(cls, given: dict[str, KnownParameter]) -> dict[str, KnownParameter]:
+        if given:
+            from campaign.model.parameters import named  # it brings numpy
         for name, each in given.items():
             try:
                 named(name, each.low, each.high, each.source)
