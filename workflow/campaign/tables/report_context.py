@@ -34,7 +34,7 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
-from campaign.tables.provenance import labels, otherwise_read, read_again, updates
+from campaign.tables.provenance import checks_of_devices, labels, otherwise_read, read_again, updates
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
@@ -137,6 +137,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *otherwise_read(campaign, collected.records, collected.store),
             *labels(campaign, collected.records, collected.store),
             *updates(collected.records, collected.store),
+            *checks_of_devices({record.lease_id for record in collected.records}, collected.store),
         ],
         "prediction": " ".join(_of_each(campaign, lambda part: [each] if (each := _prediction(part)) else [])),
         "conditions": list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),

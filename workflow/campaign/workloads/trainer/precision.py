@@ -209,15 +209,20 @@ def in_force(
     device: torch.device,
     weights: torch.dtype = torch.float32,
     gradients: torch.dtype = torch.float32,
+    *,
+    compiled: bool = False,
 ) -> str:
     """The precision that matrix products and convolutions really have on this device now: fp32, tf32, fp16, fp16-o2 or bf16, or
     what either has where they differ (torch has a switch for each).
 
     weights, gradients: the types that the model's weights have in the forward pass and their gradients in the backward pass. A
-    product of weights that are fp16 themselves, and have gradients that are, is fp16-o2.
+    product of weights that are fp16 themselves, and have gradients that are, is fp16-o2. compiled: as torch.compile computes them.
     """
     with autocast(precision, device), torch.no_grad():
-        found = {what: _rounded_as(do, device, weights, gradients) for what, do in _PROBES.items()}
+        found = {
+            what: _rounded_as(torch.compile(do) if compiled else do, device, weights, gradients)
+            for what, do in _PROBES.items()
+        }
     if len(set(found.values())) == 1:
         return found["products"]
     return ", ".join(f"{name} in {what}" for what, name in found.items())

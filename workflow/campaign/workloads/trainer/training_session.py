@@ -332,7 +332,7 @@ def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -
         return "compile: DataParallel makes new modules every step, and torch.compile would compile each of them again"
     if options["compile"] and spec.pace_gflops:
         return "compile: a compiled model has no modules left that could be held to a device's pace (emulation.pace)"
-    if options["compile"] and (problem := _compiler_problem()):
+    if options["compile"] and (problem := compiler_problem()):
         return f"compile: torch.compile needs a C++ compiler, and none works here ({problem})"
     if spec.pace_gflops and models.flops_per_step(spec) is None:
         return f"{spec.model}: its operations cannot be counted, so that no device's pace can be held (emulation.pace)"
@@ -346,7 +346,7 @@ def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
     return None
 
 
-def _compiler_problem() -> str | None:
+def compiler_problem() -> str | None:
     """Why the compiler that torch would take cannot build a program against Python's headers, or None."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
     found = next((path for name in names if (path := shutil.which(name))), None)
