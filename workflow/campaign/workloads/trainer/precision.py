@@ -228,6 +228,15 @@ def in_force(
     return ", ".join(f"{name} in {what}" for what, name in found.items())
 
 
+_FINER = ("tf32", "tf32 in products, fp32 in convolutions")
+
+
+def flaw(precision: Precision, found: str) -> str:
+    """Why what `in_force` has found is not the precision that was asked for; empty where it is, or is finer."""
+    # tf32 is a permission, and which kernel cuDNN takes for a convolution as small as the probe is its own choice.
+    return "" if found == precision or (precision, found) == _FINER else f"found {found}, not {precision}"
+
+
 def _rounded_as(
     do: Callable[[Tensor], Tensor], device: torch.device, weights: torch.dtype, gradients: torch.dtype
 ) -> str:
@@ -286,14 +295,23 @@ class SeenTypes:
 
     def _note(self, number: int, _: nn.Module, __: Any, output: Tensor) -> None:
         # The device's number, too: DataParallel makes its replicas anew in each step, and each calls the network's own hooks.
-        self._returned.add((number, output.get_device(), output.dtype))
+        self._keep(number, output.get_device(), output.dtype)
 
-    def differing(self, precision: Precision) -> str:
-        """What other type the first layer returned on some replica than it has in this precision, in words, or nothing."""
+    @torch.compiler.assume_constant_result
+    def _keep(self, number: int, device: int, kind: torch.dtype) -> None:
+        # torch.compile calls this once, while it traces: what is kept must neither be watched nor be a part of what it makes.
+        self._returned.add((number, device, kind))
+
+    def differing(self, precision: Precision, replicas: int = 1) -> str:
+        """What other type the first layer returned on some of the replicas than it has in this precision, in words, or nothing."""
         wanted = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
+        kinds = {(max(number, device), kind) for number, device, kind in self._returned}
+        seen = {replica for replica, _ in kinds}
+        if 0 < len(seen) < replicas:
+            return f"something on {len(seen)} of {replicas} replicas only"
         return ", ".join(
-            f"{str(kind).removeprefix('torch.')} on replica {max(number, device)}"
-            for number, device, kind in sorted(self._returned, key=str)
+            f"{str(kind).removeprefix('torch.')} on replica {replica}"
+            for replica, kind in sorted(kinds, key=str)
             if kind != wanted
         )
 

@@ -145,10 +145,11 @@ class TrainingSession:
                     sorted({on for seen in (at_start, at_end) for every in seen.values() for on in every})
                 ),
             }
-            if measured["precision"] != spec.precision:
-                other = f"products are {measured['precision']}, not {spec.precision}"
-            elif returned := seen.differing(spec.precision):
+            other = precision.flaw(spec.precision, measured["precision"])
+            if returned := seen.differing(spec.precision, spec.replicas):
                 other = f"the first layer that computes returned {returned}"
+            elif not other and measured["precision"] != spec.precision:
+                self.flags.append(f"precision in force is {measured['precision']}")
         if predicted:  # the two barriers of the window aside
             per_step = (collectives_so_far() - collectives - 2) / spec.measured_steps
             measured["collectives_own_s"] = per_step * own_collective_s(training)
