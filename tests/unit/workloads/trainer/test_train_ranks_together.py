@@ -51,7 +51,7 @@ def test_a_lost_rank_ends_the_run_within_its_time_out_and_is_named(
     os.kill(pids[1], sent)
     codes = tuple(driver.finish(run.directory, 2, patience_s=30).codes)
     outcome = FILE.read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
-    assert (outcome.status, outcome.throughput_per_s) == (status, None)
+    assert (outcome.status, outcome.throughput_per_s) == (status, None), outcome
     assert outcome.failure is not None
     assert said in outcome.failure.reason
     assert outcome.failure.evidence

@@ -297,7 +297,7 @@ class SeenTypes:
         # The device's number, too: DataParallel makes its replicas anew in each step, and each calls the network's own hooks.
         self._keep(number, output.get_device(), output.dtype)
 
-    @torch.compiler.assume_constant_result
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _keep(self, number: int, device: int, kind: torch.dtype) -> None:
         # torch.compile calls this once, while it traces: what is kept must neither be watched nor be a part of what it makes.
         self._returned.add((number, device, kind))

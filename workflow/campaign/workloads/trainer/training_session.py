@@ -52,6 +52,8 @@ _FEWEST_PACED_STEPS = 2  # a pace is held from the second step on
 _COMPILERS = ("c++", "g++", "clang++")
 _PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
 _COMPILER_PATIENCE_S = 60
+_NEARLY_FULL = 0.9
+"""Share of a device's memory; the rest is CUDA's own, and what is left between tensors."""
 
 
 class TrainingSession:
@@ -194,6 +196,15 @@ class TrainingSession:
         others = rank_device.uuids_of_replicas(self.device, self.spec.replicas)
         return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
 
+    def full_device(self) -> str:
+        """How full the device's memory was at its fullest, in words; empty where that is less than nearly full, or not known."""
+        if self.device.type == "cpu":
+            return ""
+        module = device_module(self.device.type)
+        return nearly_full(
+            module.max_memory_reserved(self.device), module.get_device_properties(self.device).total_memory
+        )
+
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.
 
@@ -314,6 +325,13 @@ def _memory_peaks(device: torch.device) -> dict[str, int]:
         peaks["device_memory_allocated_peak_bytes"] = memory.max_memory_allocated(device)
         peaks["device_memory_reserved_peak_bytes"] = memory.max_memory_reserved(device)
     return peaks
+
+
+def nearly_full(reserved_bytes: int, total_bytes: int) -> str:
+    """That so much of a device's memory is next to all of it, in words, or nothing. reserved_bytes: by torch's allocator."""
+    if reserved_bytes < _NEARLY_FULL * total_bytes:
+        return ""
+    return f"memory in use at its peak: {reserved_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB"
 
 
 def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
