@@ -39,7 +39,10 @@ GLOO_SHAPES = (
     "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
 )
 LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
-GLOO_BESIDE = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Application timeout caused pair closure"
+GLOO_BESIDE = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] "
+    "Application timeout caused pair closure"
+)
 NCCL_CALLOC = """\
 [rank2]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error
 [rank2]: ncclUnhandledCudaError: Call to CUDA function failed.

@@ -62,6 +62,7 @@ step_ties_pct number share of its steps whose time is exactly that of an earlier
 warmup_steps count warm-up steps that it made; where the program does not say it, those that it was asked to make
 warmup_steps_max count warm-up steps that it was asked to make; the most, where they go on until steps are steady
 measured_steps count steps that were timed; 0 where the program does not tell single steps
+measured_steps_min count the same; where they were counted from the seconds that they should take at least, those asked for
 window_s number time of all measured steps together, on the slowest rank
 wall_s number from start to end of the run; null where that is not known
 started number Unix seconds; of an imported log without a start, its end

@@ -62,6 +62,7 @@ class TrainWorkload(Workload):
     example: ClassVar[str] = _EXAMPLE
     needs_torch: ClassVar[bool] = True
     lengthens_warmup: ClassVar[bool] = True
+    steps_by_time: ClassVar[bool] = True
     times_layers: ClassVar[bool] = False
     """Whether its ranks also time the layers of the model, in as many further steps."""
 
@@ -162,6 +163,8 @@ class TrainWorkload(Workload):
             "model": self.model,
             "replicas": replicas,
             "warmup_steps_max": settings.warmup_steps_max,
+            "warmup_min_s": settings.warmup_min_s or 0.0,
+            "measured_min_s": settings.measured_min_s or 0.0,
             "seed": settings.seed,
             "options": {**self.options, **cell.options},
             "device": run.runs_on,

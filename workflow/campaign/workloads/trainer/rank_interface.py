@@ -110,10 +110,11 @@ class TrainSpec(BaseModel):
 
     model: a built-in one; replay: what is replayed in its place. batch: samples per device and optimizer step; replicas: devices
     of one process (more than 1: `parallel: dp`); warmup_steps come before the window, and more, up to warmup_steps_max, until
-    they show no trend; measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
-    stuck; storage_dir: where `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no
-    faster, in place of a link that is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed
-    down; empty for none. times_layers: after the measured steps, time the parts of as many.
+    they show no trend; measured_steps make it up; warmup_min_s, measured_min_s: so long both last at least, in more steps if they
+    have to; time_out_s: how long a collective operation may take before the run counts as stuck; storage_dir: where
+    `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that
+    is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed down; empty for none.
+    times_layers: after the measured steps, time the parts of as many.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -126,6 +127,8 @@ class TrainSpec(BaseModel):
     warmup_steps: int = Field(default=5, ge=0)
     warmup_steps_max: int | None = Field(default=None, ge=1)
     measured_steps: int = Field(ge=1)
+    warmup_min_s: float = Field(default=0.0, ge=0)
+    measured_min_s: float = Field(default=0.0, ge=0)
     seed: int = Field(default=1234, ge=0)
     options: dict[str, Scalar] = Field(default_factory=dict)
     device: Kind = "cpu"

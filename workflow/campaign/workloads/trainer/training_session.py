@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Status
-from campaign.workloads.steady_warmup import NOT_STEADY
+from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.trainer import models, precision, rank_device
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed
@@ -101,6 +101,7 @@ class TrainingSession:
             seen = precision.SeenTypes(trainable.network, training.strategy.name == "fsdp", replicas)
         with self._phase("warmup"):
             warmup = training.warm_up()
+            steps = training.steps_to_measure(warmup)
             clock = make_clock(device, spec.dilation)
             clock.synchronize()
         at_start = self._places(trainable)
@@ -113,14 +114,16 @@ class TrainingSession:
         predicted = spec.replay is not None and training.strategy.name not in ("single", "dp")
         collectives = collectives_so_far() if predicted else 0
         applied, waited_s = training.applied_steps, feed.waited_s
-        window = measure(training.step, spec.measured_steps, clock, self._barrier)
+        window = measure(training.step, steps, clock, self._barrier)
         at_end = {**self._places(trainable), "losses": window.losses_on}
         first_loss, *losses = training.strategy.losses(
             (window.losses[0] if warmup.loss_first is None else warmup.loss_first, *window.losses)
         )
         window = replace(window, losses=tuple(losses))
+        if window.window_s < spec.measured_min_s:
+            self.flags.append(SHORT_WINDOW)
         lost_s = None if paced is None else paced.lost_s()
-        skipped = spec.measured_steps - (training.applied_steps - applied)
+        skipped = steps - (training.applied_steps - applied)
         traffic = training.strategy.traffic
         measured: dict[str, Any] = {
             "gradient_bytes": traffic.gradient_bytes,
@@ -153,7 +156,7 @@ class TrainingSession:
             elif not other and measured["precision"] != spec.precision:
                 self.flags.append(f"precision in force is {measured['precision']}")
         if predicted:  # the two barriers of the window aside
-            per_step = (collectives_so_far() - collectives - 2) / spec.measured_steps
+            per_step = (collectives_so_far() - collectives - 2) / steps
             measured["collectives_own_s"] = per_step * own_collective_s(training)
         if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
             exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
@@ -283,7 +286,7 @@ class TrainingSession:
             return "invalid", f"the work was not all on {self.device}, the device of this rank", astray
         if other:
             return "invalid", f"the run did not compute in {self.spec.precision}", other
-        steps = self.spec.measured_steps
+        steps = len(window.losses)
         for number, loss in enumerate(window.losses, 1):
             if not math.isfinite(loss):
                 reason = "a loss in the measured window is not a finite number"
