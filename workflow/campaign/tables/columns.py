@@ -71,6 +71,7 @@ idle_before_s number since the end of the run before on the same lease; null for
 lease_id text use of a lease that it was measured on
 host_names text hosts, joined by ', '
 ran_on text devices that its ranks say their work was on, joined by ', '; empty where nothing reports it
+in_force text what was found in force, joined by ', ': the precision of products, the attention kernel, a fused optimizer
 flags text what a reader of the number should know, joined by ', '
 log text path of the log in the results directory, or where it was imported from
 stopped text why it is its cell's last repetition, where a target ended them

@@ -118,6 +118,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(NO_LEASE_SAID) else record.lease_id,
         "host_names": ", ".join(record.hosts),
         "ran_on": ", ".join(record.ran_on),
+        "in_force": ", ".join(f"{name} {record.in_force[name]}" for name in sorted(record.in_force)),
         "flags": ", ".join(record.flags),
         "log": record.log or (record.source.path if record.source else ""),
         "stopped": record.stopped,

@@ -28,6 +28,7 @@ with another option, is recorded as `unsupported` with the reason.
 | `fp32` | fp32 products without TF32 |
 | `tf32` | fp32 storage, products on TF32 tensor cores (what NVIDIA's containers do by default); CUDA only |
 | `fp16`, `bf16` | autocast; weights and gradients stay fp32, so the all-reduced bytes are the same as in fp32 |
+| `bf16` with `fsdp_precision: mixed` | weights gathered, and all computed, in bf16; gradients reduced in fp32 (`parallel: fsdp`) |
 | `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, the FP16 of the studies): half the bytes |
 
 | `parallel` | Meaning |

@@ -24,7 +24,7 @@ from campaign.fabrics.host_agents.protocol import normal
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
-from campaign.workloads.trainer.rank_interface import RankResult, read_results
+from campaign.workloads.trainer.rank_interface import RankResult, mixed_objection, read_results
 
 _MOST_LOST_PCT = 2.0
 _MOST_OWN_SHARE = 0.05
@@ -76,6 +76,8 @@ def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
         return f"parallel dp is DataParallel, one process for the devices of one host; this configuration has {hosts} hosts"
     if cell.batch % (steps := int(options["accumulation"])):
         return f"accumulation: a batch of {cell.batch} a device cannot be divided into {steps} micro-steps"
+    if reason := mixed_objection(options, cell.precision, configuration.ranks):
+        return reason
     if options["measure_communication"] and parallel != "ddp" and configuration.ranks > 1:
         return f"measure_communication leaves the all-reduce of ddp out; parallel {parallel} has no such step"
     if parallel == "fsdp" and not options["overlap"]:

@@ -64,9 +64,10 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     "learning_rate": Option(float, "step size of the optimizer; default: that of the model", minimum=0.0),
     "input": Option(
         str,
-        "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step; storage: every rank "
-        "reads every batch from a dataset that it has written to the configuration's storage, past the page cache (O_DIRECT if the "
-        "file system supports it, else the cache is dropped before and after every read)",
+        "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step, before its work: an "
+        "upper bound of what input from the host costs, since programs that copy the next batch meanwhile hide it; storage: every "
+        "rank reads every batch from a dataset that it has written to the configuration's storage, past the page cache (O_DIRECT if "
+        "the file system supports it, else the cache is dropped before and after every read)",
         choices=("resident", "h2d", "storage"),
         default="resident",
     ),
@@ -96,6 +97,14 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         "state sharded (fully_shard). A single rank is not wrapped",
         choices=("ddp", "dp", "zero1", "fsdp"),
         default="ddp",
+    ),
+    "fsdp_precision": Option(
+        str,
+        "with parallel fsdp and bf16: autocast: weights are gathered in fp32, and each product casts them; mixed: weights are "
+        "gathered, and all layers compute, in bf16, and gradients are reduced in fp32 (torch's MixedPrecisionPolicy, usual for "
+        "large models)",
+        choices=("autocast", "mixed"),
+        default="autocast",
     ),
     "tensor_parallel": Option(
         int,

@@ -143,6 +143,10 @@ def norms_of(module: nn.Module) -> list[nn.Module]:
     return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
 
+def has_batch_norms(module: nn.Module) -> bool:
+    return any(isinstance(each, _BATCH_NORMS) for each in module.modules())
+
+
 def to_half(trainable: Trainable) -> None:
     """fp16-o2 of a model, in place: all weights fp16 but those of norms, which compute in fp32."""
     norms = set(norms_of(trainable))

@@ -20,6 +20,7 @@ from campaign.documents.record import Status
 from campaign.errors import ConfigError, RecordError
 from campaign.files import write_once
 from campaign.workloads.trainer.model_catalog import resolve_options, resolve_replay_options
+from campaign.workloads.trainer.rank_mesh import is_divided
 
 Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
@@ -105,6 +106,17 @@ class Replay(BaseModel):
     host_to_device_bytes: int = 0
 
 
+def mixed_objection(options: Mapping[str, Scalar], precision: str, ranks: int) -> str | None:
+    """Why `fsdp_precision: mixed` cannot be with these options, or None. options: resolved ones."""
+    if options["fsdp_precision"] != "mixed":
+        return None
+    if options["parallel"] != "fsdp" or precision != "bf16":
+        return f"fsdp_precision mixed is a policy of parallel fsdp in bf16, and this is {options['parallel']} in {precision}"
+    if is_divided(options):
+        return "fsdp_precision mixed is not available for a model that tensor parallelism divides; use autocast"
+    return "fsdp_precision mixed needs two devices or more: a single one gathers nothing" if ranks == 1 else None
+
+
 class TrainSpec(BaseModel):
     """One training run. Closed and frozen; every rank of the run reads the same file.
 
@@ -166,6 +178,11 @@ class TrainSpec(BaseModel):
         return (
             resolve_options(self.model, self.options) if self.replay is None else resolve_replay_options(self.options)
         )
+
+    @property
+    def mixed(self) -> bool:
+        """Whether fsdp computes in bf16 as a whole, without autocast."""
+        return self.resolved_options()["fsdp_precision"] == "mixed"
 
     @property
     def dilation(self) -> float:

@@ -21,6 +21,7 @@ from campaign.workloads.steady_warmup import lengthened
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import Feed
+from campaign.workloads.trainer.kernels_seen import kernels_seen
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
 from campaign.workloads.trainer.rank_device import device_module
@@ -65,6 +66,8 @@ class Training:
         # Gradients of zeros need no scale.
         self.scaler: GradScaler | None = None if spec.replay else precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
+        self.kernels: dict[str, str] = {}
+        """Chosen by torch, as the first step of the warm-up has shown."""
         self.paced = paced
         if paced is not None and spec.replicas == 1:
             paced.hold(trainable.network, pipelined=int(spec.resolved_options()["pipeline_parallel"]) > 1)
@@ -157,7 +160,11 @@ class Training:
             clock.synchronize()
             return clock.step_times_s()
 
-        times_s = take(spec.warmup_steps)
+        times_s = []
+        if spec.warmup_steps and spec.replay is None and not spec.resolved_options()["compile"]:
+            with kernels_seen() as self.kernels:
+                times_s = take(1)
+        times_s += take(spec.warmup_steps - len(times_s))
         if self.scaler is not None:
             settled, extra = 0, 0
             while settled < _SETTLED_AFTER and extra < _SETTLE_STEPS:

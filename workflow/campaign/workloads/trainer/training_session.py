@@ -34,7 +34,7 @@ from campaign.workloads.trainer.network_layers import measure_layers
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
-from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec
+from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec, mixed_objection
 from campaign.workloads.trainer.rank_mesh import RankMesh, division_refusal, is_divided, microbatches
 from campaign.workloads.trainer.replayed_model import ReplayedModel
 from campaign.workloads.trainer.timed_steps import (
@@ -150,7 +150,12 @@ class TrainingSession:
                     sorted({on for seen in (at_start, at_end) for every in seen.values() for on in every})
                 ),
             }
+            measured["in_force"] = {"precision": measured["precision"], **training.kernels}
             other = precision.flaw(spec.precision, measured["precision"])
+            if spec.mixed:
+                weights = str(seen.types()[0]).removeprefix("torch.")
+                measured["in_force"]["weights"] = weights
+                other = other or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
             if returned := seen.differing(spec.precision, spec.replicas):
                 other = f"the first layer that computes returned {returned}"
             elif not other and measured["precision"] != spec.precision:
@@ -344,6 +349,8 @@ def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -
         return None
     if reason := division_refusal(spec.model, options, spec.batch, world_size * spec.replicas, spec.precision):
         return reason
+    if reason := mixed_objection(options, spec.precision, world_size):
+        return reason
     if device.type == "cpu" and options["input"] == "h2d":
         return "input h2d copies from the host to a device; on a CPU they are the same memory"
     if reason := precision.unsupported_reason(spec.precision, device, options["emulation"] == "allow"):
@@ -365,6 +372,8 @@ def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
     """Why the model that was built cannot be trained as it is asked for, or None."""
     if spec.resolved_options()["activation_checkpointing"] and not trainable.layers():
         return f"activation_checkpointing: {spec.model} has no layers of one kind that could be computed again"
+    if spec.mixed and precision.has_batch_norms(trainable):
+        return f"fsdp_precision mixed: {spec.model} has batch norms, whose statistics are fp32; use autocast"
     return None
 
 
