@@ -81,6 +81,8 @@ def sent(step):
 
 def train(rank, ranks, name, model, optimizer, spec):
     torch.manual_seed(0)
+    if name.startswith("late"):
+        models.LATE_FROM = 0
     if name.endswith("fused"):
         parallel_strategies.FUSED_ON = {"cpu"}
     build = models.build
@@ -213,7 +215,17 @@ DIVIDED: dict[str, tuple[int, str, str, dict[str, Any]]] = {
 }
 MIXED = (2, {"batch": 2, "precision": "bf16", "options": options("fsdp", emulation="allow", fsdp_precision="mixed")})
 AUTOCAST = (2, {"batch": 2, "precision": "bf16", "options": options("fsdp", emulation="allow")})
+# As models of a billion parameters: built without memory, which they get where they are divided or sharded.
+LATE: dict[str, tuple[int, dict[str, Any]]] = {
+    "late-single": (1, {"batch": 4, "options": options()}),
+    "late-ddp": (2, {"batch": 2, "options": options()}),
+    "late-fsdp": (2, {"batch": 2, "options": options("fsdp")}),
+    "late-tp": (2, {"batch": 2, "options": tensor(sequence_parallel=True)}),
+    "late-pp": (2, {"batch": 2, "options": pipeline()}),
+    "late-tp-fsdp": (4, {"batch": 1, "options": tensor(parallel="fsdp")}),
+}
 SCENARIOS = {
+    **{name: (ranks, "gpt-nano", "sgd", spec) for name, (ranks, spec) in LATE.items()},
     **{f"adamw-{name}": (ranks, "bert-nano", "adamw", spec) for name, (ranks, spec) in ADAMW.items()},
     # A learning rate at which a wrong gradient shows, and a model with a weight that is used twice.
     **{
@@ -349,6 +361,15 @@ def test_accumulation_all_reduces_once_a_step(out: Path) -> None:
 def test_a_divided_model_trains_as_one_device_with_the_whole_batch_does(out: Path, name: str) -> None:
     reference = parameters(out, f"{name.partition('-')[0]}-single")
     found = [parameters(out, name, rank) for rank in range(DIVIDED[name][0])]
+    assert set().union(*found) == set(reference)
+    for each in found:
+        assert largest_difference({key: reference[key] for key in each}, each) < ROUNDING
+
+
+@pytest.mark.parametrize("name", [name for name in LATE if name != "late-single"])
+def test_a_model_without_memory_gets_the_same_weights_wherever_it_is(out: Path, name: str) -> None:
+    reference = parameters(out, "late-single")
+    found = [parameters(out, name, rank) for rank in range(LATE[name][0])]
     assert set().union(*found) == set(reference)
     for each in found:
         assert largest_difference({key: reference[key] for key in each}, each) < ROUNDING

@@ -67,7 +67,7 @@ def divided(spec: TrainSpec, trainable: models.Trainable, device: torch.device, 
         cut(trainable.network, place["pp"], shape.pipeline)
     if shape.tensor > 1:
         divide(trainable, mesh["tp"], bool(options["sequence_parallel"]))
-    trainable.to(device)  # not before: the whole model may not fit
+    models.materialise(trainable, device, spec.seed)  # not before: the whole model may not fit
     traffic = _traffic(spec, trainable, shape, place)
     module: nn.Module = Stage(trainable) if shape.pipeline > 1 else trainable
     precision.compute_inside(module, spec.precision, device)

@@ -248,6 +248,8 @@ def _sharded(
 
     mesh = init_device_mesh(device.type, (world_size,))
     gradients_kept = shard(trainable, mesh, spec.precision == "fp16-o2", spec.mixed)
+    if models.is_late(spec.model):
+        models.materialise(trainable, device, spec.seed)
     kind, settings = optimizer_of(spec, trainable, device)
     optimizer = kind(trainable.parameters(), **settings)
     reduce = nothing if spec.replay is None else overlapped(trainable)

@@ -270,9 +270,11 @@ class TrainingSession:
             self._built["parameters"] = sum(parameter.numel() for parameter in replayed.full_size().parameters())
             return replayed
         options = self.spec.resolved_options()
-        trainable = models.build(self.spec.model, options)
-        if not is_divided(options):  # the whole model may not fit on a device
-            trainable.to(self.device)
+        late = models.is_late(self.spec.model)
+        trainable = models.build(self.spec.model, options, "meta" if late else "cpu")
+        # The whole model may not fit on a device, and a late one not even on the host.
+        if not is_divided(options) and not (late and name_of(self.spec, self.place.world_size) == "fsdp"):
+            models.materialise(trainable, self.device, self.spec.seed)
         if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
             self.flags.append("channels_last")
