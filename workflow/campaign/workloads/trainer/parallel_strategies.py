@@ -247,8 +247,9 @@ def _sharded(
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (world_size,))
+    late = next(trainable.parameters()).is_meta
     gradients_kept = shard(trainable, mesh, spec.precision == "fp16-o2", spec.mixed)
-    if models.is_late(spec.model):
+    if late:
         models.materialise(trainable, device, spec.seed)
     kind, settings = optimizer_of(spec, trainable, device)
     optimizer = kind(trainable.parameters(), **settings)
