@@ -1,0 +1,187 @@
+"""What is simulated: a network on devices that are joined by links and share the work of a step. Pure.
+
+Sizes are in elements where a precision decides how many bytes an element has, else in bytes. Times are in seconds, rates in bytes
+per second and direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkLayer:
+    """tensors: elements of each trained tensor, whose gradients are ready when the layer's backward pass ends; forward, backward:
+    shares of the compute time, in any common unit; unit: whether FSDP shards the layer by itself.
+
+    activations: elements that a sample keeps from the forward to the backward pass; masks: the same of one byte each, in every
+    precision (dropout); boundary: elements that a sample keeps of it with activation checkpointing. None: not known.
+    """
+
+    tensors: tuple[int, ...]
+    forward: float
+    backward: float
+    unit: bool = False
+    activations: float | None = None
+    masks: float = 0.0
+    boundary: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerShape:
+    """What tensor and pipeline parallelism need to know. tokens: of a sample; tied: whether the output shares the embeddings."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    tokens: int
+    tied: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """layers: in the order of the forward pass; optimizer: its share of the compute time, in their unit.
+
+    input_bytes: of a sample in storage; copied_bytes: of a sample, to its device in each step; decode_s: seconds that one core
+    takes for a sample (None: the parameter `decode`). optimizer_states: fp32 numbers that the optimizer keeps of an element.
+    """
+
+    layers: tuple[NetworkLayer, ...]
+    optimizer: float = 0.0
+    input_bytes: float = 0.0
+    copied_bytes: float = 0.0
+    decode_s: float | None = None
+    optimizer_states: int = 2
+    shape: TransformerShape | None = None
+
+    @cached_property
+    def elements(self) -> int:
+        return sum(sum(layer.tensors) for layer in self.layers)
+
+    @cached_property
+    def total_share(self) -> float:
+        return self.optimizer + sum(layer.forward + layer.backward for layer in self.layers)
+
+
+class ElementBytes(NamedTuple):
+    """Bytes of an element. gradient: as it is communicated; weight: on the device, with copies for computing and for the optimizer
+    where a precision has them; activation: as it is kept for the backward pass."""
+
+    gradient: int
+    weight: int
+    activation: int
+
+
+ELEMENT_BYTES: Mapping[str, ElementBytes] = {
+    "fp32": ElementBytes(4, 4, 4),
+    "tf32": ElementBytes(4, 4, 4),
+    "fp16": ElementBytes(4, 6, 2),  # autocast keeps its copies of the weights
+    "bf16": ElementBytes(4, 6, 2),
+    "fp16-o2": ElementBytes(2, 6, 2),  # and the optimizer's own in fp32
+}
+
+
+@dataclass(frozen=True)
+class ComputeTime:
+    """Seconds of a step of one device that communicates with nobody, by batch.
+
+    key: whose it is, such as `v100-16gb fp16`; parameters `compute[KEY]` (a factor) and `start[KEY]` may have a value of its own.
+    Batches between two rows are interpolated. A single row is divided into a share `start` that every batch takes and a rest in
+    proportion to the batch.
+    """
+
+    key: str
+    seconds: Mapping[int, float]
+
+
+class RankPlace(NamedTuple):
+    """Where a rank's device is. host: its number; fabric: whether it is behind the fabric; switch: its PCIe switch on the host."""
+
+    host: int
+    fabric: bool = False
+    switch: int = 0
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Devices by rank, and the kinds of links between them. A link has the rate `rate[KIND]` and messages the latency of their
+    longest kind; a kind without a rate does not limit.
+
+    Kinds: `local` (a host's own device and its host, or NVLink: `local` on both ends), `fabric` (a device's port on the fabric),
+    `mixed` (limits what goes between a local and a fabric device of a host), `uplink` (a host's port on the fabric: between its
+    local and fabric devices, and of fabric devices without `p2p`), `bridge` (between the PCIe switches of a host), `network` (a NIC
+    of a host; `nics` of them share what leaves it).
+    """
+
+    ranks: tuple[RankPlace, ...]
+    nics: int = 1
+    p2p: bool = True
+    algorithm: Literal["nccl", "ring"] = "nccl"
+    """`nccl`: the faster of a ring and a tree where ranks are on several hosts; `ring`: always a ring, as of gloo."""
+
+    @property
+    def hosts(self) -> int:
+        return len({place.host for place in self.ranks})
+
+    @property
+    def on_host(self) -> int:
+        """The most ranks of any host."""
+        hosts = [place.host for place in self.ranks]
+        return max(hosts.count(host) for host in set(hosts))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSharing:
+    """How ranks share the work of a step.
+
+    parallel: `ddp`, `dp` (one process), `zero1`, `fsdp` (FSDP2) or `horovod`; overlap: gradients are reduced during the backward
+    pass; bucket_bytes: what is reduced together, the first time first_bucket_bytes; accumulation: micro-steps, of which only the
+    last one communicates gradients. tensor, pipeline: ranks that divide a replica; microbatches, schedule: of the pipeline; order: as
+    the option `rank_order`; sequence: norms and shortcuts are divided by tokens. recompute: activations inside layers are computed
+    again.
+    """
+
+    parallel: Literal["ddp", "dp", "zero1", "fsdp", "horovod"] = "ddp"
+    overlap: bool = True
+    bucket_bytes: float = 25 * MIB
+    first_bucket_bytes: float = 1 * MIB
+    accumulation: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    microbatches: int = 1
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    order: str = "tp-dp-pp"
+    sequence: bool = False
+    recompute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputPath:
+    """Samples that are read from storage and decoded by the cores of their host. storage: key of the rate `rate[STORAGE]`, which
+    the ranks of a host share (byte/s; without it, storage does not limit); workers: of each rank, 0 for reading in the step itself;
+    cores: of a host."""
+
+    storage: str
+    workers: int
+    cores: int
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """A cell in terms of the model. batch: samples of a device in a step; compute: of each device model that takes part, of which
+    the slowest counts; memory_mib: of a device, None where it is not known; input: None where samples are on the devices already."""
+
+    network: Network
+    compute: tuple[ComputeTime, ...]
+    batch: int
+    precision: str
+    topology: Topology
+    sharing: WorkSharing = WorkSharing()
+    input: InputPath | None = None
+    memory_mib: float | None = None
