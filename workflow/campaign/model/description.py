@@ -32,33 +32,20 @@ class NetworkLayer:
     boundary: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TransformerShape:
-    """What tensor and pipeline parallelism need to know. tokens: of a sample; tied: whether the output shares the embeddings."""
-
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-    tokens: int
-    tied: bool = False
-
-
 @dataclass(frozen=True)
 class Network:
     """layers: in the order of the forward pass; optimizer: its share of the compute time, in their unit.
 
     input_bytes: of a sample in storage; copied_bytes: of a sample, to its device in each step; decode_s: seconds that one core
-    takes for a sample (None: the parameter `decode`). optimizer_states: fp32 numbers that the optimizer keeps of an element.
+    takes for a sample. optimizer_states: fp32 numbers that the optimizer keeps of an element.
     """
 
     layers: tuple[NetworkLayer, ...]
     optimizer: float = 0.0
     input_bytes: float = 0.0
     copied_bytes: float = 0.0
-    decode_s: float | None = None
+    decode_s: float = 0.0
     optimizer_states: int = 2
-    shape: TransformerShape | None = None
 
     @cached_property
     def elements(self) -> int:
@@ -137,14 +124,33 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
+class Division:
+    """A replica of the model that is divided over `tensor` x `pipeline` ranks. groups: of ranks that communicate, along tensors and
+    stages and between replicas.
+
+    microbatches, schedule: of the pipeline; boundary_bytes: that one microbatch sends from a stage to the next. tensor_bytes: that
+    the busiest rank sends in a step along tensors, when every collective is a ring; tensor_calls: in so many collectives.
+    """
+
+    tensor: int
+    pipeline: int
+    tensor_groups: tuple[tuple[int, ...], ...]
+    pipeline_groups: tuple[tuple[int, ...], ...]
+    data_groups: tuple[tuple[int, ...], ...]
+    microbatches: int = 1
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    boundary_bytes: float = 0.0
+    tensor_bytes: float = 0.0
+    tensor_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkSharing:
     """How ranks share the work of a step.
 
     parallel: `ddp`, `dp` (one process), `zero1`, `fsdp` (FSDP2) or `horovod`; overlap: gradients are reduced during the backward
     pass; bucket_bytes: what is reduced together, the first time first_bucket_bytes; accumulation: micro-steps, of which only the
-    last one communicates gradients. tensor, pipeline: ranks that divide a replica; microbatches, schedule: of the pipeline; order: as
-    the option `rank_order`; sequence: norms and shortcuts are divided by tokens. recompute: activations inside layers are computed
-    again.
+    last one communicates gradients; recompute: activations inside of units are computed again in the backward pass.
     """
 
     parallel: Literal["ddp", "dp", "zero1", "fsdp", "horovod"] = "ddp"
@@ -152,19 +158,14 @@ class WorkSharing:
     bucket_bytes: float = 25 * MIB
     first_bucket_bytes: float = 1 * MIB
     accumulation: int = 1
-    tensor: int = 1
-    pipeline: int = 1
-    microbatches: int = 1
-    schedule: Literal["1f1b", "gpipe"] = "1f1b"
-    order: str = "tp-dp-pp"
-    sequence: bool = False
     recompute: bool = False
+    division: Division | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InputPath:
     """Samples that are read from storage and decoded by the cores of their host. storage: key of the rate `rate[STORAGE]`, which
-    the ranks of a host share (byte/s; without it, storage does not limit); workers: of each rank, 0 for reading in the step itself;
+    the ranks of a host share (without it, storage does not limit); workers: of each rank, 0 for reading in the step itself;
     cores: of a host."""
 
     storage: str
@@ -175,7 +176,7 @@ class InputPath:
 @dataclass(frozen=True)
 class StepCase:
     """A cell in terms of the model. batch: samples of a device in a step; compute: of each device model that takes part, of which
-    the slowest counts; memory_mib: of a device, None where it is not known; input: None where samples are on the devices already."""
+    the slowest counts; memory_mib: of a device, None where it is not known; input: None where samples are on the devices."""
 
     network: Network
     compute: tuple[ComputeTime, ...]
@@ -185,3 +186,10 @@ class StepCase:
     sharing: WorkSharing = WorkSharing()
     input: InputPath | None = None
     memory_mib: float | None = None
+
+
+def transformer_layer(width: int, tokens: int, heads: int) -> tuple[float, float]:
+    """(activations, masks) that a sample keeps of a transformer layer (Korthikanti et al. 2022, arXiv 2205.05198, equation 2, with
+    elements and masks counted apart): 16 and 2 for each token and unit of width, 2 and 1 for each pair of tokens and head."""
+    pairs = heads * tokens**2
+    return 16.0 * tokens * width + 2.0 * pairs, 2.0 * tokens * width + pairs

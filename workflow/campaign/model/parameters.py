@@ -142,7 +142,7 @@ launch           log    8e-6   5e-5   s      of a collective, before it moves an
 latency          log    2e-6   1e-5   s      of a message; NCCL 2.8.4 tuning.cc
 latency[network] log    5e-6   3e-5   s      of a message between hosts; NCCL 2.8.4 tuning.cc
 cycle            linear 1e-3   1e-3   s      tensors are fused in such cycles; release notes of Horovod 0.21
-decode           log    0.0037 0.008  s      of one core for a sample, where the workload does not say; 125 to 270 images/s, assumed
+decode           log    0.75   1.35   1      factor of the time that a core decodes a sample; cores differ by it, assumed
 copy             log    5e9    12.5e9 byte/s from host memory to a device; PCIe 3.0 and 4.0 x16
 context          log    600    1800   MiB    what CUDA, cuDNN, cuBLAS and NCCL take of a device; assumed
 allocator        log    1.02   1.12   1      memory that the allocator holds over what tensors take; assumed
@@ -158,7 +158,7 @@ DEFAULTS: Prior = dict(map(_default, _TABLE.splitlines()))
 """What is taken where nobody says better. Rates (`rate[KIND]`, byte/s in one direction) have no default: they are the system's."""
 
 _NO_LOSS = {
-    **dict.fromkeys(("start", "slowdown", "attach", "crowd", "jitter", "fixed", "launch", "cycle"), 0.0),
+    **dict.fromkeys(("start", "slowdown", "attach", "crowd", "jitter", "fixed", "launch", "cycle", "python"), 0.0),
     **dict.fromkeys(("compute", "bus", "allocator"), 1.0),
     "copy": float("inf"),
 }

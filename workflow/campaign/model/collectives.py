@@ -1,0 +1,196 @@
+"""How long collectives take over a topology, and what they carry over each kind of link. Pure.
+
+Every hop from one device to another crosses links. Hops of all groups that communicate at the same time are counted on each link in
+each direction: a collective is as slow as the link with the most hops for its rate. Rings and trees are those of NCCL: a ring sends
+2(n-1)/n S over each hop in 2(n-1) steps, which pass chunks on, so that rates and latencies add up. Between hosts, a double tree is
+taken where it is faster: between two hosts a NIC sends S, between more 2 S, in as many messages as the tree is deep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from campaign.model.description import RankPlace, Topology
+from campaign.model.parameters import Draws, Floats
+
+Groups = tuple[tuple[int, ...], ...]
+_Link = tuple[str, object, str]
+
+
+@dataclass(frozen=True)
+class Load:
+    """flows: by kind of link, the most hops on one link in one direction; ports: by kind, how many ends of links all hops cross."""
+
+    flows: dict[str, int]
+    ports: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The ways of some groups of ranks. hops: the kind of the longest link of each hop in the ring of the widest group; tree: what
+    trees load if each hop carries S, None on one host; depth: hops between hosts and inside of them, from a leaf to the root."""
+
+    ranks: int
+    ring: Load
+    chain: Load
+    hops: tuple[str, ...]
+    tree: Load | None
+    depth: tuple[int, int]
+
+
+@lru_cache(maxsize=4096)
+def ways(topology: Topology, groups: Groups) -> Ways:
+    """The ways of groups of equal size that communicate at the same time."""
+    widest = max(groups, key=lambda group: len({topology.ranks[rank].host for rank in group}))
+    ring: list[tuple[int, int]] = []
+    chain: list[tuple[int, int]] = []
+    for group in groups:
+        chain += pairwise(group)
+        ring += [*pairwise(group), (group[-1], group[0])] if len(group) > 1 else []
+    hosts = Counter(topology.ranks[rank].host for rank in widest)
+    several = len(hosts) > 1 and topology.algorithm == "nccl"
+    return Ways(
+        len(widest),
+        _load(topology, ring),
+        _load(topology, chain),
+        tuple(_longest(topology, one, other) for one, other in [*pairwise(widest), (widest[-1], widest[0])]),
+        _tree(topology, groups) if several else None,
+        (math.ceil(math.log2(len(hosts))), max(hosts.values()) - 1),
+    )
+
+
+def _load(topology: Topology, hops: Sequence[tuple[int, int]]) -> Load:
+    links = [link for one, other in hops for link in _crossed(topology, one, other)]
+    flows: dict[str, int] = {}
+    for (kind, *_), count in Counter(links).items():
+        flows[kind] = max(flows.get(kind, 0), count)
+    return Load(flows, dict(Counter(kind for kind, *_ in links)))
+
+
+def _tree(topology: Topology, groups: Groups) -> Load:
+    """A chain in each host, and one through the hosts, up and down: its inner hosts send as much as those of a double tree."""
+    hops: list[tuple[int, int]] = []
+    for group in groups:
+        by_host: dict[int, list[int]] = {}
+        for rank in group:
+            by_host.setdefault(topology.ranks[rank].host, []).append(rank)
+        for chain in (*by_host.values(), [ranks[0] for ranks in by_host.values()]):
+            hops += [*pairwise(chain), *pairwise(reversed(chain))]
+    return _load(topology, hops)
+
+
+def _crossed(topology: Topology, one: int, other: int) -> list[_Link]:
+    """Ports of links, with their direction, on the way from a rank's device to another's."""
+    a, b = topology.ranks[one], topology.ranks[other]
+    ends: list[_Link] = [(_port(a), one, "out"), (_port(b), other, "in")]
+    if a.host != b.host:
+        ends += [("uplink", a.host, "in")] * a.fabric + [("uplink", b.host, "out")] * b.fabric
+        return [*ends, ("network", a.host, "out"), ("network", b.host, "in")]
+    if a.fabric and b.fabric:
+        return ends if topology.p2p else [*ends, ("uplink", a.host, "in"), ("uplink", a.host, "out")]
+    if a.fabric != b.fabric:
+        way = "in" if a.fabric else "out"
+        return [*ends, ("mixed", (min(one, other), max(one, other)), way), ("uplink", a.host, way)]
+    return (
+        [*ends, ("bridge", (a.host, a.switch), "out"), ("bridge", (b.host, b.switch), "in")]
+        if a.switch != b.switch
+        else ends
+    )
+
+
+def _port(place: RankPlace) -> str:
+    return "fabric" if place.fabric else "local"
+
+
+def _longest(topology: Topology, one: int, other: int) -> str:
+    """The kind of link that names the latency of a hop."""
+    kinds = {kind for kind, *_ in _crossed(topology, one, other)}
+    return next(kind for kind in ("network", "mixed", "uplink", "fabric", "bridge", "local") if kind in kinds)
+
+
+class Collectives:
+    """Collectives of some groups of ranks, which communicate at the same time, under draws: seconds of each that is called, and the
+    bytes of all of them. KeyError: no link on the ways has a rate.
+
+    carried: by kind of link, bytes over all of its ports, in and out; sent: by one rank of a ring; times: how often in a step what
+    is called now takes place.
+    """
+
+    times = 1
+
+    def __init__(self, topology: Topology, groups: Groups, draws: Draws) -> None:
+        self.ways = ways(topology, groups)
+        self.carried: dict[str, Floats] = {}
+        self.sent = 0.0
+        self._draws, self._nics = draws, topology.nics
+        self._launch = draws.of("launch")
+        self._chain_s, self._ring_s = self._per_byte(self.ways.chain), self._per_byte(self.ways.ring)
+        self._tree_s = self._per_byte(self.ways.tree) if self.ways.tree else None
+        latencies = Counter(self.ways.hops)
+        self._hop_s = sum(
+            (draws.of("latency", kind) * count for kind, count in latencies.items()), np.zeros(len(draws))
+        ) / len(self.ways.hops)
+
+    def all_reduce(self, size: float) -> Floats:
+        """Of `size` bytes on each rank."""
+        n = self.ways.ranks
+        ring = 2 * (n - 1) * (self._hop_s + size / n * self._ring_s)
+        self.sent += self.times * 2 * (n - 1) / n * size
+        if self._tree_s is None or self.ways.tree is None:
+            self._carry(self.ways.ring, 2 * (n - 1) / n * size)
+            return self._launch + ring
+        between, inside = self.ways.depth
+        steps = between * self._draws.of("latency", "network") + inside * self._draws.of("latency", "local")
+        tree = 2 * steps + size * self._tree_s
+        better = tree < ring
+        self._carry(self.ways.ring, 2 * (n - 1) / n * size * ~better)
+        self._carry(self.ways.tree, size * better)
+        return self._launch + np.minimum(ring, tree)
+
+    def gather(self, size: float) -> Floats:
+        """An all-gather, or a reduce-scatter, of `size` bytes as a whole."""
+        n = self.ways.ranks
+        self.sent += self.times * (n - 1) / n * size
+        self._carry(self.ways.ring, (n - 1) / n * size)
+        return self._launch + (n - 1) * (self._hop_s + size / n * self._ring_s)
+
+    def pass_along(self, size: float) -> Floats:
+        """A broadcast or a reduction of `size` bytes, in pieces along the ranks."""
+        n = self.ways.ranks
+        self.sent += self.times * (n - 1) / n * size
+        self._carry(self.ways.chain, size)
+        return self._launch + (n - 1) * self._hop_s + size * self._chain_s
+
+    def all_reduces(self, sent: float, calls: int) -> Floats:
+        """Of so many all-reduces in a ring, in which each rank sends so many bytes together."""
+        self.sent += self.times * sent
+        self._carry(self.ways.ring, sent)
+        return calls * (self._launch + 2 * (self.ways.ranks - 1) * self._hop_s) + sent * self._ring_s
+
+    def message(self, size: float) -> Floats:
+        """Of `size` bytes from each rank to the next."""
+        self._carry(self.ways.chain, size)
+        return self._launch + self._hop_s + size * self._chain_s
+
+    def _carry(self, load: Load, size: npt.ArrayLike) -> None:
+        for kind, ports in load.ports.items():
+            self.carried[kind] = self.carried.get(kind, 0.0) + self.times * ports * np.broadcast_to(size, len(self._draws))
+
+    def _per_byte(self, load: Load) -> Floats:
+        """Seconds of a byte on each hop: that of the slowest link."""
+        slowest = np.zeros(len(self._draws))
+        known = [kind for kind in load.flows if f"rate[{kind}]" in self._draws.values]
+        if load.flows and not known:
+            raise KeyError(f"no rate of any link on the way: give `rate[{'] or rate['.join(sorted(load.flows))}]`")
+        for kind in known:
+            rate = self._draws.of("bus", kind) * self._draws.of("rate", kind) * (self._nics if kind == "network" else 1)
+            slowest = np.maximum(slowest, load.flows[kind] / rate)
+        return slowest
