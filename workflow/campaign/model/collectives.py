@@ -182,7 +182,9 @@ class Collectives:
 
     def _carry(self, load: Load, size: npt.ArrayLike) -> None:
         for kind, ports in load.ports.items():
-            self.carried[kind] = self.carried.get(kind, 0.0) + self.times * ports * np.broadcast_to(size, len(self._draws))
+            self.carried[kind] = self.carried.get(kind, 0.0) + self.times * ports * np.broadcast_to(
+                size, len(self._draws)
+            )
 
     def _per_byte(self, load: Load) -> Floats:
         """Seconds of a byte on each hop: that of the slowest link."""
