@@ -116,6 +116,8 @@ class DeviceModel(FileModel):
     """Name that the host's tools report, such as `NVIDIA A100-PCIE-40GB`. A device with another name is not accepted."""
     peak_tflops: dict[Precision, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Dense peak in TFLOP/s by precision, to compute the share that a run reaches. Default: the vendor's figure, if known."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Memory of a device in GiB, to predict which batches fit. Default: that of a name such as `a100-40gb`."""
     price_per_h: Annotated[float, Field(gt=0)] | None = None
     """Price of one device for an hour, in `currency`. Reports and recommendations then compare what samples cost."""
     pcie: PcieLink | None = None

@@ -80,11 +80,12 @@ class ComputeTime:
 
     key: whose it is, such as `v100-16gb fp16`; parameters `compute[KEY]` (a factor) and `start[KEY]` may have a value of its own.
     Batches between two rows are interpolated. A single row is divided into a share `start` that every batch takes and a rest in
-    proportion to the batch.
+    proportion to the batch. factor: by which all of them may be off, where nobody measured them; None where somebody did.
     """
 
     key: str
     seconds: Mapping[int, float]
+    factor: float | None = None
 
 
 class RankPlace(NamedTuple):
@@ -164,7 +165,7 @@ class WorkSharing:
 
 @dataclass(frozen=True, slots=True)
 class InputPath:
-    """Samples that are read from storage and decoded by the cores of their host. storage: key of the rate `rate[STORAGE]`, which
+    """Samples that are read from storage and decoded by the cores of their host. storage: key of the rate `read[STORAGE]`, which
     the ranks of a host share (without it, storage does not limit); workers: of each rank, 0 for reading in the step itself;
     cores: of a host."""
 
@@ -188,8 +189,24 @@ class StepCase:
     memory_mib: float | None = None
 
 
-def transformer_layer(width: int, tokens: int, heads: int) -> tuple[float, float]:
+@dataclass(frozen=True)
+class StepFacts:
+    """What a workload knows of a cell; the system knows the rest of a case.
+
+    seconds: of a step by device model and batch, where they were measured; flops: of a sample, both passes, where they were
+    counted; workers: that read samples for each rank, None where samples are on the devices.
+    """
+
+    network: Network
+    sharing: WorkSharing
+    seconds: Mapping[str, Mapping[int, float]]
+    flops: float | None = None
+    workers: int | None = None
+
+
+def transformer_layer(width: int, tokens: int, heads: int, *, fused: bool) -> tuple[float, float]:
     """(activations, masks) that a sample keeps of a transformer layer (Korthikanti et al. 2022, arXiv 2205.05198, equation 2, with
-    elements and masks counted apart): 16 and 2 for each token and unit of width, 2 and 1 for each pair of tokens and head."""
-    pairs = heads * tokens**2
+    elements and masks counted apart): 16 and 2 for each token and unit of width; 2 and 1 for each pair of tokens and head, which a
+    fused attention does not keep."""
+    pairs = 0 if fused else heads * tokens**2
     return 16.0 * tokens * width + 2.0 * pairs, 2.0 * tokens * width + pairs

@@ -78,7 +78,8 @@ def fit(
     same steps."""
     problem = _Problem(observed, prior)
     z = np.zeros(problem.free.size) if start is None else start[problem.free]
-    misfit, covariance = _FIRST_MISFIT, np.asarray(np.eye(len(z)))
+    misfit = _FIRST_MISFIT
+    covariance: Floats
     for _ in range(3):
         z, jacobian, residual = problem.mode(z, misfit)
         weight = 1 / (problem.sd**2 + misfit**2)

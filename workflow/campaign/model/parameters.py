@@ -155,7 +155,24 @@ def _default(line: str) -> tuple[str, UncertainNumber]:
 
 
 DEFAULTS: Prior = dict(map(_default, _TABLE.splitlines()))
-"""What is taken where nobody says better. Rates (`rate[KIND]`, byte/s in one direction) have no default: they are the system's."""
+"""What is taken where nobody says better. Rates of links (`rate[KIND]`, byte/s in one direction) and of storage
+(`read[KIND]`, byte/s of a host) have no default: they are the system's."""
+
+_EMULATED = """\
+compute          log    0.99   1.02   1      devices have a pace, or wait
+slowdown         share  0.0005 0.02   1      compute on this machine beside its communication
+attach           share  1e-5   1e-3   1      emulated devices are alike
+crowd            share  1e-5   2e-3   1      ranks share this machine's cores
+jitter           share  0.001  0.02   1      of this machine
+fixed            log    2e-4   1e-2   s      of a step of several processes on this machine
+bus              share  0.9    0.99   1      headers of packets, and acknowledgements
+launch           log    1e-4   2e-3   s      of a collective of gloo
+latency          log    3e-5   4e-4   s      of a message of gloo over emulated links
+latency[network] log    3e-5   4e-4   s      of a message of gloo over emulated links
+copy             linear inf    inf    byte/s nothing is copied
+"""
+EMULATED: Prior = dict(map(_default, _EMULATED.splitlines()))
+"""Instead of the defaults where devices and links are emulated on one machine; assumed, and measured by every campaign."""
 
 _NO_LOSS = {
     **dict.fromkeys(("start", "slowdown", "attach", "crowd", "jitter", "fixed", "launch", "cycle", "python"), 0.0),

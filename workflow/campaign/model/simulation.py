@@ -122,7 +122,7 @@ def _input(case: StepCase, draws: Draws) -> tuple[Floats, Floats, Floats | None]
     if path is None:
         return nothing, nothing, None
     ranks = case.topology.on_host
-    rate = draws.of("rate", path.storage) if draws.has("rate", path.storage) else np.full(len(draws), np.inf)
+    rate = draws.of("read", path.storage) if draws.has("read", path.storage) else np.full(len(draws), np.inf)
     read = case.batch * case.network.input_bytes * ranks / rate
     decode = case.batch * case.network.decode_s * draws.of("decode")
     cores, busy = path.cores / ranks, decode * ranks / path.cores

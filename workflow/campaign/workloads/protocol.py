@@ -18,6 +18,7 @@ from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
 from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
+from campaign.model.description import StepFacts
 from campaign.workloads.command_template import BESIDE
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
@@ -334,6 +335,10 @@ class Workload(FileModel):
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
         """Whether runs with these options read from the configuration's storage."""
         return False
+
+    def step_facts(self, cell: Cell) -> StepFacts | None:
+        """What the model of a step has to know of this cell's runs; None where a step's inside is not known."""
+        return None
 
     def missing(self, kinds: Collection[Kind] = ()) -> str | None:
         """What this machine lacks to run it on such devices, and the remedy; None when nothing."""

@@ -11,8 +11,11 @@ from campaign.accelerators import Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Count, FileModel, Name, Precision
 from campaign.errors import ConfigError
+from campaign.model.description import Network, NetworkLayer, StepFacts
+from campaign.model.simulation import interpolated
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
+from campaign.workloads.step_networks import work_sharing
 from campaign.workloads.trainer.model_catalog import REPLAY_OPTIONS, checked, resolve_replay_options
 from campaign.workloads.trainer_runs import outcome_of_ranks, ranks_step, strategy_objection, torch_missing
 
@@ -61,6 +64,11 @@ class ReplayLayer(FileModel):
     unit: bool | None = None
     """With `parallel: fsdp`: whether each such layer is gathered for its forward and again for its backward pass, and not once a
     pass with the rest of the model. Default: whether `repeat` is more than 1."""
+    activations: _Share | None = None
+    """Elements that a sample keeps from the forward to the backward pass of one such layer, to predict whether a batch fits into
+    memory. The precision decides how many bytes an element has."""
+    masks: _Share = 0.0
+    """The same for what has one byte in every precision, such as the masks of dropout."""
 
     @property
     def is_unit(self) -> bool:
@@ -161,12 +169,14 @@ class ReplayWorkload(Workload):
         return {name: value for name, value in options.items() if value != REPLAY_OPTIONS[name].default}
 
     def identity(self) -> dict[str, Any]:
-        """The document without the names of layers and the sources of numbers, which change no measurement."""
+        """The document without names, sources of numbers and sizes of activations, which change no measurement."""
         document = super().identity()
         for part in (*document["layers"], *document["compute"]):
             part.pop("name", None)
             part.pop("source", None)
             part.pop("uses", None)
+            part.pop("activations", None)
+            part.pop("masks", None)
         return document
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
@@ -189,6 +199,21 @@ class ReplayWorkload(Workload):
         if runs_on != "cpu":
             return "a replay takes the place of devices; the system file has to say `runs_on: cpu` of this one"
         return strategy_objection(cell, self._options(cell))
+
+    def step_facts(self, cell: Cell) -> StepFacts:
+        options, precision = self._options(cell), cell.precision
+        seconds: dict[str, dict[int, float]] = {}
+        for row in self.compute:
+            if row.precision == precision:
+                seconds.setdefault(row.device, {})[row.batch] = row.seconds
+        layers = tuple(
+            NetworkLayer(layer.tensors, layer.forward, layer.backward, layer.is_unit, layer.activations, layer.masks)
+            for layer in self.layers
+            for _ in range(layer.repeat)
+        )
+        network = Network(layers, self.optimizer, self.input_bytes, self.host_to_device_bytes, self.input_core_s)
+        workers = int(options["loader_workers"]) if self.reads_storage(options) else None
+        return StepFacts(network, work_sharing(options), seconds, workers=workers)
 
     def compute_s(self, device: str, precision: str, batch: float) -> float:
         """Seconds of a step of one device, nothing communicated. KeyError: there is no row for the device and precision."""
@@ -248,24 +273,3 @@ class ReplayWorkload(Workload):
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
         return outcome_of_ranks(run, ended, log, run.cell.configuration.ranks)
-
-
-def interpolated(seconds: Mapping[int, float], batch: float) -> float:
-    """Seconds of a step of this batch from those of others: piecewise linear, outside of them along the nearest segment.
-
-    A single one is proportional to the batch. A smaller batch never takes less than its proportion of the smallest known one, and
-    a larger one never less than the largest. KeyError: there are none.
-    """
-    if not seconds:
-        raise KeyError("no batch with known seconds")
-    batches = sorted(seconds)
-    least, most = batches[0], batches[-1]
-    proportional = seconds[least] * batch / least
-    if len(batches) == 1:
-        return proportional
-    right = next((index for index, known in enumerate(batches[1:], 1) if batch <= known), len(batches) - 1)
-    low, high = batches[right - 1], batches[right]
-    line = seconds[low] + (seconds[high] - seconds[low]) * (batch - low) / (high - low)
-    if batch < least:
-        return max(line, proportional)
-    return max(line, seconds[most]) if batch > most else line

@@ -9,8 +9,11 @@ from typing import Any, ClassVar, Literal
 from campaign.accelerators import ACCELERATORS, Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.errors import ConfigError, nearest
+from campaign.model.description import StepFacts
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
+from campaign.workloads.sample_flops import sample_flops
+from campaign.workloads.step_networks import built_in_network, division_of, work_sharing
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
 from campaign.workloads.trainer.rank_mesh import Dimension, RankMesh, division_refusal, is_divided
 from campaign.workloads.trainer_runs import outcome_of_ranks, ranks_step, strategy_objection, torch_missing
@@ -136,6 +139,18 @@ class TrainWorkload(Workload):
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
         return options.get("input") == "storage"
+
+    def step_facts(self, cell: Cell) -> StepFacts | None:
+        options = self._options(cell)
+        network = built_in_network(self.model, options)
+        if network is None:
+            return None
+        division = None
+        if is_divided(options):
+            division = division_of(self.model, options, cell.batch, cell.configuration.ranks, cell.precision)
+        forward = sample_flops({"kind": self.kind, "model": self.model}, options)
+        workers = int(options["loader_workers"]) if self.reads_storage(options) else None
+        return StepFacts(network, work_sharing(options, division), {}, 3 * forward if forward else None, workers)
 
     def missing(self, kinds: Collection[Kind] = ()) -> str | None:
         return torch_missing(kinds)

@@ -28,7 +28,7 @@ _ORDER = ("name", "kind", "description", "precisions", "options", *_SIZES, "laye
 class TracedLayer(NamedTuple):
     """One layer of a model. kind: layers in a row of one kind, with the same tensors, are written once; shares in any common unit.
 
-    unit: whether fsdp shards it by itself.
+    unit: whether fsdp shards it by itself; activations, masks: as in a replay.
     """
 
     name: str
@@ -37,6 +37,8 @@ class TracedLayer(NamedTuple):
     forward: float
     backward: float
     unit: bool = False
+    activations: float | None = None
+    masks: float = 0.0
 
 
 def folded(layers: Iterable[TracedLayer]) -> tuple[ReplayLayer, ...]:
@@ -54,6 +56,8 @@ def folded(layers: Iterable[TracedLayer]) -> tuple[ReplayLayer, ...]:
                 backward=_rounded(fmean(layer.backward for layer in group)),
                 # The default is that what repeats is a unit.
                 unit=None if first.unit == (repeat > 1) else first.unit,
+                activations=None if first.activations is None else fmean(layer.activations or 0.0 for layer in group),
+                masks=fmean(layer.masks for layer in group),
             )
         )
     return tuple(found)
