@@ -16,8 +16,9 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class NetworkLayer:
-    """tensors: elements of each trained tensor, whose gradients are ready when the layer's backward pass ends; forward, backward:
-    shares of the compute time, in any common unit; unit: whether FSDP shards the layer by itself.
+    """tensors: elements of each trained tensor; forward, backward: shares of the compute time, in any common unit; unit: whether
+    FSDP shards the layer by itself. gradual: gradients are ready one after the other during the layer's backward pass, the last
+    tensor first, in proportion to their elements; else all at its end, as in a replay.
 
     activations: elements that a sample keeps from the forward to the backward pass; masks: the same of one byte each, in every
     precision (dropout); boundary: elements that a sample keeps of it with activation checkpointing. None: not known.
@@ -30,6 +31,7 @@ class NetworkLayer:
     activations: float | None = None
     masks: float = 0.0
     boundary: float = 0.0
+    gradual: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,9 @@ class RankPlace(NamedTuple):
     switch: int = 0
 
 
+Algorithm = Literal["nccl", "ring", "gloo"]
+
+
 @dataclass(frozen=True)
 class Topology:
     """Devices by rank, and the kinds of links between them. A link has the rate `rate[KIND]` and messages the latency of their
@@ -110,8 +115,9 @@ class Topology:
     ranks: tuple[RankPlace, ...]
     nics: int = 1
     p2p: bool = True
-    algorithm: Literal["nccl", "ring"] = "nccl"
-    """`nccl`: the faster of a ring and a tree where ranks are on several hosts; `ring`: always a ring, as of gloo."""
+    algorithm: Algorithm = "nccl"
+    """`nccl`: the faster of a ring and a tree where ranks are on several hosts; `ring`: always a ring; `gloo`: the same, and FSDP
+    waits for each collective, and scatters gradients by an all-reduce."""
 
     @property
     def hosts(self) -> int:
@@ -131,6 +137,7 @@ class Division:
 
     microbatches, schedule: of the pipeline; boundary_bytes: that one microbatch sends from a stage to the next. tensor_bytes: that
     the busiest rank sends in a step along tensors, when every collective is a ring; tensor_calls: in so many collectives.
+    tied_bytes: gradients that the first and the last stage add up after their backward passes.
     """
 
     tensor: int
@@ -143,6 +150,7 @@ class Division:
     boundary_bytes: float = 0.0
     tensor_bytes: float = 0.0
     tensor_calls: int = 0
+    tied_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

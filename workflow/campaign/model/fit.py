@@ -79,14 +79,13 @@ def fit(
     problem = _Problem(observed, prior)
     z = np.zeros(problem.free.size) if start is None else start[problem.free]
     misfit = _FIRST_MISFIT
-    covariance: Floats
     for _ in range(3):
         z, jacobian, residual = problem.mode(z, misfit)
         weight = 1 / (problem.sd**2 + misfit**2)
-        covariance = np.linalg.inv(np.eye(len(z)) + (jacobian.T * weight) @ jacobian)
+        covariance = np.asarray(np.linalg.inv(np.eye(len(z)) + (jacobian.T * weight) @ jacobian), dtype=np.float64)
         used = float(np.einsum("ij,jk,ik,i->", jacobian, covariance, jacobian, weight))
         freedom = max(len(residual) - used, 1.0)
-        beyond = float(residual @ residual) / freedom - float(np.mean(problem.sd**2))
+        beyond = float(residual @ residual) / freedom - float((problem.sd**2).sum()) / max(1, len(residual))
         misfit = max(_LEAST_MISFIT, math.sqrt(max(0.0, beyond)))
     drawn, moved = problem.posterior(z, covariance, misfit, count, np.random.default_rng(seed))
     return Posterior(

@@ -176,7 +176,7 @@ EMULATED: Prior = dict(map(_default, _EMULATED.splitlines()))
 
 _NO_LOSS = {
     **dict.fromkeys(("start", "slowdown", "attach", "crowd", "jitter", "fixed", "launch", "cycle", "python"), 0.0),
-    **dict.fromkeys(("compute", "bus", "allocator"), 1.0),
+    **dict.fromkeys(("compute", "bus", "decode", "allocator"), 1.0),
     "copy": float("inf"),
 }
 

@@ -49,27 +49,32 @@ def passes(case: StepCase, draws: Draws, unit: Floats, reduce: Collectives | Non
         return Passes(*(one + (micro_steps - 1) * each for one, each in zip(last, other, strict=True)))
     program = Program()
     begun = program.add(COMPUTE, (micro_steps - 1) * (forward + backward) + forward)
-    reduced_backward(program, case.network.layers, case, unit, reduce, begun)
+    wait = draws.of("cycle") if parallel == "horovod" else np.zeros(len(draws))
+    reduced_backward(program, case.network.layers, case, unit, reduce, begun, wait)
     return Passes(*run(program, draws.of("slowdown")))
 
 
-def buckets(layers: Layers, sharing: WorkSharing, gradient_bytes: float) -> list[tuple[int, float]]:
-    """(number of the last layer whose gradients it has, in the order of the backward pass; bytes) of each bucket.
+def buckets(layers: Layers, sharing: WorkSharing, gradient_bytes: float) -> list[tuple[float, float]]:
+    """(share of the backward pass after which its gradients are ready, bytes) of each bucket.
 
     As DistributedDataParallel and Horovod make them: tensors in the order in which their gradients are ready, until a bucket has
     its size.
     """
+    total = sum(backward_share(layer, sharing) for layer in layers)
     if not sharing.overlap:
-        return [(len(layers) - 1, elements(layers) * gradient_bytes)]
-    found: list[tuple[int, float]] = []
-    size, cap = 0.0, sharing.first_bucket_bytes
-    for place, layer in enumerate(reversed(layers)):
+        return [(1.0, elements(layers) * gradient_bytes)]
+    found: list[tuple[float, float]] = []
+    size, cap, done = 0.0, sharing.first_bucket_bytes, 0.0
+    for layer in reversed(layers):
+        own, passed = backward_share(layer, sharing), 0
         for tensor in reversed(layer.tensors):
-            size += tensor * gradient_bytes
+            size, passed = size + tensor * gradient_bytes, passed + tensor
             if size >= cap:
-                found.append((place, size))
+                part = passed / sum(layer.tensors) if layer.gradual else 1.0
+                found.append(((done + part * own) / total if total else 1.0, size))
                 size, cap = 0.0, sharing.bucket_bytes
-    return [*found, (len(layers) - 1, size)] if size else found
+        done += own
+    return [*found, (1.0, size)] if size else found
 
 
 def elements(layers: Layers) -> int:
@@ -87,27 +92,28 @@ def reduced_backward(
     unit: Floats,
     reduce: Collectives,
     begun: int,
+    wait: Floats,
     tensor_s: Floats | None = None,
 ) -> None:
     """Append a backward pass whose gradients are reduced bucket by bucket, behind the operation `begun`.
 
-    tensor_s: of collectives along tensors that the whole pass waits for, one after the other beside its layers.
+    wait: seconds before each collective begins; tensor_s: of collectives along tensors that the whole pass waits for, one after the
+    other beside its layers.
     """
     sharing = case.sharing
     parts = sharing.division.tensor if sharing.division else 1
-    shares = [backward_share(layer, sharing) for layer in reversed(layers)]
-    total = sum(shares) or 1.0
-    last, done = begun, 0
+    backward = unit * sum(backward_share(layer, sharing) for layer in layers)
+    last, done = begun, 0.0
     cut = buckets(layers, sharing, ELEMENT_BYTES[case.precision].gradient / parts)
     stream = COLLECTIVES if tensor_s is None else OTHER_COLLECTIVES
-    for place, size in [*cut, (len(layers) - 1, 0.0)]:
-        if place >= done:
-            share = sum(shares[done : place + 1])
-            last, done = program.add(COMPUTE, unit * share, last), place + 1
+    for ready, size in [*cut, (1.0, 0.0)]:
+        if ready > done:
+            last = program.add(COMPUTE, backward * (ready - done), last)
             if tensor_s is not None:
-                last = program.add(COLLECTIVES, tensor_s * (share / total), last)
+                last = program.add(COLLECTIVES, tensor_s * (ready - done), last)
+            done = ready
         if size:
-            program.add(stream, reduce.all_reduce(size), last)
+            program.add(stream, reduce.all_reduce(size) + wait, last)
 
 
 def _one_process(case: StepCase, draws: Draws, forward: Floats, backward: Floats, reduce: Collectives) -> Passes:
@@ -123,37 +129,42 @@ def _one_process(case: StepCase, draws: Draws, forward: Floats, backward: Floats
 
 def _sharded(case: StepCase, unit: Floats, gather: Collectives, *, scatters: bool) -> Program:
     """FSDP2: a unit is gathered while the one before it computes, in both passes, and its gradients are scattered while the next
-    one does; layers that are no unit are one together, which is gathered once."""
-    sharing = case.sharing
+    one does; layers that are no unit are one together, which is gathered once. gloo: nothing is hidden."""
+    sharing, waits = case.sharing, case.topology.algorithm == "gloo"
     size = ELEMENT_BYTES[case.precision].gradient / (sharing.division.tensor if sharing.division else 1)
     program, layers = Program(), case.network.layers
     rest = [layer for layer in layers if not layer.unit]
-    root = [program.add(COLLECTIVES, gather.gather(elements(rest) * size))] if elements(rest) else []
+
+    def gathered(what: Layers, *after: int) -> int:
+        return program.add(COLLECTIVES, gather.gather(elements(what) * size), *after)
+
+    def scattered(what: Layers, *after: int) -> int:
+        reduce = gather.all_reduce if waits else gather.gather
+        return program.add(COLLECTIVES, reduce(elements(what) * size), *after)
+
+    root = [gathered(rest)] if elements(rest) else []
     last: list[int] = []
     for backward in (False, True):
-        order = list(reversed(layers)) if backward else list(layers)
-        runs = list(_runs(order))
-        units = [layer for layer, is_unit in ((run[0], run[0].unit) for run in runs) if is_unit]
-        coming = (
-            [program.add(COLLECTIVES, gather.gather(elements([units[0]]) * size), *(last if backward else []))]
-            if units
-            else []
-        )
+        runs = list(_runs(list(reversed(layers)) if backward else list(layers)))
+        units = [each for each in runs if each[0].unit]
+        coming = [gathered(units[0], *last)] if units else []
         behind = 1
         for each in runs:
             share = sum(backward_share(layer, sharing) if backward else layer.forward for layer in each)
-            if not each[0].unit:
-                last = [program.add(COMPUTE, unit * share, *root)]
-                continue
-            gathered = coming.pop()
-            if behind < len(units):
-                coming = [program.add(COLLECTIVES, gather.gather(elements([units[behind]]) * size), *last)]
-                behind += 1
-            last = [program.add(COMPUTE, unit * share, gathered)]
-            if backward and scatters:
-                program.add(COLLECTIVES, gather.gather(elements(each) * size), *last)
+            needs = root
+            if each[0].unit:
+                needs = [coming.pop()]
+                if behind < len(units) and not waits:
+                    coming = [gathered(units[behind], *last)]
+            last = [program.add(COMPUTE, unit * share, *needs, *(last if waits else ()))]
+            if each[0].unit and backward and scatters:
+                done = scattered(each, *last)
+                last = [done] if waits else last
+            if each[0].unit and behind < len(units) and waits:
+                coming = [gathered(units[behind], *last)]
+            behind += each[0].unit
     if scatters and root:
-        program.add(COLLECTIVES, gather.gather(elements(rest) * size), *last)
+        scattered(rest, *last)
     return program
 
 
@@ -196,6 +207,7 @@ def divided_passes(
     between = Collectives(case.topology, division.pipeline_groups, draws) if division.pipeline > 1 else None
     message = between.message(division.boundary_bytes) if between else np.zeros(len(draws))
     forward, backward, tails, computing = [], [], [], []
+    sent = [0.0]
     for layers in parts:
         f = unit * sum(layer.forward for layer in layers)
         b = unit * sum(backward_share(layer, case.sharing) for layer in layers)
@@ -204,15 +216,30 @@ def divided_passes(
         forward.append(f + waits / 3)
         backward.append(b + waits * 2 / 3)
         computing.append(micro * (f + b))
+        before = reduce.sent if reduce else 0.0
         tails.append(_tail(case, layers, unit, reduce, slowdown, waits * 2 / 3 if along else None, b))
+        sent.append((reduce.sent if reduce else 0.0) - before)
+    if reduce:
+        # The groups of all stages were counted for each of them.
+        reduce.carried = {kind: size / division.pipeline for kind, size in reduce.carried.items()}
+        reduce.sent = max(sent)
     ends = pipeline_ends(forward, backward, message, micro, division.schedule)
+    tied = _tied(case, draws, division)
     finished = np.max([end + tail for end, tail in zip(ends, tails, strict=True)], axis=0)
+    if tied:
+        finished = finished + tied.all_reduce(division.tied_bytes)
     if between:
         # Each microbatch goes forward, and its gradient back.
         between.carried = {kind: 2 * micro * size for kind, size in between.carried.items()}
         between.sent = min(2, division.pipeline - 1) * micro * division.boundary_bytes
     collectives = np.minimum(finished, tensor_s + np.max(tails, axis=0))
-    return Passes(finished, np.max(computing, axis=0), collectives), [each for each in (along, between) if each]
+    return Passes(finished, np.max(computing, axis=0), collectives), [each for each in (along, between, tied) if each]
+
+
+def _tied(case: StepCase, draws: Draws, division: Division) -> Collectives | None:
+    """The collectives of the first and the last stage, where they share a weight."""
+    ends = tuple((stages_[0], stages_[-1]) for stages_ in division.pipeline_groups)
+    return Collectives(case.topology, ends, draws) if division.tied_bytes and division.pipeline > 1 else None
 
 
 def _tail(
@@ -227,8 +254,8 @@ def _tail(
     """Seconds by which reducing gradients outlasts the last backward pass of a stage."""
     if reduce is None:
         return np.zeros(len(slowdown))
-    program = Program()
-    reduced_backward(program, layers, case, unit, reduce, program.add(COMPUTE, np.zeros(len(slowdown))), tensor_s)
+    program, nothing = Program(), np.zeros(len(slowdown))
+    reduced_backward(program, layers, case, unit, reduce, program.add(COMPUTE, nothing), nothing, tensor_s)
     return run(program, slowdown).end_s - alone - (0.0 if tensor_s is None else tensor_s)
 
 

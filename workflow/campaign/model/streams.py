@@ -85,7 +85,7 @@ def run(program: Program, slowdown: Floats) -> Timeline:
             break
         step[np.isinf(step)] = 0.0  # this draw is over
         now += step
-        computing += step * on[COMPUTE]
+        computing += step * on.get(COMPUTE, idle)
         communicating += step * either
         for stream in streams:
             stream.advance(step * rates[stream.number], now)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from campaign.accelerators import peak_tflops
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.documents.cell import Cell, Configuration
-from campaign.model.description import ComputeTime, InputPath, RankPlace, StepCase, StepFacts, Topology
+from campaign.model.description import Algorithm, ComputeTime, InputPath, RankPlace, StepCase, StepFacts, Topology
 from campaign.model.parameters import DEFAULTS, EMULATED, UncertainNumber
 from campaign.workloads.protocol import Workload
 
@@ -39,21 +39,21 @@ def case_of(system: SystemFile, workload: Workload, cell: Cell) -> StepCase | No
         tuple(_compute(system, workload, facts, cell, name) for name in at.models),
         cell.batch,
         cell.precision,
-        topology_of(at, "ring" if system.emulation else "nccl"),
+        topology_of(at, "nccl" if system.emulation is None else "ring" if workload.predicts else "gloo"),
         facts.sharing,
         path,
         min(memory) if len(memory) == len(at.models) else None,
     )
 
 
-def topology_of(at: Configuration, algorithm: str = "nccl") -> Topology:
+def topology_of(at: Configuration, algorithm: Algorithm = "nccl") -> Topology:
     """Where the ranks of a configuration are: host by host, its own devices before those of the pool."""
     ranks = [
         RankPlace(number, fabric=place >= shape.local)
         for number, shape in enumerate(at.host_shapes)
         for place in range(shape.used)
     ]
-    return Topology(tuple(ranks), p2p=at.p2p, algorithm=algorithm)  # type: ignore[arg-type]  # one of both
+    return Topology(tuple(ranks), p2p=at.p2p, algorithm=algorithm)
 
 
 def prior_of(system: SystemFile, workload: Workload, cases: Iterable[StepCase] = ()) -> dict[str, UncertainNumber]:

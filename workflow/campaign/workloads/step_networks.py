@@ -15,10 +15,10 @@ from typing import Any
 
 from campaign.documents.cell import Scalar
 from campaign.model.description import MIB, Division, Network, NetworkLayer, WorkSharing, transformer_layer
-from campaign.workloads.sample_flops import SIZES
+from campaign.workloads.sample_flops import size_scale
 from campaign.workloads.trainer.model_catalog import MODELS
-from campaign.workloads.trainer.rank_mesh import RankMesh, activation_elements, microbatches, tensor_bytes
-from campaign.workloads.trainer.transformer_sizes import TRANSFORMER_SIZES
+from campaign.workloads.trainer.rank_mesh import RankMesh, activation_elements, microbatches, own_tokens, tensor_bytes
+from campaign.workloads.trainer.transformer_sizes import GPT_SIZES, TRANSFORMER_SIZES
 
 NETWORKS = Path(__file__).with_name("networks.json")
 OPTIMIZER_SHARE = 0.05
@@ -28,7 +28,7 @@ _DEFAULT_BUCKET_MIB = 25.0
 _TENSOR_CALLS = 4
 """Collectives along tensors in the two passes of a transformer layer."""
 _SENT_BYTES = 4
-"""Of an activation, from a pipeline stage to the next."""
+"""Of an activation, from a pipeline stage to the next, and of a gradient of the tied weight."""
 
 
 def built_in_network(model: str, options: Mapping[str, Scalar]) -> Network | None:
@@ -41,7 +41,7 @@ def built_in_network(model: str, options: Mapping[str, Scalar]) -> Network | Non
     if known is None:
         return None
     layers = tuple(
-        NetworkLayer(tuple(tensors), forward, 2 * forward, bool(unit), activations, masks)
+        NetworkLayer(tuple(tensors), forward, 2 * forward, bool(unit), activations, masks, gradual=True)
         for repeat, unit, forward, activations, masks, tensors in known["layers"]
         for _ in range(repeat)
     )
@@ -51,11 +51,7 @@ def built_in_network(model: str, options: Mapping[str, Scalar]) -> Network | Non
         kept, masks = transformer_layer(size.width, tokens, size.heads, fused=True)
         inner = (kept, masks, float(tokens * size.width))
         layers = tuple(_with_activations(layer, *inner) if layer.unit else layer for layer in layers)
-    scale = 1.0
-    for name, power in SIZES.items():
-        usual, own = MODELS[model].default_options.get(name), options.get(name)
-        if isinstance(usual, int) and isinstance(own, int):
-            scale *= (own / usual) ** power
+    scale = size_scale(MODELS[model], options)
     if scale != 1:
         layers = tuple(
             layer if size and layer.unit else _with_activations(layer, (layer.activations or 0.0) * scale, layer.masks)
@@ -113,4 +109,7 @@ def division_of(model: str, options: Mapping[str, Scalar], batch: int, ranks: in
         boundary,
         float(max(sent)),
         _TENSOR_CALLS * parts * -(-size.layers // mesh.pipeline),
+        own_tokens(size, mesh.tensor, 0) * size.width * _SENT_BYTES
+        if model in GPT_SIZES and mesh.pipeline > 1
+        else 0.0,
     )

@@ -102,7 +102,8 @@ class PacedDevices:
     """The devices of one process.
 
     operations: of each call of a module's forward pass; of_step: of a step of one device, both passes of all modules. gflops: pace
-    of each device; without any it is the one device of a replay, which says itself how long it works. alone: no other process waits
+    of each device; without any it is the one device of a replay, which says itself how long it works. updates: share of the weights
+    that a device updates. alone: no other process waits
     for these; dilation: seconds that a second of theirs takes here.
     """
 
@@ -113,11 +114,12 @@ class PacedDevices:
         gflops: Sequence[float],
         alone: bool = True,
         dilation: float = 1.0,
+        updates: float = 1.0,
     ) -> None:
         self._dilation = dilation
         self._operations = operations
         self._rates = [1e9 * each / (1 - _OPTIMIZER_SHARE) for each in gflops]
-        self._optimizer_s = _OPTIMIZER_SHARE * of_step / (1e9 * min(gflops, default=1.0))
+        self._optimizer_s = updates * _OPTIMIZER_SHARE * of_step / (1e9 * min(gflops, default=1.0))
         self._alone = alone
         self._pacer = Pacer()
         self._replicas: list[Pacer] = []

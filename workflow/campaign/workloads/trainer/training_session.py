@@ -261,7 +261,9 @@ class TrainingSession:
         # All but the output of BERT, of next to no operations, is divided by tensor parallelism.
         operations = {name: samples * each / mesh.tensor for name, each in counted.items()}
         own = spec.pace_gflops[self.place.rank * replicas :][:replicas]
-        return PacedDevices(operations, (flops_per_step(spec) or 0.0) / replicas, own, alone=self.place.world_size == 1)
+        of_step, alone = (flops_per_step(spec) or 0.0) / replicas, self.place.world_size == 1
+        updates = 1 / mesh.data if options["parallel"] in ("zero1", "fsdp") else 1.0
+        return PacedDevices(operations, of_step, own, alone=alone, updates=updates)
 
     def _build(self, paced: PacedDevices | None) -> models.Trainable:
         torch.manual_seed(self.spec.seed)
