@@ -14,6 +14,7 @@ from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
+from tests.benchmarks.predicted import predicted
 from tests.benchmarks.project import Project
 from tests.benchmarks.slurm import slurm
 from tests.benchmarks.study import study
@@ -108,6 +109,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "parsing": parsing,
     "train": train,
     "until": until,
+    "predicted": predicted,
     "study": study,
 }
 

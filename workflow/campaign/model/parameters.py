@@ -135,7 +135,7 @@ slowdown         share  0.05   0.35   1      compute slows down by it while devi
 attach           share  0.001  0.02   1      a device behind the fabric computes slower by it; assumed
 crowd            share  0.0005 0.006  1      each further rank of a host adds it to the compute time; one and eight GPUs in NVIDIA DeepLearningExamples
 jitter           share  0.002  0.02   1      standard deviation of a rank's compute time from step to step, relative; assumed
-fixed            log    0.002  0.02   s      of a step of several ranks, beside compute and collectives; one and eight GPUs in NVIDIA DeepLearningExamples
+fixed            log    0.005  0.025  s      of a step of several ranks, beside compute and collectives; fitted to one and eight GPUs in eight rows of NVIDIA DeepLearningExamples
 python           log    0.008  0.03   s      Python of a replica of DataParallel under one lock; HFAiLab/pytorch_distributed has 0.016
 bus              share  0.74   0.92   1      share of a link's rate that collectives reach; NCCL 2.8.4 topo.h: 21 of 25 GB/s (NVLink), 12 of 15.75 (PCIe)
 launch           log    8e-6   5e-5   s      of a collective, before it moves anything; NCCL 2.8.4 tuning.cc, nccl-tests of 8 bytes

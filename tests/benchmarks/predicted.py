@@ -1,0 +1,102 @@
+"""The model of a step: how fast it is, how far it is from public tables of eight GPUs, and from replays of the same cells."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from campaign.model.description import ComputeTime, Network, StepCase, WorkSharing
+from campaign.model.fit import ObservedStep, fit
+from campaign.model.parameters import DEFAULTS, UncertainNumber, medians, sample
+from campaign.model.simulation import simulate
+from campaign.workloads.step_networks import built_in_network
+from campaign.workloads.trainer.model_catalog import resolve_options
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.project import Project
+from tests.unit.model.step_cases import topology
+
+_KEY = "device fp32"
+PRIOR = {
+    **DEFAULTS,
+    **{f"rate[{kind}]": UncertainNumber.about(8e9, 3, "byte/s", "wide") for kind in ("local", "fabric", "network")},
+    f"compute[{_KEY}]": UncertainNumber.about(1.0, 3, "1", "wide"),
+    f"start[{_KEY}]": UncertainNumber(0.02, 0.5, "1", "wide", "share"),
+}
+SHAPES = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 0, 4), (1, 0, 8), (1, 4, 4), (2, 2), (4, 1), (2, 0, 4))
+# NVIDIA DeepLearningExamples (READMEs of BERT at 23a6382 and 78ec6802, ResNet-50 and ELECTRA): samples/s of one and of eight GPUs.
+PUBLIC = (
+    ("bert-large", "fp16-o2", 4, 35.88, 227.84, 130e9),
+    ("bert-large", "fp32", 4, 8.96, 64.64, 130e9),
+    ("bert-large", "tf32", 16, 44.0, 324.0, 230e9),
+    ("resnet50", "fp32", 128, 367.0, 2855.0, 130e9),
+    ("resnet50", "tf32", 256, 938.0, 7248.0, 230e9),
+    ("resnet50", "fp16", 256, 2470.0, 16621.0, 230e9),
+    ("resnet50", "fp16", 256, 1270.0, 9510.0, 130e9),
+    ("bert-base", "tf32", 32, 107.0, 828.0, 230e9),  # ELECTRA-base, of the same size
+)
+"""Model, precision, batch of a GPU, rates of one and of eight GPUs, and what all-reduces reach on that machine (byte/s)."""
+
+
+def predicted(project: Project) -> Iterable[Figure]:
+    """The model of a step: seconds of simulations and of a fit, and errors against public rows."""
+    del project  # nothing is run
+    bert, resnet = _network("bert-large"), _network("resnet50")
+    large = Network(tuple(bert.layers[5:6]) * 400)
+    ten_thousand = sample(PRIOR, 10_000)
+    for name, network in (("BERT-large", bert), ("400 layers", large)):
+        took = _least(lambda network=network: simulate(_case(network, (1, 8), 8), ten_thousand))  # type: ignore[misc]
+        yield Figure(f"model, 10,000 samples of a step, {name}", took, "s", 1.0)
+    cases = [
+        _case(network, shape, batch, parallel)
+        for network in (bert, resnet)
+        for shape in SHAPES
+        for parallel in ("ddp", "zero1", "fsdp", "dp", "horovod")
+        for batch in range(1, 11)
+    ]
+    few = sample(PRIOR, 200)
+    yield Figure(
+        "model, 1,000 cells at 200 samples", _least(lambda: [simulate(each, few) for each in cases]), "s", 10.0
+    )
+    seen = [_case(resnet, shape, batch) for shape in SHAPES for batch in (4, 8, 16)]
+    truth = sample(PRIOR, 1, seed=3)
+    steps = [ObservedStep(each, float(simulate(each, truth).step_s[0]), 0.005) for each in seen]
+    found = fit(steps, PRIOR)
+    yield Figure("model, fit to 30 cells", _least(lambda: fit(steps, PRIOR), times=1), "s", 10.0)
+    yield Figure("model, fit: draws of 1,000 that are alike", 1000 - found.effective, "", 700)
+    errors = np.array([100 * math.log(rate / published) for rate, published in _public()])
+    yield Figure(
+        "model, eight public rows of eight GPUs: mean error, inputs alone", float(np.abs(errors).mean()), "%", 8
+    )
+    yield Figure("model, eight public rows of eight GPUs: bias, inputs alone", abs(float(errors.mean())), "%", 2)
+
+
+def _public() -> Iterable[tuple[float, float]]:
+    for model, precision, batch, one, eight, bytes_per_s in PUBLIC:
+        prior = {**DEFAULTS, "rate[local]": UncertainNumber.known(bytes_per_s, "byte/s", "nccl-tests")}
+        compute = (ComputeTime("gpu", {batch: batch / one}),)
+        case = StepCase(_network(model), compute, batch, precision, topology(local=8))
+        yield 8 * batch / float(simulate(case, medians(prior)).step_s[0]), eight
+
+
+def _network(model: str) -> Network:
+    found = built_in_network(model, resolve_options(model, {}))
+    assert found is not None
+    return found
+
+
+def _case(network: Network, shape: tuple[int, ...], batch: int, parallel: str = "ddp") -> StepCase:
+    sharing = WorkSharing(parallel)  # type: ignore[arg-type]  # one of its words
+    return StepCase(network, (ComputeTime(_KEY, {8: 0.1}),), batch, "fp32", topology(*shape), sharing)
+
+
+def _least(call: Callable[[], object], times: int = 3) -> float:
+    """Seconds of a core; a busy machine makes them no longer."""
+    took = []
+    for _ in range(times):
+        started_s = time.process_time()
+        call()
+        took.append(time.process_time() - started_s)
+    return min(took)
