@@ -55,6 +55,13 @@ def test_the_report_says_how_links_are_emulated_and_at_what_rates() -> None:
     assert "runs" not in text
 
 
+def test_the_report_says_that_hybrid_costs_more_over_emulated_links_of_unlike_rates() -> None:
+    for local, said in ((36.0, True), (10.0, False)):
+        links = LINKS.model_copy(update={"local": SiteLink(gb_per_s=local)})
+        document = links_document(rates_of(Emulation(scale=0.01), links), "root")
+        assert ("Hybrid compositions cost more than they would" in sentence(document, 1, 1)) == said
+
+
 def test_the_report_says_that_links_are_not_emulated_why_and_for_how_many_runs() -> None:
     document = links_document(rates_of(Emulation(), LINKS), None, "no `tc` here")
     text = sentence(document, 3, 8)

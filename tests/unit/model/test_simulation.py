@@ -171,6 +171,25 @@ def test_a_pipelined_step_has_a_bubble_and_messages() -> None:
     assert seconds(tied, rate_local=1e6) == pytest.approx((4 + 2 - 1) * 0.75 + 1, rel=1e-6)
 
 
+def test_tensor_parallelism_divides_compute_and_waits_for_its_collectives() -> None:
+    groups = {
+        "tensor_groups": ((0, 1), (2, 3)),
+        "pipeline_groups": ((0,), (1,), (2,), (3,)),
+        "data_groups": ((0, 2), (1, 3)),
+    }
+    divided = Division(2, 1, **groups, tensor_bytes=8e6, tensor_calls=4)
+    of = case(
+        layers(8, 8, 8, unit=True), topology(local=4), {16: 3.0, 32: 6.0}, sharing=replace(SMALL, division=divided)
+    )
+    # 16 samples of a replica take 3 s on one device, half on two; 8 MB along tensors take 1 s, and so do gradients of 4 MB each
+    # in the other group of each rank, whose ring shares no port in the same direction.
+    found = simulate(of, medians(lossless(rate_local=8e6)))
+    assert found.parts["compute"][0] == pytest.approx(1.5)
+    assert 1.5 + 1 < found.step_s[0] < 1.5 + 1 + 1.5
+    sharded = simulate(replace(of, sharing=replace(of.sharing, parallel="fsdp")), medians(lossless(rate_local=8e6)))
+    assert sharded.sent_bytes == pytest.approx(8e6 + 3 * 3 * 2e6)
+
+
 def test_stages_have_what_stands_around_their_units() -> None:
     network = (*layers(1).layers, *layers(2, 3, 4, unit=True).layers, *layers(5).layers)
     assert [[sum(x.tensors) * 4 // MB for x in stage] for stage in stages(network, 2)] == [[1, 2, 3], [4, 5]]

@@ -21,6 +21,10 @@ from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, Link
 _ALWAYS: tuple[Link, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
+UNLIKE_LINKS = (
+    "Hybrid compositions cost more than they would: TCP is slower over a faster link that leads to a slower one (page "
+    "'The model of a training step')."
+)
 FLAGS: Mapping[str, str] = {
     NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback: attachment and the spread over hosts "
     "made no difference",
@@ -85,7 +89,9 @@ def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
         else f"{links[f'{link}_gbit_per_s']:.3g} Gbit/s for {links[f'{link}_gb_per_s']:g} GB/s"
         for link in ("local", *_ALWAYS)
     )
+    rates = [links.get(f"{link}_gbit_per_s") for link in ("local", "fabric")]
+    unlike = "" if None in rates or rates[0] == rates[1] else f" {UNLIKE_LINKS}"
     return (
         f"Links are emulated (network namespaces, {links['emulated']}) at {links['scale']:g} of the real rates, per direction: "
-        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}."
+        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}.{unlike}"
     )

@@ -202,6 +202,9 @@ def divided_passes(
     along = Collectives(case.topology, division.tensor_groups, draws) if division.tensor > 1 else None
     tensor_s = along.all_reduces(division.tensor_bytes, division.tensor_calls) if along else np.zeros(len(draws))
     slowdown, micro = draws.of("slowdown"), division.microbatches
+    if reduce and along and case.sharing.parallel == "fsdp":  # no pipeline: it would gather for every microbatch
+        end, compute, collectives = run(_sharded(case, unit, reduce, scatters=True), slowdown)
+        return Passes(end + tensor_s, compute, collectives + tensor_s), [along]
     parts = stages(case.network.layers, division.pipeline)
     total = case.network.total_share - case.network.optimizer
     between = Collectives(case.topology, division.pipeline_groups, draws) if division.pipeline > 1 else None
