@@ -256,7 +256,12 @@ def _workload_schema(kind: str) -> dict[str, Any]:
 
 def _parameters(prior: Prior) -> Iterator[str]:
     rows = (
-        (f"`{name}`", f"{each.low:g}" if each.exact else f"{each.low:g} to {each.high:g}", each.unit, sentence(each.source))
+        (
+            f"`{name}`",
+            f"{each.low:g}" if each.exact else f"{each.low:g} to {each.high:g}",
+            each.unit,
+            sentence(each.source),
+        )
         for name, each in prior.items()
     )
     yield table(("Parameter", "80 % between", "Unit", "Meaning and source"), rows)
