@@ -31,6 +31,13 @@ def test_a_gather_sends_half_of_it_and_a_broadcast_all() -> None:
     assert found.sent == pytest.approx(1.5 * S)
 
 
+def test_broadcasts_of_gloo_are_trees_one_after_the_other() -> None:
+    found = collectives(topology(local=4), rate_local=1e9, latency=1e-3)
+    # Each of four sends its quarter twice before the next one begins.
+    assert found.broadcasts(S)[0] == pytest.approx(2 * 8 + 4 * 2e-3)
+    assert found.sent == pytest.approx(3 / 4 * S)
+
+
 def test_the_slowest_kind_of_link_counts_wherever_it_stands() -> None:
     rates = {"rate_local": 4e9, "rate_fabric": 1e9}
     fabric, hybrid = (

@@ -162,6 +162,14 @@ class Collectives:
         self._carry(self.ways.ring, (n - 1) / n * size)
         return self._launch + (n - 1) * (self._hop_s + size / n * self._ring_s)
 
+    def broadcasts(self, size: float) -> Floats:
+        """Of `size` bytes together, a share from each rank, one after the other along binary trees, as gloo does it."""
+        n = self.ways.ranks
+        depth = math.ceil(math.log2(n))
+        self.sent += self.times * (n - 1) / n * size
+        self._carry(self.ways.ring, (n - 1) / n * size)
+        return n * (self._launch + depth * self._hop_s) + depth * size * self._ring_s
+
     def pass_along(self, size: float) -> Floats:
         """A broadcast or a reduction of `size` bytes, in pieces along the ranks."""
         n = self.ways.ranks

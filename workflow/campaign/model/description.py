@@ -116,8 +116,8 @@ class Topology:
     nics: int = 1
     p2p: bool = True
     algorithm: Algorithm = "nccl"
-    """`nccl`: the faster of a ring and a tree where ranks are on several hosts; `ring`: always a ring; `gloo`: the same, and FSDP
-    waits for each collective, and scatters gradients by an all-reduce."""
+    """`nccl`: the faster of a ring and a tree where ranks are on several hosts; `ring`: always a ring; `gloo`: the same, FSDP waits
+    for each collective and scatters gradients by an all-reduce, and ZeRO broadcasts weights from one rank after the other."""
 
     @property
     def hosts(self) -> int:

@@ -62,7 +62,8 @@ def simulate(case: StepCase, draws: Draws) -> StepPrediction:
     if reduce and sharing.parallel in ("zero1", "fsdp"):
         optimizer = optimizer / reduce.ways.ranks
     if reduce and sharing.parallel == "zero1":
-        after = reduce.gather(_UPDATED_BYTES * elements(case.network.layers))
+        gather = reduce.broadcasts if case.topology.algorithm == "gloo" else reduce.gather
+        after = gather(_UPDATED_BYTES * elements(case.network.layers))
     copy = case.batch * case.network.copied_bytes / draws.of("copy")
     fixed = draws.of("fixed") if ranks > 1 else nothing
     inline, ahead, host_s = _input(case, draws)
