@@ -51,7 +51,7 @@ class Project:
         batches = cells // (configurations * len(_PRECISIONS))
         if batches * configurations * len(_PRECISIONS) != cells:
             raise ValueError(f"{cells} cells are no multiple of {configurations} configurations x {len(_PRECISIONS)}")
-        return self._write(
+        return self.write(
             f"campaigns/{name}.yaml",
             {
                 "name": name,
@@ -74,13 +74,13 @@ class Project:
     def system(self, name: str, **keys: object) -> None:
         """Write a system that differs in these keys. A benchmark waits for nobody."""
         lock = str(self.directory / "machine.lock")
-        self._write(f"systems/{name}.yaml", {**_SYSTEM, "machine_lock": lock, "name": name, **keys})
+        self.write(f"systems/{name}.yaml", {**_SYSTEM, "machine_lock": lock, "name": name, **keys})
 
     def command(self, name: str, command: Sequence[str]) -> None:
         """Write a workload that runs a command."""
         parsers = [{"metric": "throughput_per_s", "regex": r"rate: (\S+)"}]
         document = {"name": name, "kind": "command", "command": list(command), "precisions": _PRECISIONS}
-        self._write(f"workloads/{name}.yaml", {**document, "parsers": parsers})
+        self.write(f"workloads/{name}.yaml", {**document, "parsers": parsers})
 
     def run(self, *command: str) -> Took:
         """Run one of the project's commands in the directory."""
@@ -100,7 +100,8 @@ class Project:
         path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
         return {**inherited, "PATH": path}
 
-    def _write(self, name: str, document: Mapping[str, object]) -> Path:
+    def write(self, name: str, document: Mapping[str, object]) -> Path:
+        """Write a document into the project; gives its file."""
         path = self.directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(document, sort_keys=False))

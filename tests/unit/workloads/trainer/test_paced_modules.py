@@ -199,6 +199,13 @@ def test_a_module_that_is_called_twice_works_twice() -> None:
         assert devices.paced_s == pytest.approx(passes * 2 * 3e-3, rel=1e-3)
 
 
+def test_a_device_that_updates_a_share_of_the_weights_takes_that_share_of_the_optimizers_time() -> None:
+    whole, quarter = (PacedDevices({}, 20e6, [1.0], updates=share) for share in (1.0, 0.25))
+    for devices in (whole, quarter):
+        devices.end()
+    assert quarter.paced_s == pytest.approx(whole.paced_s / 4)
+
+
 def test_operations_are_those_of_modules_in_their_order() -> None:
     operations = models.count("bert-nano", models.shaping_options("bert-nano", {"seq_len": 16}))
     assert operations is not None
