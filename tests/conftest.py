@@ -103,6 +103,7 @@ _SLOW_FILES = frozenset(
         "test_answers_agree",
         "test_any_source",
         "test_archive",
+        "test_device_check",
         "test_archive_commands",
         "test_archive_faults",
         "test_archive_golden",

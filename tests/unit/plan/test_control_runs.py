@@ -48,6 +48,15 @@ def reference_runs(plan: Plan) -> list[tuple[str, int]]:
     return [(cell.id, run) for cell in cells for run in runs_of(cell.settings)]
 
 
+def test_a_reference_that_trains_lasts_as_long_as_cells_do(tmp_path: Path) -> None:
+    changes = {"campaign.protocol.reference": {"workload": "nano"}, "campaign.axes.workload": ["nano"]}
+    for kind, least_s in (("cpu", 0.0), ("cuda", 5.0)):
+        campaign = load(tmp_path / kind, {**changes, "system.devices.cpu-rank.runs_on": kind})
+        cells = expand(campaign).cells
+        both = [*cells, *references_of(campaign, cells).values()]
+        assert {(cell.settings.warmup_min_s, cell.settings.measured_min_s) for cell in both} == {(least_s, least_s)}
+
+
 @pytest.mark.parametrize("lease_per", ["configuration", "workload", "cell"])
 @pytest.mark.parametrize("k", [1, 3])
 def test_every_lease_has_the_reference_under_keys_of_its_own(tmp_path: Path, lease_per: str, k: int) -> None:

@@ -218,6 +218,46 @@ def test_only_the_cells_whose_warm_up_is_lengthened_become_others(tmp_path: Path
     assert expand(load(tmp_path / "c", {**both, "campaign.overrides": only})).notes == ()
 
 
+NANO = {"campaign.axes.workload": ["steps", "program", "nano"]}
+ON_GPUS = {**NANO, "system.devices.cpu-rank.runs_on": "cuda"}
+
+
+def seconds(path: Path, changes: dict[str, Any]) -> dict[str, set[tuple[Any, Any]]]:
+    """(warmup_min_s, measured_min_s) of the cells of each workload."""
+    found: dict[str, set[tuple[Any, Any]]] = {}
+    for cell in expand(load(path, changes)).cells:
+        found.setdefault(cell.workload, set()).add((cell.settings.warmup_min_s, cell.settings.measured_min_s))
+    return found
+
+
+def test_built_in_training_lasts_five_seconds_on_gpus_and_only_there(tmp_path: Path) -> None:
+    assert seconds(tmp_path / "cpu", NANO)["nano"] == {(0.0, 0.0)}
+    assert seconds(tmp_path / "gpu", ON_GPUS) == {
+        "steps": {(None, None)},
+        "program": {(None, None)},
+        "nano": {(5.0, 5.0)},
+    }
+    override = {"campaign.overrides": [{"when": "workload == 'nano' and batch == 2", "measured_min_s": 9}]}
+    assert seconds(tmp_path / "some", {**ON_GPUS, **override})["nano"] == {(5.0, 5.0), (5.0, 9.0)}
+
+
+def test_a_least_time_makes_other_cells_and_none_leaves_them(tmp_path: Path) -> None:
+    asked = {"campaign.protocol.warmup_min_s": 2, "campaign.protocol.measured_min_s": 3}
+    none = dict.fromkeys(asked, 0)
+    plain = ids(tmp_path / "a", NANO)
+    assert ids(tmp_path / "b", {**NANO, **none}) == plain
+    made = expand(load(tmp_path / "c", {**NANO, **asked}))
+    assert {cell.workload for cell in made.cells if cell.id not in plain} == {"nano"}
+    assert sorted(note.split(" applies")[0].split(":")[0] for note in made.notes) == [
+        f"{key} does not apply to workload '{name}'"
+        for key in ("measured_min_s", "warmup_min_s")
+        for name in ("program", "steps")
+    ]
+    campaign = load(tmp_path / "d", ON_GPUS)
+    (cell, *_) = (cell for cell in expand(campaign).cells if cell.workload == "nano")
+    assert specification(campaign, cell)["measured_min_s"] == specification(campaign, cell)["warmup_min_s"] == 5.0
+
+
 def test_a_longest_warm_up_that_is_too_short_to_see_a_trend_is_refused(tmp_path: Path) -> None:
     protocol = {"campaign.protocol.warmup_steps": 9, "campaign.protocol.warmup_steps_max": 44}
     with pytest.raises(ConfigError, match=r"warmup_steps_max is 44; .* after 45 at the earliest"):

@@ -39,6 +39,46 @@ GLOO_SHAPES = (
     "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
 )
 LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
+GLOO_BESIDE = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] "
+    "Application timeout caused pair closure"
+)
+NCCL_CALLOC = """\
+[rank2]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error
+[rank2]: ncclUnhandledCudaError: Call to CUDA function failed.
+[rank2]: Last error:
+[rank2]: Failed to CUDA calloc async 608 bytes
+"""
+NCCL_HOST = """\
+n1:7:9 [0] include/alloc.h:121 NCCL WARN Cuda failure 2 'out of memory'
+n1:7:9 [0] NCCL INFO channel.cc:42 -> 1
+n1:7:9 [0] include/alloc.h:127 NCCL WARN Failed to CUDA host alloc 4923392 bytes
+RuntimeError: NCCL error in: NCCLUtils.hpp:317, unhandled cuda error
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Failed to CUDA host alloc 4923392 bytes
+"""
+PINNED = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/opt/campaign/input_pipeline.py", line 71, in make_feed
+[rank0]:     pinned = tuple(tensor.pin_memory() for tensor in example)
+[rank0]:                    ^^^^^^^^^^^^^^^^^^^
+[rank0]: torch.AcceleratorError: CUDA error: out of memory
+[rank0]: CUDA kernel errors might be asynchronously reported at some other API call
+"""
+PINNED_BY_LOADER = """\
+RuntimeError: Caught RuntimeError in pin memory thread for device 0.
+Original Traceback (most recent call last):
+  File "/usr/lib/python3/site-packages/torch/utils/data/_utils/pin_memory.py", line 37, in do_one_step
+    data = pin_memory(data, device)
+RuntimeError: CUDA error: out of memory
+"""
+TENSORFLOW_PINNED = (
+    "2024-10-22 09:22:17.233972: E tensorflow/stream_executor/cuda/cuda_driver.cc:802] failed to alloc 34359738368 bytes on host: "
+    "CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+)
+LLAMA_PINNED = "ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory"
+NO_ENGINE = "RuntimeError: FIND was unable to find an engine to execute this computation"
 OOM_KILL_OLD = (
     "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4711.0. Some of your processes may have been killed"
 )
@@ -91,12 +131,48 @@ def verdict(log: str, codes: list[int | None], **more: bool) -> tuple[str, int |
             None,
         ),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", [1], "oom_device", None),
+        ("RuntimeError: CUDA driver error: out of memory", [1], "oom_device", None),
+        ("torch.AcceleratorError: CUDA error: out of memory", [1], "oom_device", None),
+        ("RuntimeError: Triton Error [CUDA]: out of memory", [1], "oom_device", None),
+        ("RuntimeError: Triton Error [HIP]:  Code: 2, Messsage: out of memory", [1], "oom_device", None),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", [1], "oom_device", None),
+        (
+            "RuntimeError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `create(h)`",
+            [1],
+            "oom_device",
+            None,
+        ),
+        (
+            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9216.00 MiB on device 0: cudaMalloc failed: out of memory",
+            [1],
+            "oom_device",
+            None,
+        ),
+        (NCCL_CALLOC, [1] * 4, "oom_device", 2),
+        (NCCL_CALLOC.partition("Last")[2], [1] * 4, "oom_device", 2),
+        (NCCL_HOST, [1], "oom_host", None),
+        (NCCL_HOST.partition("RuntimeError")[2], [1], "oom_host", None),
+        (PINNED, [1], "oom_host", 0),
+        (PINNED_BY_LOADER, [1], "oom_host", None),
+        (f"pin_memory=True\n{OOM_NEW}", [1, 1], "oom_device", 1),
+        (f"{TENSORFLOW_PINNED}\nValueError: bad", [1], "crashed", None),
+        (f"{LLAMA_PINNED}\nmain: error: unable to load model", [1], "crashed", 0),
+        ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072", [1], "crashed", 0),
         (NCCL_OOM, [1, 1], "oom_device", None),
         (WATCHDOG, [-6, -6], "comm_timeout", 0),
         (WATCHDOG_OLD, [-6] * 4, "comm_timeout", 3),
         (WATCHDOG_OLD, [134], "comm_timeout", 3),
         (WATCHDOG_OLD, [-6] * 2, "comm_timeout", None),
         (GLOO_TIMEOUT, [1, -9], "comm_timeout", None),
+        (GLOO_BESIDE, [1, -9], "comm_timeout", None),
+        (
+            GLOO_TIMEOUT.replace("Timed out waiting 5000ms for recv", "Read timeout [127.0.0.1]:9"),
+            [1],
+            "comm_timeout",
+            None,
+        ),
+        ("RuntimeError: Rank 0 timed out in monitoredBarrier after 5000 ms.", [1, 1], "comm_timeout", None),
+        ("DistStoreError: barrier timeout after 300000ms, key: /last_members", [1], "comm_timeout", None),
         (
             "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
             [1],
@@ -178,7 +254,15 @@ def test_a_memory_limit_that_was_hit_needs_no_words() -> None:
 def test_a_device_without_memory_is_believed_whatever_the_exit() -> None:
     for codes in ([0, 0], [1, 0], [-6], [None]):
         assert verdict(f"{OOM_NEW}\ntrying a smaller batch\n", codes)[0] == "oom_device"
-    for innocent in (INNOCENT, f"{LOST}\n", "CUDA_ERROR_OUT_OF_MEMORY\n", "MemoryError\n"):
+    for innocent in (
+        INNOCENT,
+        PINNED,
+        TENSORFLOW_PINNED,
+        LLAMA_PINNED,
+        f"{LOST}\n",
+        "CUDA_ERROR_OUT_OF_MEMORY\n",
+        "MemoryError\n",
+    ):
         assert classify(innocent, [0, 0], timed_out=False, killed_by_us=False) is None
 
 
@@ -214,6 +298,22 @@ def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, co
 def test_what_slurm_did_is_never_blamed_on_the_subject(line: str, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
         classify(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_us=False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        NO_ENGINE,
+        NO_ENGINE.replace("FIND", "GET"),
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+    ],
+)
+def test_a_library_that_finds_nothing_is_out_of_memory_only_where_memory_was_full(said: str) -> None:
+    assert verdict(said, [1]) == ("crashed", None)
+    assert verdict(said, [1], device_full=True) == ("oom_device", None)
+    assert verdict("ValueError: bad", [1], device_full=True) == ("crashed", None)
 
 
 def test_evidence_is_the_line_and_for_nccl_also_its_last_error() -> None:

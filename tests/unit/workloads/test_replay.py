@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from campaign.errors import ConfigError
+from campaign.model.description import interpolated
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Storage
-from campaign.workloads.replay import ReplayWorkload, interpolated
+from campaign.workloads.replay import ReplayWorkload
 from campaign.workloads.trainer.rank_interface import RankResult, write_result
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 from tests.campaign_files import one_cell, one_run

@@ -43,6 +43,7 @@ ROCM = Accelerator(
     container_option="--rocm",
     out_of_memory=(
         r"HIP(?: error:)? out of memory",
+        r"Triton Error \[HIP\]: +(?:Code: 2, Mess?sage: )?out of memory",  # the misspelling is Triton's
         r"hipError(?:OutOfMemory|MemoryAllocation)\b",
         r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         r"HIPBLAS_STATUS_ALLOC_FAILED|rocblas_status_memory_error|miopenStatusAllocFailed",

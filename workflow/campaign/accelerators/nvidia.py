@@ -54,13 +54,15 @@ CUDA = Accelerator(
     container_option="--nv",
     out_of_memory=(
         # Only the common prefix: the class and the words after it changed with nearly every release of torch.
-        r"CUDA(?: error:)? out of memory",
-        r"CUBLAS_STATUS_ALLOC_FAILED",
-        r"CUDNN_STATUS_ALLOC_FAILED",
+        r"CUDA(?: (?:driver )?error:)? out of memory",
+        r"Triton Error \[CUDA\]: out of memory",
+        r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED",
+        r"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        r"cudaMalloc failed: out of memory",  # llama.cpp
         r"Cuda failure (?:2 )?'out of memory'",
         r"CUDA failure \S+ 'out of memory'",  # nccl-tests
-        # On its own a warning of allocators that then ask for less.
-        r"CUDA_ERROR_OUT_OF_MEMORY|cudaError(?:OutOfMemory|MemoryAllocation)\b",
+        # On its own a warning of allocators that then ask for less; TensorFlow says it of pinned memory of the host, too.
+        r"(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY|cudaError(?:OutOfMemory|MemoryAllocation)\b",
     ),
     communication_errors=(
         r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",

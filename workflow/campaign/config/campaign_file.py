@@ -107,6 +107,10 @@ class Override(FileModel):
     """Replaces the protocol's."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Replaces the protocol's."""
+    warmup_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    """Replaces the protocol's."""
+    measured_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    """Replaces the protocol's."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Replaces the protocol's."""
     compositions: Annotated[int, Field(ge=1, le=999)] | None = None
@@ -211,6 +215,13 @@ class Protocol(FileModel):
     `synthetic` workloads; other programs make their own warm-up. Default: every warm-up has `warmup_steps`."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     """Steps that are timed."""
+    warmup_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    """Seconds that a warm-up lasts at least, its first step aside: more warm-up steps are made until then. For `train` workloads.
+    Default: 5 on GPUs, so that clocks and temperatures settle; 0 on CPU devices."""
+    measured_min_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    """Seconds that the timed steps of a run last together, at least: `measured_steps` is then the least number of steps, and more
+    are counted from the steps of the warm-up, the same number on all ranks. For `train` workloads; other programs time the steps
+    that they are told. Default: 5 on GPUs, since power and utilisation are sampled about once a second; 0 on CPU devices."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 3
     """Runs per cell, in all its compositions together; with `target_half_width_pct`, the maximum."""
     compositions: Annotated[int, Field(ge=1, le=999)] = 3
@@ -257,6 +268,10 @@ class Protocol(FileModel):
     """Measurement of the links of compositions."""
     require: tuple[Requirement, ...] = ()
     """What every composition has to reach before its cells are measured."""
+    check: Literal["devices", "acceptance"] | None = None
+    """`devices`: look at the devices of each composition for 20 s before anything is measured on it, and compare them with the
+    site's reference (`campaign check SYSTEM --devices --keep`). Where one fails, nothing is measured there, and the manifest says
+    why. `acceptance`: all steps of `campaign check --devices`, which stop nothing. Default: no check."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
     """Attempts per lease when the fabric, the scheduler or a host fails. Failures of the workload are results and not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0

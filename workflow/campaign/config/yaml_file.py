@@ -86,6 +86,8 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
             f"{path}:{_mark(error)}: {error.problem}; only plain YAML values are allowed, no tags"
         ) from error
     except yaml.YAMLError as error:
+        if "nesting depth" in str(error):  # PyYAML 6.0.4 looks ahead of its events, and has a limit of its own there
+            raise _too_deep(path, _mark(error)) from error
         raise ConfigError(f"{path}:{_mark(error)}: not valid YAML: {_problem(error, text)}") from error
     except (RecursionError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path}: not a valid document: {str(error) or 'nested too deeply'}") from error
@@ -113,10 +115,13 @@ def _refuse_depth(text: str, path: Path) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise ConfigError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels; write it flat")
+                raise _too_deep(path, event.start_mark.line + 1 if event.start_mark else 1)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+
+
+def _too_deep(path: Path, line: int | str) -> ConfigError:
+    return ConfigError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels; write it flat")
 
 
 def _problem(error: yaml.YAMLError, text: str) -> str:
@@ -149,7 +154,7 @@ def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path:
         most = f"{MAX_VALUES} values" if left[0] < 0 else f"{MAX_CHARACTERS} characters"
         raise ConfigError(f"{path}: more than {most} once aliases are expanded; write the values out")
     if len(location) > MAX_DEPTH:
-        raise ConfigError(f"{path}:{node.start_mark.line + 1}: nested deeper than {MAX_DEPTH} levels; write it flat")
+        raise _too_deep(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:

@@ -215,7 +215,9 @@ class Settings:
 
     warmup_steps_max: None where every warm-up has warmup_steps. repetitions: in all compositions together; the most, where there is
     a target for the half-width of the interval (percent of the mean). compositions: how many compositions of the configuration they
-    are spread over. composition: the one that these settings are about, as in the plan of a lease; None: all of them.
+    are spread over. composition: the one that these settings are about, as in the plan of a lease; None: all of them. warmup_min_s,
+    measured_min_s: seconds that the warm-up and the measured steps last at least; None for a workload that counts no steps by time,
+    and, before a cell has them, where its kind of device decides.
     """
 
     warmup_steps: int = 5
@@ -228,6 +230,8 @@ class Settings:
     target_half_width_pct: float | None = None
     seed: int = 1234
     time_limit_s: float = 900.0
+    warmup_min_s: float | None = None
+    measured_min_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _Link = tuple[str, object, str]
 
 
 @dataclass(frozen=True)
-class Load:
+class Crossings:
     """flows: by kind of link, the most hops on one link in one direction; ports: by kind, how many ends of links all hops cross."""
 
     flows: dict[str, int]
@@ -39,10 +39,10 @@ class Ways:
     trees load if each hop carries S, None on one host; depth: hops between hosts and inside of them, from a leaf to the root."""
 
     ranks: int
-    ring: Load
-    chain: Load
+    ring: Crossings
+    chain: Crossings
     hops: tuple[str, ...]
-    tree: Load | None
+    tree: Crossings | None
     depth: tuple[int, int]
 
 
@@ -67,15 +67,15 @@ def ways(topology: Topology, groups: Groups) -> Ways:
     )
 
 
-def _load(topology: Topology, hops: Sequence[tuple[int, int]]) -> Load:
+def _load(topology: Topology, hops: Sequence[tuple[int, int]]) -> Crossings:
     links = [link for one, other in hops for link in _crossed(topology, one, other)]
     flows: dict[str, int] = {}
     for (kind, *_), count in Counter(links).items():
         flows[kind] = max(flows.get(kind, 0), count)
-    return Load(flows, dict(Counter(kind for kind, *_ in links)))
+    return Crossings(flows, dict(Counter(kind for kind, *_ in links)))
 
 
-def _tree(topology: Topology, groups: Groups) -> Load:
+def _tree(topology: Topology, groups: Groups) -> Crossings:
     """A chain in each host, and one through the hosts, up and down: its inner hosts send as much as those of a double tree."""
     hops: list[tuple[int, int]] = []
     for group in groups:
@@ -186,13 +186,13 @@ class Collectives:
         self._carry(self.ways.chain, size)
         return self._launch + self._hop_s + size * self._chain_s
 
-    def _carry(self, load: Load, size: npt.ArrayLike) -> None:
+    def _carry(self, load: Crossings, size: npt.ArrayLike) -> None:
         for kind, ports in load.ports.items():
             self.carried[kind] = self.carried.get(kind, 0.0) + self.times * ports * np.broadcast_to(
                 size, len(self._draws)
             )
 
-    def _per_byte(self, load: Load) -> Floats:
+    def _per_byte(self, load: Crossings) -> Floats:
         """Seconds of a byte on each hop: that of the slowest link."""
         slowest = np.zeros(len(self._draws))
         known = [kind for kind in load.flows if f"rate[{kind}]" in self._draws.values]

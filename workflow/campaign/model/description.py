@@ -218,3 +218,24 @@ def transformer_layer(width: int, tokens: int, heads: int, *, fused: bool) -> tu
     fused attention does not keep."""
     pairs = 0 if fused else heads * tokens**2
     return 16.0 * tokens * width + 2.0 * pairs, 2.0 * tokens * width + pairs
+
+
+def interpolated(seconds: Mapping[int, float], batch: float) -> float:
+    """Seconds of a step of this batch from those of others: piecewise linear, outside of them along the nearest segment.
+
+    A single one is proportional to the batch. A smaller batch never takes less than its proportion of the smallest known one, and
+    a larger one never less than the largest. KeyError: there are none.
+    """
+    if not seconds:
+        raise KeyError("no batch with known seconds")
+    batches = sorted(seconds)
+    least, most = batches[0], batches[-1]
+    proportional = seconds[least] * batch / least
+    if len(batches) == 1:
+        return proportional
+    right = next((index for index, known in enumerate(batches[1:], 1) if batch <= known), len(batches) - 1)
+    low, high = batches[right - 1], batches[right]
+    line = seconds[low] + (seconds[high] - seconds[low]) * (batch - low) / (high - low)
+    if batch < least:
+        return max(line, proportional)
+    return max(line, seconds[most]) if batch > most else line

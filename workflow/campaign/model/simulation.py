@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 
 from campaign.model.collectives import Collectives
-from campaign.model.description import ComputeTime, StepCase
+from campaign.model.description import ComputeTime, StepCase, interpolated
 from campaign.model.memory import memory_mib
 from campaign.model.parameters import Draws, Floats
 from campaign.model.passes import divided_passes, elements, passes
@@ -149,24 +149,3 @@ def slowest_of(ranks: int) -> float:
     """Mean of the largest of so many standard normal numbers: its quantile at a uniform u is that of one at u^(1/n)."""
     normal = NormalDist()
     return sum(normal.inv_cdf(((place + 0.5) / _QUANTILES) ** (1 / ranks)) for place in range(_QUANTILES)) / _QUANTILES
-
-
-def interpolated(seconds: Mapping[int, float], batch: float) -> float:
-    """Seconds of a step of this batch from those of others: piecewise linear, outside of them along the nearest segment.
-
-    A single one is proportional to the batch. A smaller batch never takes less than its proportion of the smallest known one, and
-    a larger one never less than the largest. KeyError: there are none.
-    """
-    if not seconds:
-        raise KeyError("no batch with known seconds")
-    batches = sorted(seconds)
-    least, most = batches[0], batches[-1]
-    proportional = seconds[least] * batch / least
-    if len(batches) == 1:
-        return proportional
-    right = next((index for index, known in enumerate(batches[1:], 1) if batch <= known), len(batches) - 1)
-    low, high = batches[right - 1], batches[right]
-    line = seconds[low] + (seconds[high] - seconds[low]) * (batch - low) / (high - low)
-    if batch < least:
-        return max(line, proportional)
-    return max(line, seconds[most]) if batch > most else line

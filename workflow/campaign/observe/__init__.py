@@ -1,1 +1,1 @@
-"""Measurements beside the runs: telemetry of hosts and devices, and the links of a composition."""
+"""Measurements beside the runs: telemetry of hosts and devices, the links of a composition, and a check of its devices."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from campaign.accelerators import Kind
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Settings
 from campaign.documents.expression import Expression, parse
@@ -21,7 +22,7 @@ class SettingsOf:
     def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
         protocol = campaign.protocol
         self.place = campaign.place
-        self.left_as_it_is: dict[str, str] = {}
+        self.left_as_it_is: dict[tuple[str, str], str] = {}
         self.default = Settings(
             warmup_steps=protocol.warmup_steps,
             warmup_steps_max=protocol.warmup_steps_max,
@@ -32,6 +33,8 @@ class SettingsOf:
             target_half_width_pct=protocol.target_half_width_pct,
             seed=protocol.seed,
             time_limit_s=protocol.time_limit_s,
+            warmup_min_s=protocol.warmup_min_s,
+            measured_min_s=protocol.measured_min_s,
         )
         fields = set(Settings.__dataclass_fields__) - {"seed", "composition"}
         self.overrides: list[tuple[Expression, dict[str, Any]]] = [
@@ -40,7 +43,7 @@ class SettingsOf:
             if (changes := override.model_dump(include=fields, exclude_none=True))
         ]
 
-    def __call__(self, axes: Mapping[str, Any], workload: Workload) -> Settings:
+    def __call__(self, axes: Mapping[str, Any], workload: Workload, kind: Kind) -> Settings:
         settings = self.default
         for when, changes in self.overrides:
             if when(axes):
@@ -55,11 +58,12 @@ class SettingsOf:
                 f"{self.place('protocol', 'repetitions')}: {settings.repetitions} repetitions in {settings.compositions} "
                 f"compositions; one composition has at most {MOST} runs of a cell; lower repetitions, or raise compositions"
             )
+        self._note_vain(settings, workload)
+        settings = in_seconds(settings, workload, kind)
         longest, least = settings.warmup_steps_max, least_of(settings.warmup_steps)
         if longest is None:
             return settings
         if not workload.lengthens_warmup:
-            self.left_as_it_is.setdefault(workload.name, workload.kind)
             return replace(settings, warmup_steps_max=None)
         if longest < least:
             raise ConfigError(
@@ -69,11 +73,37 @@ class SettingsOf:
             )
         return settings
 
+    def _note_vain(self, settings: Settings, workload: Workload) -> None:
+        """Note what applies to no workload of this kind."""
+        applies = {
+            "warmup_steps_max": workload.lengthens_warmup,
+            "warmup_min_s": workload.steps_by_time,
+            "measured_min_s": workload.steps_by_time,
+        }
+        for key, does in applies.items():
+            if getattr(settings, key) and not does:
+                self.left_as_it_is.setdefault((workload.name, key), workload.kind)
+
     def notes(self, workloads: Collection[str]) -> Iterator[str]:
         """What the settings ask of these workloads in vain."""
-        for name in [name for name in self.left_as_it_is if name in workloads]:
-            kind = self.left_as_it_is[name]
-            yield (
-                f"warmup_steps_max does not apply to workload '{name}': a {kind} workload makes its own warm-up, which cannot be "
-                "lengthened from outside"
-            )
+        for (name, key), kind in self.left_as_it_is.items():
+            if name in workloads:
+                yield f"{key} does not apply to workload '{name}': {_WHY_VAIN[key].format(kind=kind)}"
+
+
+_WHY_VAIN = {
+    "warmup_steps_max": "a {kind} workload makes its own warm-up, which cannot be lengthened from outside",
+    "warmup_min_s": "a {kind} workload makes as many steps as it is told, however long they take",
+    "measured_min_s": "a {kind} workload makes as many steps as it is told, however long they take",
+}
+_LEAST_ON_GPUS_S = 5.0
+"""Telemetry has a sample about once a second, and NVML's power is the mean of one."""
+
+
+def in_seconds(settings: Settings, workload: Workload, kind: Kind) -> Settings:
+    """The settings with the seconds that warm-up and window last at least, on this kind of device."""
+    if not workload.steps_by_time:
+        return replace(settings, warmup_min_s=None, measured_min_s=None)
+    default = 0.0 if kind == "cpu" else _LEAST_ON_GPUS_S
+    warmup_s, measured_s = (default if s is None else s for s in (settings.warmup_min_s, settings.measured_min_s))
+    return replace(settings, warmup_min_s=warmup_s, measured_min_s=measured_s)

@@ -15,6 +15,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Settings
 from campaign.documents.run_numbers import in_composition, number_in_composition, runs_of
 from campaign.files import content_hash
+from campaign.plan.cell_settings import in_seconds
 from campaign.plan.cost.estimates import Prices, Work
 from campaign.plan.matrix import Specifications
 
@@ -23,7 +24,7 @@ class ControlRuns:
     """Gives the reference cells of a campaign's leases."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._protocol = campaign.protocol
+        self._campaign, self._protocol = campaign, campaign.protocol
         self._identity = Specifications(campaign)
 
     def of(self, cells: Sequence[Cell], composition: int | None = None) -> Cell | None:
@@ -41,10 +42,15 @@ class ControlRuns:
             compositions=compositions,
             seed=self._protocol.seed,
             time_limit_s=self._protocol.time_limit_s,
+            warmup_min_s=self._protocol.warmup_min_s,
+            measured_min_s=self._protocol.measured_min_s,
         )
+        configuration = first.configuration.first_device()
+        kind = self._campaign.on(first.configuration).device_of(configuration).runs_on
+        settings = in_seconds(settings, self._campaign.workloads[asked.workload], kind)
         cell = Cell(
             id="",
-            configuration=first.configuration.first_device(),
+            configuration=configuration,
             workload=asked.workload,
             batch=asked.batch,
             precision=asked.precision,

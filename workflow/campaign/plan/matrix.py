@@ -84,7 +84,7 @@ def expand(
         if rule:
             removed[rule] += 1
             continue
-        measured = settings(axes, workload)
+        measured = settings(axes, workload, campaign.on(cell.configuration).device_of(cell.configuration).runs_on)
         if chosen is not None and not chosen(axes, partial(identity, cell, measured)):
             removed[f"--where {where}", "not selected"] += 1
             continue
@@ -184,12 +184,14 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
 
 
 def _measured(settings: Settings) -> dict[str, Any]:
-    """What the settings add to a cell's identity; without a longest warm-up it is as it was before there was such."""
+    """What the settings add to a cell's identity; what was added later is left out where nothing is asked for."""
     longest = settings.warmup_steps_max
+    least_s = {"warmup_min_s": settings.warmup_min_s, "measured_min_s": settings.measured_min_s}
     return {
         "warmup_steps": settings.warmup_steps,
         **({} if longest is None else {"warmup_steps_max": longest}),
         "measured_steps": settings.measured_steps,
+        **{name: seconds for name, seconds in least_s.items() if seconds},
         "seed": settings.seed,
     }
 

@@ -273,6 +273,8 @@ def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
     if "warmup_steps_max" in rows:
         # Warm-ups that go on until steps are steady differ in length, and are alike all the same.
         rows = rows.assign(warmup_steps=rows["warmup_steps_max"])
+    if "measured_steps_min" in rows:  # so do windows of a least time
+        rows = rows.assign(measured_steps=rows["measured_steps_min"])
     known = [name for name in STEPS if name in rows]
     return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
 

@@ -62,6 +62,7 @@ step_ties_pct number share of its steps whose time is exactly that of an earlier
 warmup_steps count warm-up steps that it made; where the program does not say it, those that it was asked to make
 warmup_steps_max count warm-up steps that it was asked to make; the most, where they go on until steps are steady
 measured_steps count steps that were timed; 0 where the program does not tell single steps
+measured_steps_min count the same; where they were counted from the seconds that they should take at least, those asked for
 window_s number time of all measured steps together, on the slowest rank
 wall_s number from start to end of the run; null where that is not known
 started number Unix seconds; of an imported log without a start, its end
@@ -70,6 +71,7 @@ idle_before_s number since the end of the run before on the same lease; null for
 lease_id text use of a lease that it was measured on
 host_names text hosts, joined by ', '
 ran_on text devices that its ranks say their work was on, joined by ', '; empty where nothing reports it
+in_force text what was found in force, joined by ', ': the precision of products, the attention kernel, a fused optimizer
 flags text what a reader of the number should know, joined by ', '
 log text path of the log in the results directory, or where it was imported from
 stopped text why it is its cell's last repetition, where a target ended them

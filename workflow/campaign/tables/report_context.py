@@ -34,8 +34,8 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
-from campaign.tables.provenance import labels, otherwise_read, read_again, updates
-from campaign.workloads.steady_warmup import NOT_STEADY
+from campaign.tables.provenance import checks_of_devices, labels, otherwise_read, read_again, updates
+from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ FLAGS = {
     SLOW_COLLECTIVES: "whatever they carry, collectives on this machine take up to more than 5 % of a replayed step; a larger "
     "`emulation.dilation`, or fewer leases at a time, makes that less",
     NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured all the same",
+    SHORT_WINDOW: "the measured steps took less time than `measured_min_s` asks for: they were faster than those of the warm-up",
     "exit_hang": "a rank measured well, then did not exit by itself and was ended",
     "storage emulated": "samples were read no faster than the system file says, in place of storage that is not there",
     "storage is the host's memory": "the storage's file system keeps its files in memory, so that nothing was read from a device",
@@ -141,6 +142,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *otherwise_read(campaign, collected.records, collected.store),
             *labels(campaign, collected.records, collected.store),
             *updates(collected.records, collected.store),
+            *checks_of_devices({record.lease_id for record in collected.records}, collected.store),
         ],
         "prediction": _SIMULATED
         if collected.draws is not None

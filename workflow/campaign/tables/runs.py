@@ -86,6 +86,7 @@ def _run_row(record: Record) -> dict[str, Any]:
     valid = record.status == "ok"
     rate = record.throughput_per_s
     planned = record.specification.get("warmup_steps", 0)
+    measured = max(map(len, record.step_times_s), default=0)
     return {
         "cell_id": record.cell_id,
         "repetition": record.repetition,
@@ -108,12 +109,16 @@ def _run_row(record: Record) -> dict[str, Any]:
         "ended": record.ended,
         "warmup_steps": planned if record.warmup_steps is None else record.warmup_steps,
         "warmup_steps_max": record.specification.get("warmup_steps_max", planned),
-        "measured_steps": max(map(len, record.step_times_s), default=0),
+        "measured_steps": measured,
+        "measured_steps_min": record.specification["measured_steps"]
+        if record.specification.get("measured_min_s")
+        else measured,
         "window_s": max(record.window_s, default=None),
         # Logs that name no lease may all be of one composition, and nothing is concluded from their being several.
         "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(NO_LEASE_SAID) else record.lease_id,
         "host_names": ", ".join(record.hosts),
         "ran_on": ", ".join(record.ran_on),
+        "in_force": ", ".join(f"{name} {record.in_force[name]}" for name in sorted(record.in_force)),
         "flags": ", ".join(record.flags),
         "log": record.log or (record.source.path if record.source else ""),
         "stopped": record.stopped,

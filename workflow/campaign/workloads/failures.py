@@ -15,7 +15,7 @@ from campaign.errors import LaunchError
 from campaign.workloads.log_reader import Log
 
 _EVIDENCE_CHARACTERS = 500
-_DEVICE_SIGNS = (b"out of memory", b"OOM when allocating")
+_DEVICE_SIGNS = (b"out of memory", b"OOM when allocating", b"pin_memory")
 _LABEL = re.compile(r"^ *(\d{1,6}): ")
 # srun --label; mpirun --tag-output, horovodrun; torchrun.
 _AT = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
@@ -48,14 +48,33 @@ _TENSORFLOW_OOM = r"OOM when allocating tensor[^\n]*device:GPU"
 _OUT_OF_MEMORY = [each.out_of_memory for each in ACCELERATORS.values() if each.out_of_memory]
 _DEVICE = re.compile("|".join((_TENSORFLOW_OOM, *(first for first, *_ in _OUT_OF_MEMORY))))
 _KERNEL_ENDED = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # of the kernel's own log
+_OOM_DEVICE = _Signature(
+    "oom_device",
+    "the device's memory was not enough",
+    *(pattern for patterns in _OUT_OF_MEMORY for pattern in patterns),
+    _TENSORFLOW_OOM,
+    r"RESOURCE_EXHAUSTED: Out of memory",  # XLA
+    r"Failed to CUDA [cm]alloc(?: async)? \d+ bytes",  # NCCL and RCCL, whose own memory this is
+)
+# The words of a device, about the host: cudaHostAlloc fails with "out of memory", too. Programs that go on without pinned memory
+# (TensorFlow, llama.cpp) say it in words that nothing here matches.
+_PINNED = _Signature(
+    "oom_host",
+    "the host's memory could not be pinned",
+    r"pin_memory(?:\.py\"|\()[^\n]*\n(?:[^\n]*\n){0,5}?[^\n]*(?:CUDA|HIP) error: out of memory",
+    r"(?:Cuda failure (?:2 )?'out of memory'[^\n]*\n(?:[^\n]*\n){0,2}?[^\n]*)?Failed to CUDA host alloc \d+ bytes",
+)
+# Of a device whose memory is full, and of one whose libraries do not fit it.
+_NOTHING_LEFT = _Signature(
+    "oom_device",
+    "the device's memory was full, and nothing was left for a library's own",
+    r"(?:FIND|GET) was unable to find an engine to execute this computation",
+    r"CU(?:BLAS|DNN)_STATUS_NOT_INITIALIZED",
+    r"CUDNN_STATUS_INTERNAL_ERROR\b",
+)
 _CAUSES = (
-    _Signature(
-        "oom_device",
-        "the device's memory was not enough",
-        *(pattern for patterns in _OUT_OF_MEMORY for pattern in patterns),
-        _TENSORFLOW_OOM,
-        r"RESOURCE_EXHAUSTED: Out of memory",  # XLA
-    ),
+    _PINNED,
+    _OOM_DEVICE,
     _Signature(
         "oom_host",
         "the host's memory was not enough",
@@ -73,7 +92,11 @@ _CAUSES = (
         r"Watchdog caught collective operation timeout: Work\w+\(SeqNum=\d+",
         r"Timed out waiting \d+ms for (?:send|recv) operation",
         r"Timed out after \d+ seconds waiting for clients",
-        r"(?:wait|get) timeout after \d+ms, keys",
+        r"(?:wait|get|barrier) timeout after \d+ms, key",
+        r"timed out in monitoredBarrier after \d+",
+        # Of gloo: an operation that waited beside the one that timed out, and a socket that waited.
+        r"Application timeout caused pair closure",
+        r"\] (?:Read|Write|Connect) timeout \[",
         r"The client socket has timed out after \d+",
         r"Gloo connectFullMesh failed[^\n]*[Tt]imed? ?out",
     ),
@@ -123,6 +146,8 @@ SIGNS = (
     b"Broken pipe", b"srun: error", b"Killed", b"Out of memory", b"SIGKILL", b"exitcode",
     b"_OUT_OF_", b"memory_error", b"AllocFailed", b"ALLOCATION_FAILURE", b"CCL_ERROR", b"oneCCL: ",
     b"OutOfMemory", b"MemoryAllocation", b"Last error:", b"Error:", b"Exception:", b"Interrupt:", b"Exit:",
+    b"pair closure", b"Read timeout", b"Write timeout", b"Connect timeout", b"monitoredBarrier",
+    b"Failed to CUDA", b"pin_memory", b"unable to find an engine", b"CUBLAS_STATUS", b"CUDNN_STATUS",
 )  # fmt: skip
 """Bytes of which every line that `classify` looks for holds at least one."""
 
@@ -135,6 +160,7 @@ def classify(
     killed_by_us: bool,
     memory_limit_hit: bool = False,
     memory_kills: int = 0,
+    device_full: bool = False,
 ) -> tuple[Status, Failure] | None:
     """Why the run is not ok, or None when every rank ended with 0 and no limit was hit.
 
@@ -143,19 +169,21 @@ def classify(
 
     exit_codes: by rank, negative for a signal, None where not known. killed_by_us: the launcher ended ranks itself, so that their
     SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit. memory_kills: `launch.local.MemoryKills` of the run.
+    device_full: next to all of the device's memory was in use.
     Raises LaunchError when Slurm cancelled, preempted or lost the run: that is not the subject's doing and makes no record.
     """
     source = Log.of(text) if isinstance(text, str) else text
     if not timed_out and not memory_limit_hit and exit_codes and all(code == 0 for code in exit_codes):
         log = "\n".join(source.lines(_DEVICE_SIGNS))
-        return _earliest(log, len(exit_codes), _CAUSES[:1]) if _DEVICE.search(log) else None
+        found = _earliest(log, len(exit_codes), (_PINNED, _OOM_DEVICE)) if _DEVICE.search(log) else None
+        return found if found and found[0] == "oom_device" else None
     log = source.excerpt(SIGNS)
     if memory_limit_hit:
         rank = _first(exit_codes, _KILLED)
         told = MEMORY_ENDED.search(log)
         evidence = _line_at(log, told) if told else _ends(exit_codes)
         return "oom_host", Failure(reason="the run's memory limit was hit", evidence=evidence, rank=rank)
-    if found := _earliest(log, len(exit_codes)):
+    if found := _earliest(log, len(exit_codes), (*_CAUSES, _NOTHING_LEFT) if device_full else _CAUSES):
         return found
     if timed_out:
         return "time_limit", Failure(reason="still running at its time limit", evidence=_last_line(log))
@@ -169,7 +197,7 @@ def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
     return LaunchError(f"Slurm ended the run ({why}): {_line_at(log, match)}; run the same command again to measure it")
 
 
-def _earliest(log: str, ranks: int, causes: Sequence[_Signature] = _CAUSES) -> tuple[Status, Failure] | None:
+def _earliest(log: str, ranks: int, causes: Sequence[_Signature]) -> tuple[Status, Failure] | None:
     matches = [(match, cause) for cause in causes if (match := cause.pattern.search(log))]
     if not matches:
         return None
@@ -177,8 +205,8 @@ def _earliest(log: str, ranks: int, causes: Sequence[_Signature] = _CAUSES) -> t
     evidence = _line_at(log, match)
     if cause.status == "comm_error" and (last := _LAST_ERROR.search(log, match.start())):
         evidence = f"{evidence[: _EVIDENCE_CHARACTERS // 2]}\n{last[0]}"
-        if "out of memory" in last[0]:
-            cause = _CAUSES[0]
+        if own := next((each for each in (_PINNED, _OOM_DEVICE) if each.pattern.search(last[0])), None):
+            cause = own
     return cause.status, Failure(reason=cause.reason, evidence=_trim(evidence), rank=_rank_of(evidence, ranks))
 
 

@@ -205,6 +205,8 @@ class Workload(FileModel):
     """Whether it runs with PyTorch, so that links can be measured with it, too."""
     lengthens_warmup: ClassVar[bool] = False
     """Whether its runs go on warming up until they are steady (`warmup_steps_max`)."""
+    steps_by_time: ClassVar[bool] = False
+    """Whether its runs make as many steps as some seconds take (`warmup_min_s`, `measured_min_s`)."""
     predicts: ClassVar[bool] = False
     """Whether its numbers are predictions of what devices would do, and no measurements of devices."""
     serves_requests: ClassVar[bool] = False

@@ -11,8 +11,7 @@ from campaign.accelerators import Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Count, FileModel, Name, Precision
 from campaign.errors import ConfigError
-from campaign.model.description import Network, NetworkLayer, StepFacts
-from campaign.model.simulation import interpolated
+from campaign.model.description import Network, NetworkLayer, StepFacts, interpolated
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.step_networks import work_sharing

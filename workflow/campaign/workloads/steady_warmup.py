@@ -22,6 +22,8 @@ STEADY, GIVEN_UP = 0, -1
 """What `steps_to_go` says beside a number of steps."""
 NOT_STEADY = "not steady after the longest warm-up"
 """Flag of a run that reached the most warm-up steps with a trend."""
+SHORT_WINDOW = "measured window shorter than asked"
+"""Flag of a run whose measured steps took less than `measured_min_s`."""
 
 
 def chunk_of(warmup_steps: int) -> int:

@@ -31,6 +31,7 @@ with another option, is recorded as `unsupported` with the reason.
 | `fp32` | fp32 products without TF32 |
 | `tf32` | fp32 storage, products on TF32 tensor cores (what NVIDIA's containers do by default); CUDA only |
 | `fp16`, `bf16` | autocast; weights and gradients stay fp32, so the all-reduced bytes are the same as in fp32 |
+| `bf16` with `fsdp_precision: mixed` | weights gathered, and all computed, in bf16; gradients reduced in fp32 (`parallel: fsdp`) |
 | `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, the FP16 of the studies): half the bytes |
 
 | `parallel` | Meaning |
@@ -65,6 +66,7 @@ class TrainWorkload(Workload):
     example: ClassVar[str] = _EXAMPLE
     needs_torch: ClassVar[bool] = True
     lengthens_warmup: ClassVar[bool] = True
+    steps_by_time: ClassVar[bool] = True
     times_layers: ClassVar[bool] = False
     """Whether its ranks also time the layers of the model, in as many further steps."""
 
@@ -177,6 +179,8 @@ class TrainWorkload(Workload):
             "model": self.model,
             "replicas": replicas,
             "warmup_steps_max": settings.warmup_steps_max,
+            "warmup_min_s": settings.warmup_min_s or 0.0,
+            "measured_min_s": settings.measured_min_s or 0.0,
             "seed": settings.seed,
             "options": {**self.options, **cell.options},
             "device": run.runs_on,

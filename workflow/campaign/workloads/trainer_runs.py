@@ -24,7 +24,7 @@ from campaign.fabrics.host_agents.protocol import normal
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
-from campaign.workloads.trainer.rank_interface import RankResult, read_results
+from campaign.workloads.trainer.rank_interface import RankResult, mixed_objection, read_results
 
 _MOST_LOST_PCT = 2.0
 _MOST_OWN_SHARE = 0.05
@@ -76,6 +76,8 @@ def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
         return f"parallel dp is DataParallel, one process for the devices of one host; this configuration has {hosts} hosts"
     if cell.batch % (steps := int(options["accumulation"])):
         return f"accumulation: a batch of {cell.batch} a device cannot be divided into {steps} micro-steps"
+    if reason := mixed_objection(options, cell.precision, configuration.ranks):
+        return reason
     if options["measure_communication"] and parallel != "ddp" and configuration.ranks > 1:
         return f"measure_communication leaves the all-reduce of ddp out; parallel {parallel} has no such step"
     if parallel == "fsdp" and not options["overlap"]:
@@ -129,7 +131,7 @@ def _failure(result: RankResult) -> Failure:
 def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_number: Sequence[RankResult]) -> Outcome:
     windows = tuple(result.window_s or 0.0 for result in results)
     slowest = max(windows)
-    steps = run.cell.settings.measured_steps
+    steps = len(results[0].step_times_s)
     hang = {"exit_hang"} if ended.exit_hang else set()
     phases = {
         phase: max(result.phases_s.get(phase, 0.0) for result in results)
@@ -222,7 +224,7 @@ def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dic
     first, cell = results[0], run.cell
     if slowest_s > 0 and first.flops_per_step and first.samples_per_step:
         per_step = first.flops_per_step / first.samples_per_step * cell.batch_global
-        achieved = per_step * cell.settings.measured_steps / slowest_s / cell.configuration.ranks / 1e12
+        achieved = per_step * len(first.step_times_s) / slowest_s / cell.configuration.ranks / 1e12
         found |= {"flops_per_step": per_step, "achieved_tflops": achieved}
         if run.peak_tflops:
             found["mfu_pct"] = 100 * achieved / run.peak_tflops
@@ -231,7 +233,7 @@ def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dic
     waits = [result.input_read_s for result in results if result.input_read_s is not None]
     if slowest_s > 0 and waits:
         step_bytes = sum(result.input_bytes_per_step or 0 for result in results)
-        rate = step_bytes * cell.settings.measured_steps / slowest_s / 1e9
+        rate = step_bytes * len(first.step_times_s) / slowest_s / 1e9
         found |= {"input_wait_s": max(waits), "input_gb_per_s": rate}
     return found
 

@@ -168,12 +168,15 @@ def test_fp16_o2_halves_the_bytes(driver: Any, tmp_path: Path) -> None:
 GATHERED = """
 import os
 import torch.distributed as dist
-gather = dist.all_gather_single
+new = hasattr(dist, "all_gather_single")  # renamed in torch 2.13
+names = ("all_gather_single", "reduce_scatter_single") if new else ("all_gather_into_tensor", "reduce_scatter_tensor")
+gather = getattr(dist, names[0])
 def counted(output, *words, **keys):
     # In one piece: two ranks have one log.
     os.write(1, f"gathered {output.numel() * output.element_size()} {keys.get('async_op')}\\n".encode())
     return gather(output, *words, **keys)
-dist.all_gather_single, dist.reduce_scatter_single = counted, None
+for name, replaced in zip(names, (counted, None)):
+    setattr(dist, name, replaced)
 main()
 """
 

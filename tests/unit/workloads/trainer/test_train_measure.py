@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from campaign.workloads.trainer import timed_steps
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import build
 from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
@@ -129,6 +132,63 @@ def test_fp16_is_lengthened_after_its_scaler_has_settled() -> None:
     before = training.applied_steps
     training.step()
     assert training.applied_steps == before + 1
+
+
+class PlantedClock:
+    """Each step takes what was planted: the first one the first time, and so on, the last one for ever."""
+
+    def __init__(self, times_s: list[float]) -> None:
+        self.times_s, self._marks = times_s, 0
+
+    def synchronize(self) -> None:
+        return
+
+    def mark(self) -> None:
+        self._marks += 1
+
+    def step_times_s(self) -> list[float]:
+        taken = [self.times_s.pop(0) if len(self.times_s) > 1 else self.times_s[0] for _ in range(self._marks - 1)]
+        return taken
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, times_s: list[float], **changes: object) -> Training:
+    training, left = make(nano(**changes)), list(times_s)
+    monkeypatch.setattr(timed_steps, "make_clock", lambda *_: PlantedClock(left))
+    monkeypatch.setattr(training, "step", lambda: torch.zeros(()))
+    return training
+
+
+@given(
+    st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=50),
+    st.floats(0.0, 3.0),
+    st.floats(0.0, 3.0),
+    st.integers(0, 5),
+)
+@settings(max_examples=30, deadline=None)
+def test_steps_are_made_for_as_long_as_is_asked(
+    times_s: list[float], warmup_min_s: float, measured_min_s: float, warmup_steps: int
+) -> None:
+    asked = {"warmup_min_s": warmup_min_s, "measured_min_s": measured_min_s, "warmup_steps": warmup_steps}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        training = planted(monkeypatch, times_s, **asked)
+        warmup = training.warm_up()
+        steps = training.steps_to_measure(warmup)
+    made_s = [times_s[min(index, len(times_s) - 1)] for index in range(warmup.steps)]
+    assert sum(made_s[1:]) >= warmup_min_s or math.isclose(sum(made_s[1:]), warmup_min_s)
+    assert warmup.steps >= warmup_steps
+    if warmup_min_s == 0:
+        assert warmup.steps <= max(warmup_steps, 2)
+    if warmup.step_s is not None:
+        assert steps >= max(4, measured_min_s / warmup.step_s)
+    assert measured_min_s or steps == 4
+
+
+def test_a_first_step_that_compiles_is_no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    times_s = [60.0, 0.05]
+    training = planted(monkeypatch, times_s, warmup_steps=1, warmup_min_s=1.0, measured_min_s=2.0)
+    warmup = training.warm_up()
+    assert 21 <= warmup.steps <= 22
+    assert training.steps_to_measure(warmup) == math.ceil(1.05 * 2.0 / 0.05)
 
 
 @pytest.mark.parametrize("asked", ["fp32", "bf16", "fp16"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,11 @@ from campaign.errors import ConfigError
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, MODELS, resolve_options
 from campaign.workloads.trainer.models import Sample, batch_of, build, yolo
+from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
+from campaign.workloads.trainer.training_session import TrainingSession
 from campaign.workloads.trainer.transformer_sizes import GPT_SIZES
+
+PLACE = RankEnvironment(0, 2, 0, Path("spec"), Path("out"), 2)
 
 REDUCED = sorted(name for name, info in MODELS.items() if "reduced" in info.description)
 # Parameters, and operations of one sample's forward pass, to the precision that they are published or were derived by hand with.
@@ -30,6 +35,14 @@ PUBLISHED = {
     "bert-large": (334_094_338, 246.4e9),
     # 2 x (weights of the layers and of the output) x tokens + 4 x layers x tokens^2 x width
     "gpt2": (124_439_808, 2 * (12 * 12 * 768**2 + 50257 * 768) * 1024 + 4 * 12 * 1024**2 * 768),
+    "gpt3-1.3b": (
+        50257 * 2048 + 2048 * 2048 + 24 * (12 * 2048**2 + 13 * 2048) + 2 * 2048,
+        2 * (24 * 12 * 2048**2 + 50257 * 2048) * 2048 + 4 * 24 * 2048**2 * 2048,
+    ),
+    "gpt3-6.7b": (
+        50257 * 4096 + 2048 * 4096 + 32 * (12 * 4096**2 + 13 * 4096) + 2 * 4096,
+        2 * (32 * 12 * 4096**2 + 50257 * 4096) * 2048 + 4 * 32 * 2048**2 * 4096,
+    ),
     "gpt2-medium": (354_823_168, 2 * (24 * 12 * 1024**2 + 50257 * 1024) * 1024 + 4 * 24 * 1024**2 * 1024),
 }
 
@@ -51,6 +64,33 @@ def test_parameters_and_arithmetic(name: str) -> None:
     if "reduced" not in info.description:
         assert parameters == PUBLISHED[name][0]
         assert sum(counted.values()) == pytest.approx(PUBLISHED[name][1], rel=0.003)
+
+
+def test_only_models_of_a_billion_parameters_are_built_without_memory() -> None:
+    assert [name for name in MODELS if models.is_late(name)] == ["gpt3-1.3b", "gpt3-6.7b"]
+    spec = TrainSpec(model="gpt3-6.7b", batch=2, measured_steps=1)
+    session = TrainingSession(spec.model_copy(update={"options": {"parallel": "fsdp"}}), PLACE, 0.0)
+    assert all(weight.is_meta for weight in session._build(None).parameters())
+
+
+def test_a_sequence_is_no_longer_than_a_model_has_positions() -> None:
+    for name, most in (("gpt2", 1024), ("gpt3-1.3b", 2048), ("bert-base", 512)):
+        assert resolve_options(name, {"seq_len": most})["seq_len"] == most
+        with pytest.raises(ConfigError, match=f"at most {most}"):
+            resolve_options(name, {"seq_len": most + 1})
+
+
+def test_late_weights_are_drawn_as_others_are_and_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = build("gpt-nano", MODELS["gpt-nano"].default_options)
+    late, again, other = (build("gpt-nano", MODELS["gpt-nano"].default_options, "meta") for _ in range(3))
+    for trainable, seed in ((late, 1), (again, 1), (other, 2)):
+        models.materialise(trainable, torch.device("cpu"), seed)
+    for (name, weight), expected in zip(late.named_parameters(), plain.parameters(), strict=True):
+        assert weight.std().item() == pytest.approx(expected.std().item(), rel=0.05, abs=1e-9), name
+        assert weight.mean().item() == pytest.approx(expected.mean().item(), abs=2e-3), name
+    pairs = list(zip(late.parameters(), again.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(one, same) for one, same, _ in pairs)
+    assert sum(not torch.equal(one, another) for one, _, another in pairs) == 10  # all but norms and biases
 
 
 @pytest.mark.parametrize("name", REDUCED)

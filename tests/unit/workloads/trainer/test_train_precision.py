@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from campaign.documents.fields import Precision
 from campaign.workloads.trainer import precision
@@ -90,16 +91,36 @@ def test_convolutions_are_looked_at_beside_products(monkeypatch: pytest.MonkeyPa
 
     convolve = torch.nn.functional.conv2d
     monkeypatch.setattr(torch.nn.functional, "conv2d", coarser)
-    assert precision.in_force("fp32", CPU) == "fp32 in products, bf16 in convolutions"
+    found = precision.in_force("fp32", CPU)
+    assert found == "fp32 in products, bf16 in convolutions"
+    assert precision.flaw("fp32", found) == f"found {found}, not fp32"
 
 
-def trained(asked: Precision, parallel: str, replicas: int = 1) -> tuple[Training, precision.SeenTypes]:
-    options = {"emulation": "allow", "parallel": parallel, "seq_len": 4}
+@pytest.mark.parametrize(
+    ("asked", "found", "has_flaw"),
+    [
+        ("tf32", "tf32", False),
+        ("tf32", "tf32 in products, fp32 in convolutions", False),
+        ("tf32", "fp32 in products, tf32 in convolutions", True),
+        ("tf32", "fp32", True),
+        ("fp32", "fp32 in products, tf32 in convolutions", True),
+        ("bf16", "fp16", True),
+    ],
+)
+def test_a_finer_convolution_is_no_flaw(asked: Precision, found: str, has_flaw: bool) -> None:
+    assert bool(precision.flaw(asked, found)) is has_flaw
+
+
+def trained(
+    asked: Precision, parallel: str, replicas: int = 1, looked_at: bool = True, **more: Any
+) -> tuple[Training, Any]:
+    options = {"emulation": "allow", "parallel": parallel, "seq_len": 4, **more}
     spec = TrainSpec(model="bert-nano", batch=2, replicas=replicas, measured_steps=1, precision=asked, options=options)
+    torch.manual_seed(0)
     trainable = build("bert-nano", spec.resolved_options())
     training = Training(spec, trainable, make_feed(spec, trainable, 0, 1, CPU)[0], CPU, 1)
     copies = training.model.modules_of_replicas if isinstance(training.model, CpuReplicas) else ()
-    return training, precision.SeenTypes(trainable.network, False, copies)
+    return training, precision.SeenTypes(trainable.network, False, copies) if looked_at else None
 
 
 def test_a_replica_computes_in_the_precision_whatever_its_thread_enters() -> None:
@@ -127,7 +148,32 @@ def test_each_replica_is_looked_at() -> None:
     second = training.model.modules_of_replicas[1]
     second.__class__ = type(second).__mro__[1]  # without the precision inside
     training.step()
-    assert seen.differing("bf16") == "float32 on replica 1"
+    assert seen.differing("bf16", 2) == "float32 on replica 1"
+    assert seen.differing("bf16", 3) == "something on 2 of 3 replicas only"
+
+
+def test_what_is_looked_at_is_no_part_of_a_compiled_model() -> None:
+    def graphs(looked_at: bool) -> tuple[int, int]:
+        torch._dynamo.reset()
+        training, seen = trained("bf16", "ddp", looked_at=looked_at)
+        counter = CompileCounter()
+        training.model.compile(backend=counter)
+        for _ in range(3):
+            training.step()
+        assert seen is None or seen.differing("bf16") == ""
+        assert seen is None or seen.differing("fp32") == "bfloat16 on replica 0"
+        return counter.frame_count, counter.op_count
+
+    assert graphs(looked_at=True) == graphs(looked_at=False)
+
+
+def test_layers_that_are_computed_again_are_in_the_same_precision() -> None:
+    def gradients(again: bool) -> list[torch.Tensor]:
+        training, _ = trained("bf16", "ddp", activation_checkpointing=again)
+        training.step()
+        return [weight.grad for weight in training.model.parameters() if weight.grad is not None]
+
+    assert all(torch.equal(one, other) for one, other in zip(gradients(False), gradients(True), strict=True))
 
 
 def test_tf32_on_a_cpu_is_unsupported() -> None:

@@ -16,6 +16,7 @@ import torch
 from campaign.errors import ConfigError, RecordError
 from campaign.workloads.trainer.rank import describe
 from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, read_results, write_result
+from campaign.workloads.trainer.training_session import nearly_full
 
 Spec = Callable[..., dict[str, Any]]
 WHERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -148,6 +149,20 @@ def test_an_exception_is_classified(error: Exception, status: str) -> None:
     assert found == status
     assert reason
     assert evidence
+
+
+def test_a_library_without_memory_is_believed_with_the_memory_that_was_in_use() -> None:
+    error = RuntimeError("FIND was unable to find an engine to execute this computation")
+    text = f"RuntimeError: {error}\n"
+    full = nearly_full(76 * 2**30, 80 * 2**30)
+    assert full == "memory in use at its peak: 76.0 of 80.0 GiB"
+    assert describe(error, text, full) == (
+        "oom_device",
+        "the device's memory was full, and nothing was left for a library's own",
+        f"RuntimeError: {error}\n{full}",
+    )
+    assert nearly_full(70 * 2**30, 80 * 2**30) == ""
+    assert describe(error, text)[0] == "crashed"
 
 
 def test_results_are_read_by_rank_and_a_damaged_one_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended
-from campaign.workloads.steady_warmup import NOT_STEADY
+from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.model_catalog import model_info
 from tests.campaign_files import one_cell, one_run
@@ -51,7 +51,7 @@ def test_a_lost_rank_ends_the_run_within_its_time_out_and_is_named(
     os.kill(pids[1], sent)
     codes = tuple(driver.finish(run.directory, 2, patience_s=30).codes)
     outcome = FILE.read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
-    assert (outcome.status, outcome.throughput_per_s) == (status, None)
+    assert (outcome.status, outcome.throughput_per_s) == (status, None), outcome
     assert outcome.failure is not None
     assert said in outcome.failure.reason
     assert outcome.failure.evidence
@@ -78,6 +78,17 @@ def test_rank_0_decides_how_long_a_warm_up_is_and_the_other_follows(
     first, second = driver.finish(tmp_path, 2).results
     assert (first.status, second.status) == ("ok", "ok")
     assert 20 <= first.warmup_steps == second.warmup_steps <= most[0]
+
+
+def test_a_window_by_time_has_as_many_steps_on_all_ranks(driver: Any, tmp_path: Path, nano_spec: Spec) -> None:
+    specs = [nano_spec(warmup_min_s=each, measured_min_s=each) for each in (0.3, 30.0)]
+    driver.start(tmp_path, specs)
+    first, second = driver.finish(tmp_path, 2).results
+    assert (first.status, second.status) == ("ok", "ok")
+    assert first.warmup_steps == second.warmup_steps > 2
+    assert len(first.step_times_s) == len(second.step_times_s) > 5
+    assert (SHORT_WINDOW in first.flags) == (first.window_s < 0.3)
+    assert SHORT_WINDOW in second.flags
 
 
 NEVER_STEADY = """

@@ -19,7 +19,7 @@ os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from campaign.workloads.trainer import models
+from campaign.workloads.trainer import models, parallel_strategies
 from campaign.workloads.trainer.rank_interface import RankEnvironment
 from campaign.workloads.trainer.rank_mesh import is_divided
 from campaign.workloads.trainer.training_session import TrainingSession
@@ -81,6 +81,10 @@ def sent(step):
 
 def train(rank, ranks, name, model, optimizer, spec):
     torch.manual_seed(0)
+    if name.startswith("late"):
+        models.LATE_FROM = 0
+    if name.endswith("fused"):
+        parallel_strategies.FUSED_ON = {"cpu"}
     build = models.build
     names = []
     def built(*args, **kwargs):
@@ -154,6 +158,8 @@ ADAMW: dict[str, tuple[int, dict[str, Any]]] = {
         {"batch": 2, "replicas": 2, "options": options("dp", accumulation=2, activation_checkpointing=True)},
     ),
 }
+FUSED = ("single", "ddp2", "zero1", "fsdp", "dp")
+"""As on a GPU, where AdamW is one kernel."""
 SGD = {name: ADAMW[name] for name in ("single", "ddp2", "zero1", "dp")} | {
     "fsdp-accumulation": (2, {"batch": 2, "options": options("fsdp", accumulation=2, activation_checkpointing=True)}),
 }
@@ -207,7 +213,19 @@ DIVIDED: dict[str, tuple[int, str, str, dict[str, Any]]] = {
         {"batch": 2, "precision": "bf16", "options": tensor(sequence_parallel=True, emulation="allow")},
     ),
 }
+MIXED = (2, {"batch": 2, "precision": "bf16", "options": options("fsdp", emulation="allow", fsdp_precision="mixed")})
+AUTOCAST = (2, {"batch": 2, "precision": "bf16", "options": options("fsdp", emulation="allow")})
+# As models of a billion parameters: built without memory, which they get where they are divided or sharded.
+LATE: dict[str, tuple[int, dict[str, Any]]] = {
+    "late-single": (1, {"batch": 4, "options": options()}),
+    "late-ddp": (2, {"batch": 2, "options": options()}),
+    "late-fsdp": (2, {"batch": 2, "options": options("fsdp")}),
+    "late-tp": (2, {"batch": 2, "options": tensor(sequence_parallel=True)}),
+    "late-pp": (2, {"batch": 2, "options": pipeline()}),
+    "late-tp-fsdp": (4, {"batch": 1, "options": tensor(parallel="fsdp")}),
+}
 SCENARIOS = {
+    **{name: (ranks, "gpt-nano", "sgd", spec) for name, (ranks, spec) in LATE.items()},
     **{f"adamw-{name}": (ranks, "bert-nano", "adamw", spec) for name, (ranks, spec) in ADAMW.items()},
     # A learning rate at which a wrong gradient shows, and a model with a weight that is used twice.
     **{
@@ -220,6 +238,9 @@ SCENARIOS = {
         for name, (ranks, spec) in SGD.items()
     },
     **{name: (ranks, "bert-nano", "adamw", spec) for name, (ranks, spec) in HALF.items()},
+    **{f"adamw-{name}-fused": (*ADAMW[name][:1], "bert-nano", "adamw", ADAMW[name][1]) for name in FUSED},
+    "bf16-mixed": (MIXED[0], "bert-nano", "adamw", MIXED[1]),
+    "bf16-autocast": (AUTOCAST[0], "bert-nano", "adamw", AUTOCAST[1]),
     **{
         name: (*rest, {**spec, "options": {**spec["options"], **({"learning_rate": 0.1} if "sgd" in name else {})}})
         for name, (*rest, spec) in DIVIDED.items()
@@ -307,6 +328,24 @@ def test_what_is_gathered_and_scattered_is_what_the_result_says(out: Path, name:
     assert said["communication_bytes_per_step"] == pytest.approx((found["gathered"] + found["scattered"]) / 2, rel=1e-3)
 
 
+def test_a_fused_optimizer_is_seen_in_force(out: Path) -> None:
+    for name, found in (("adamw-ddp2-fused", {"optimizer": "fused"}), ("adamw-ddp2", {})):
+        in_force = traffic(out, name)[1]["in_force"]
+        assert {key: in_force[key] for key in ("precision", "attention")} == {"precision": "fp32", "attention": "flash"}
+        assert {key: value for key, value in in_force.items() if key == "optimizer"} == found
+
+
+def test_the_mixed_policy_gathers_half_the_bytes_and_reduces_all(out: Path) -> None:
+    (mixed, said), (autocast, plain) = (traffic(out, name) for name in ("bf16-mixed", "bf16-autocast"))
+    assert mixed["gathered"] == pytest.approx(autocast["gathered"] / 2, rel=1e-3)  # shards are padded
+    assert mixed["scattered"] == autocast["scattered"] == pytest.approx(2 * said["gradient_bytes"], rel=1e-3)
+    assert said["communication_bytes_per_step"] == pytest.approx((mixed["gathered"] + mixed["scattered"]) / 2, rel=1e-3)
+    assert (said["in_force"]["weights"], said["in_force"]["precision"]) == ("bfloat16", "bf16")
+    assert "weights" not in plain["in_force"]
+    assert said["loss_last"] == pytest.approx(plain["loss_last"], rel=0.02)
+    assert {weight.dtype for weight in parameters(out, "bf16-mixed").values()} == {torch.float32}
+
+
 @pytest.mark.parametrize("name", list(HALF))
 def test_the_precision_found_is_the_one_asked_for(out: Path, name: str) -> None:
     _, said = traffic(out, name)
@@ -322,6 +361,15 @@ def test_accumulation_all_reduces_once_a_step(out: Path) -> None:
 def test_a_divided_model_trains_as_one_device_with_the_whole_batch_does(out: Path, name: str) -> None:
     reference = parameters(out, f"{name.partition('-')[0]}-single")
     found = [parameters(out, name, rank) for rank in range(DIVIDED[name][0])]
+    assert set().union(*found) == set(reference)
+    for each in found:
+        assert largest_difference({key: reference[key] for key in each}, each) < ROUNDING
+
+
+@pytest.mark.parametrize("name", [name for name in LATE if name != "late-single"])
+def test_a_model_without_memory_gets_the_same_weights_wherever_it_is(out: Path, name: str) -> None:
+    reference = parameters(out, "late-single")
+    found = [parameters(out, name, rank) for rank in range(LATE[name][0])]
     assert set().union(*found) == set(reference)
     for each in found:
         assert largest_difference({key: reference[key] for key in each}, each) < ROUNDING

@@ -10,6 +10,7 @@ from torch import nn
 
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.models import layers_of
+from campaign.workloads.trainer.parallel_strategies import optimizer_of
 from campaign.workloads.trainer.rank_interface import TrainSpec
 from campaign.workloads.trainer.training_session import unsupported_by, unsupported_reason
 
@@ -54,6 +55,46 @@ def test_what_cannot_be_held_to_a_pace_is_unsupported(monkeypatch: pytest.Monkey
     monkeypatch.setattr(models, "flops_per_step", lambda _: None)
     uncounted = nano().model_copy(update={"pace_gflops": (1.0,)})
     assert "cannot be counted" in (unsupported_reason(uncounted, 1, CPU) or "")
+
+
+def test_a_mixed_policy_is_one_of_fsdp_in_bf16_on_several_devices() -> None:
+    def reason(ranks: int, precision: str = "bf16", **options: object) -> str:
+        asked = nano(emulation="allow", **{"fsdp_precision": "mixed", "parallel": "fsdp", **options})
+        return unsupported_reason(asked.model_copy(update={"precision": precision}), ranks, CPU) or ""
+
+    assert reason(2) == ""
+    assert reason(1, fsdp_precision="autocast") == ""
+    assert "this is ddp in bf16" in reason(2, parallel="ddp")
+    assert "this is fsdp in fp32" in reason(2, "fp32")
+    assert "two devices or more" in reason(1)
+    assert "tensor parallelism" in reason(4, tensor_parallel=2)
+
+
+def test_batch_norms_are_not_computed_in_bf16_as_a_whole() -> None:
+    options = {"fsdp_precision": "mixed", "parallel": "fsdp"}
+    for model, refused in (("mobilenetv2-32px", True), ("bert-nano", False)):
+        spec = TrainSpec(model=model, batch=2, measured_steps=1, precision="bf16", options=options)
+        found = unsupported_by(spec, models.build(model, spec.resolved_options(), "meta"))
+        assert bool(found) == refused
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "fused"),
+    [
+        ("cuda", {}, True),
+        ("cuda", {"precision": "bf16"}, True),
+        ("cuda", {"precision": "fp16"}, False),
+        ("cuda", {"options": {"tensor_parallel": 2}}, False),
+        ("cuda", {"model": "mobilenetv2-32px"}, False),
+        ("cpu", {}, False),
+    ],
+)
+def test_adamw_is_fused_where_a_device_has_it_and_each_step_can_be_known(
+    device: str, changes: dict[str, object], fused: bool
+) -> None:
+    spec = TrainSpec.model_validate({"model": "bert-nano", "batch": 2, "measured_steps": 1, **changes})
+    trainable = models.build(spec.model, spec.resolved_options(), "meta")
+    assert optimizer_of(spec, trainable, torch.device(device))[1].get("fused", False) is fused
 
 
 def test_sharded_weights_have_no_other_memory_format() -> None:

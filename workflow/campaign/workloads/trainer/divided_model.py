@@ -37,6 +37,7 @@ from campaign.workloads.trainer.parallel_strategies import (
     Traffic,
     bucket_caps,
     nothing,
+    optimizer_of,
     recompute,
     shard,
     traffic_of,
@@ -66,7 +67,7 @@ def divided(spec: TrainSpec, trainable: models.Trainable, device: torch.device, 
         cut(trainable.network, place["pp"], shape.pipeline)
     if shape.tensor > 1:
         divide(trainable, mesh["tp"], bool(options["sequence_parallel"]))
-    trainable.to(device)  # not before: the whole model may not fit
+    models.materialise(trainable, device, spec.seed)  # not before: the whole model may not fit
     traffic = _traffic(spec, trainable, shape, place)
     module: nn.Module = Stage(trainable) if shape.pipeline > 1 else trainable
     precision.compute_inside(module, spec.precision, device)
@@ -83,7 +84,7 @@ def divided(spec: TrainSpec, trainable: models.Trainable, device: torch.device, 
         )
         alone = wrapped.no_sync
     trained = [parameter for parameter in trainable.parameters() if parameter.requires_grad]
-    kind, settings = trainable.optimizer_of(float(options["learning_rate"]))
+    kind, settings = optimizer_of(spec, trainable, device)
     after: list[Callable[[], None]] = []
     if shape.tensor > 1 and shape.data == 1:
         after.append(partial(divide_gradients, trained))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError
 from campaign.workloads.trainer.rank_mesh import RANK_ORDERS
+from campaign.workloads.trainer.transformer_sizes import TRANSFORMER_SIZES
 
 Family = Literal["resnet", "mobilenet", "yolo", "bert", "gpt", "transformers", "torchvision"]
 
@@ -64,9 +65,10 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     "learning_rate": Option(float, "step size of the optimizer; default: that of the model", minimum=0.0),
     "input": Option(
         str,
-        "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step; storage: every rank "
-        "reads every batch from a dataset that it has written to the configuration's storage, past the page cache (O_DIRECT if the "
-        "file system supports it, else the cache is dropped before and after every read)",
+        "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step, before its work: an "
+        "upper bound of what input from the host costs, since programs that copy the next batch meanwhile hide it; storage: every "
+        "rank reads every batch from a dataset that it has written to the configuration's storage, past the page cache (O_DIRECT "
+        "if the file system supports it, else the cache is dropped before and after every read)",
         choices=("resident", "h2d", "storage"),
         default="resident",
     ),
@@ -96,6 +98,14 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         "state sharded (fully_shard). A single rank is not wrapped",
         choices=("ddp", "dp", "zero1", "fsdp"),
         default="ddp",
+    ),
+    "fsdp_precision": Option(
+        str,
+        "with parallel fsdp and bf16: autocast: weights are gathered in fp32, and each product casts them; mixed: weights are "
+        "gathered, and all layers compute, in bf16, and gradients are reduced in fp32 (torch's MixedPrecisionPolicy, usual for "
+        "large models)",
+        choices=("autocast", "mixed"),
+        default="autocast",
     ),
     "tensor_parallel": Option(
         int,
@@ -203,7 +213,10 @@ FAMILY_OPTIONS: Mapping[Family, Mapping[str, Option]] = {
     "mobilenet": {"image_px": _IMAGE_PX},
     "yolo": {"image_px": Option(int, "height and width of the input images, pixels", 32, 4096, multiple_of=32)},
     "bert": {"seq_len": Option(int, "tokens in a sequence", minimum=2, maximum=512), "dropout": _DROPOUT},
-    "gpt": {"seq_len": Option(int, "tokens in a sequence", minimum=2, maximum=1024), "dropout": _DROPOUT},
+    "gpt": {
+        "seq_len": Option(int, "tokens in a sequence; of GPT-2 at most 1024", minimum=2, maximum=2048),
+        "dropout": _DROPOUT,
+    },
     "transformers": {
         "seq_len": Option(int, "tokens in a sequence (language models)", minimum=2),
         "image_px": Option(int, "height and width of the input images, pixels (vision models)", minimum=8),
@@ -231,7 +244,10 @@ class ModelInfo:
     @property
     def options(self) -> Mapping[str, Option]:
         """Every option the model knows, by name."""
-        return {**FAMILY_OPTIONS[self.family], **COMMON_OPTIONS}
+        options = {**FAMILY_OPTIONS[self.family], **COMMON_OPTIONS}
+        if size := TRANSFORMER_SIZES.get(self.name):
+            options["seq_len"] = replace(options["seq_len"], maximum=size.positions)
+        return options
 
 
 # Family -> one sample, and the default options beside the size of a sample.
@@ -243,6 +259,12 @@ _FAMILIES: Mapping[str, tuple[str, Mapping[str, Scalar]]] = {
     "gpt": ("{0} token ids and the ids that follow them", {"dropout": 0.1, "learning_rate": 6e-4}),
 }
 _NANO: Mapping[str, Scalar] = {"dropout": 0.0, "learning_rate": 1e-3}
+_OWN: Mapping[str, Mapping[str, Scalar]] = {
+    "bert-nano": _NANO,
+    "gpt-nano": _NANO,
+    "gpt3-1.3b": {"dropout": 0.0, "learning_rate": 2e-4},
+    "gpt3-6.7b": {"dropout": 0.0, "learning_rate": 1.2e-4},
+}
 # Name, family, parameters, operations of a sample's forward pass, size of a sample (pixels or tokens), description.
 _TABLE = """\
 resnet50         resnet     25_557_032   8_178_368_512  224 ResNet-50 (stride in the 3x3 convolution), image classification, 1000 classes
@@ -257,6 +279,8 @@ bert-large       bert      334_094_338 246_425_321_472  384 BERT-large with a qu
 bert-nano        bert          724_994      54_558_720   64 BERT with a question-answering head, 2 layers of width 128, 2048 tokens: a reduced size, a second on a CPU core
 gpt2             gpt       124_439_808 291_648_307_200 1024 GPT-2 (12 layers, width 768), next token
 gpt2-medium      gpt       354_823_168 826_951_073_792 1024 GPT-2 medium (24 layers, width 1024), next token
+gpt3-1.3b        gpt     1_315_723_264 6_194_022_318_080 2048 GPT-3 of 1.3 billion parameters (24 layers, width 2048), next token; gets its memory where it is sharded or divided
+gpt3-6.7b        gpt     6_658_404_352 29_430_474_866_688 2048 GPT-3 of 6.7 billion parameters (32 layers, width 4096), next token; gets its memory where it is sharded or divided
 gpt-nano         gpt           790_016      88_080_384   64 GPT-2 with 2 layers of width 128 and 2048 tokens: a reduced size, a fraction of a second on a CPU core
 """  # noqa: E501
 
@@ -265,7 +289,7 @@ def _built_in(row: str) -> ModelInfo:
     name, family, parameters, flops, size, description = row.split(maxsplit=5)
     sample, own = _FAMILIES[family]
     sized: dict[str, Scalar] = {"seq_len" if family in ("bert", "gpt") else "image_px": int(size)}
-    options = {**sized, **own, **(_NANO if name.endswith("-nano") else {}), **_COMMON_DEFAULTS}
+    options = {**sized, **own, **_OWN.get(name, {}), **_COMMON_DEFAULTS}
     return ModelInfo(
         name, cast(Family, family), description, sample.format(size), int(parameters), float(flops), options
     )

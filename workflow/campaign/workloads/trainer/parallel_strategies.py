@@ -82,7 +82,8 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     if options["activation_checkpointing"]:
         for layer in trainable.layers():
             recompute(layer)
-    precision.compute_inside(trainable, spec.precision, device)
+    if not spec.mixed:
+        precision.compute_inside(trainable, spec.precision, device)
     make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
     strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable.full_size(), world_size))
     if options["compile"]:
@@ -104,7 +105,7 @@ def _replicated(
         masters = precision.Masters(trainable)
     trained = [p for p in trainable.parameters() if p.requires_grad]
     parameters = masters.parameters if masters else trained
-    kind, settings = trainable.optimizer_of(float(options["learning_rate"]))
+    kind, settings = optimizer_of(spec, trainable, device)
     optimizer: torch.optim.Optimizer
     if name == "zero1" and spec.replay is not None:
         optimizer = sharing_optimizer(parameters, settings)
@@ -133,6 +134,23 @@ def _replicated(
         )
         alone = wrapped.no_sync
     return Strategy(name, model, optimizer, reduce, masters.take_gradients if masters else nothing, alone, traffic)
+
+
+FUSED_ON = frozenset({"cuda", "xpu"})
+"""Types of devices on which AdamW is one kernel. A CPU has it, too, but processes on CPUs only stand for devices."""
+
+
+def optimizer_of(
+    spec: TrainSpec, trainable: models.Trainable, device: torch.device
+) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The model's optimizer and its settings: a fused AdamW where the device has one and every step can be known to be applied."""
+    kind, settings = trainable.optimizer_of(float(spec.resolved_options()["learning_rate"]))
+    # A fused one is called for the steps, too, that the scaler of fp16 drops, so that nothing would tell them. Weights that are
+    # divided and weights that are not (tensor parallelism) cannot be given to one kernel.
+    whole = int(spec.resolved_options()["tensor_parallel"]) == 1
+    if kind is torch.optim.AdamW and device.type in FUSED_ON and whole and not spec.precision.startswith("fp16"):
+        settings["fused"] = True
+    return kind, settings
 
 
 def nothing() -> None:
@@ -165,16 +183,17 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
     micro_steps, ranks = int(options["accumulation"]), max(world_size, spec.replicas)
     norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
     in_layers = {id(p) for layer in trainable.layers() for p in layer.parameters()}
-    gradients = weights = gathered = updated = 0
+    gradients = weights = gathered = scattered = updated = 0
     for weight in trainable.parameters():
         in_half = half and id(weight) not in norms
         elements = own_elements(weight)
-        size = elements * (2 if in_half else weight.element_size())
+        size = elements * (2 if in_half or spec.mixed else weight.element_size())
         weights += size
         # A layer is gathered for its forward and again for its backward pass, everything else once, in each micro-step.
         gathered += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
         if weight.requires_grad:
             gradients += size
+            scattered += elements * 4 if spec.mixed else size  # a policy that reduces in fp32
             updated += elements * (4 if in_half else weight.element_size())  # the optimizer's weights are fp32
     match name:
         case "single":
@@ -183,7 +202,7 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
             # In each micro-step the root sends its weights to every other device, and gets their gradients back.
             sent, reduced = micro_steps * (weights + gradients), None
         case "fsdp":
-            sent, reduced = gathered + gradients, None
+            sent, reduced = gathered + scattered, None
         case _:
             sent, reduced = 2 * gradients + (updated if name == "zero1" else 0), gradients
     return Traffic(gradients, reduced, round((1 - 1 / ranks) * sent))
@@ -227,24 +246,31 @@ def _sharded(
     """Every device has its share of all weights; the optimizer updates fp32 shards, also with fp16-o2."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    options, half = spec.resolved_options(), spec.precision == "fp16-o2"
-    gradients_kept = shard(trainable, init_device_mesh(device.type, (world_size,)), half)
-    kind, settings = trainable.optimizer_of(float(options["learning_rate"]))
+    mesh = init_device_mesh(device.type, (world_size,))
+    late = next(trainable.parameters()).is_meta
+    gradients_kept = shard(trainable, mesh, spec.precision == "fp16-o2", spec.mixed)
+    if late:
+        models.materialise(trainable, device, spec.seed)
+    kind, settings = optimizer_of(spec, trainable, device)
     optimizer = kind(trainable.parameters(), **settings)
     reduce = nothing if spec.replay is None else overlapped(trainable)
     return Strategy("fsdp", trainable, optimizer, reduce, nothing, gradients_kept, traffic)
 
 
-def shard(trainable: models.Trainable, mesh: DeviceMesh, half: bool) -> Callable[[], AbstractContextManager[Any]]:
+def shard(
+    trainable: models.Trainable, mesh: DeviceMesh, half: bool, mixed: bool = False
+) -> Callable[[], AbstractContextManager[Any]]:
     """Shard in place over a mesh, each layer as a unit of its own; gives a context in which gradients are not reduced.
 
-    half: units compute and communicate in fp16.
+    half: units compute and communicate in fp16. mixed: they compute in bf16 as a whole, and reduce gradients in fp32.
 
     Layers give their weights back after their forward pass; the rest, which the backward pass begins and ends with, does not.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=torch.float16 if half else None, cast_forward_inputs=False)
+    if mixed:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     if half:
         norms = precision.norms_of(trainable)
         for norm in norms:

@@ -143,6 +143,10 @@ def norms_of(module: nn.Module) -> list[nn.Module]:
     return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
 
+def has_batch_norms(module: nn.Module) -> bool:
+    return any(isinstance(each, _BATCH_NORMS) for each in module.modules())
+
+
 def to_half(trainable: Trainable) -> None:
     """fp16-o2 of a model, in place: all weights fp16 but those of norms, which compute in fp32."""
     norms = set(norms_of(trainable))
@@ -209,18 +213,32 @@ def in_force(
     device: torch.device,
     weights: torch.dtype = torch.float32,
     gradients: torch.dtype = torch.float32,
+    *,
+    compiled: bool = False,
 ) -> str:
     """The precision that matrix products and convolutions really have on this device now: fp32, tf32, fp16, fp16-o2 or bf16, or
     what either has where they differ (torch has a switch for each).
 
     weights, gradients: the types that the model's weights have in the forward pass and their gradients in the backward pass. A
-    product of weights that are fp16 themselves, and have gradients that are, is fp16-o2.
+    product of weights that are fp16 themselves, and have gradients that are, is fp16-o2. compiled: as torch.compile computes them.
     """
     with autocast(precision, device), torch.no_grad():
-        found = {what: _rounded_as(do, device, weights, gradients) for what, do in _PROBES.items()}
+        found = {
+            what: _rounded_as(torch.compile(do) if compiled else do, device, weights, gradients)
+            for what, do in _PROBES.items()
+        }
     if len(set(found.values())) == 1:
         return found["products"]
     return ", ".join(f"{name} in {what}" for what, name in found.items())
+
+
+_FINER = ("tf32", "tf32 in products, fp32 in convolutions")
+
+
+def flaw(precision: Precision, found: str) -> str:
+    """Why what `in_force` has found is not the precision that was asked for; empty where it is, or is finer."""
+    # tf32 is a permission, and which kernel cuDNN takes for a convolution as small as the probe is its own choice.
+    return "" if found == precision or (precision, found) == _FINER else f"found {found}, not {precision}"
 
 
 def _rounded_as(
@@ -281,14 +299,23 @@ class SeenTypes:
 
     def _note(self, number: int, _: nn.Module, __: Any, output: Tensor) -> None:
         # The device's number, too: DataParallel makes its replicas anew in each step, and each calls the network's own hooks.
-        self._returned.add((number, output.get_device(), output.dtype))
+        self._keep(number, output.get_device(), output.dtype)
 
-    def differing(self, precision: Precision) -> str:
-        """What other type the first layer returned on some replica than it has in this precision, in words, or nothing."""
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _keep(self, number: int, device: int, kind: torch.dtype) -> None:
+        # torch.compile calls this once, while it traces: what is kept must neither be watched nor be a part of what it makes.
+        self._returned.add((number, device, kind))
+
+    def differing(self, precision: Precision, replicas: int = 1) -> str:
+        """What other type the first layer returned on some of the replicas than it has in this precision, in words, or nothing."""
         wanted = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
+        kinds = {(max(number, device), kind) for number, device, kind in self._returned}
+        seen = {replica for replica, _ in kinds}
+        if 0 < len(seen) < replicas:
+            return f"something on {len(seen)} of {replicas} replicas only"
         return ", ".join(
-            f"{str(kind).removeprefix('torch.')} on replica {max(number, device)}"
-            for number, device, kind in sorted(self._returned, key=str)
+            f"{str(kind).removeprefix('torch.')} on replica {replica}"
+            for replica, kind in sorted(kinds, key=str)
             if kind != wanted
         )
 

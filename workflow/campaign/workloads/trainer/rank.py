@@ -64,7 +64,7 @@ def _run(environment: Mapping[str, str]) -> int:
         # In the log with the rank in front of every line, and in the result file.
         text = "".join(traceback.format_exception(error))
         print("".join(f"[rank{place.rank}]: {line}\n" for line in text.splitlines()), end="", file=sys.stderr)
-        status, reason, evidence = describe(error, text)
+        status, reason, evidence = describe(error, text, current.full_device())
         write_result(place.out, current.result(status, reason=reason, evidence=evidence))
         return 1
     write_result(place.out, result)
@@ -72,14 +72,15 @@ def _run(environment: Mapping[str, str]) -> int:
     return 0
 
 
-def describe(error: BaseException, text: str) -> tuple[Status, str, str]:
-    """Status, reason and evidence of an exception that ended a rank; `text` is its traceback."""
-    verdict = classify(text, [1], timed_out=False, killed_by_us=False)
+def describe(error: BaseException, text: str, full_device: str = "") -> tuple[Status, str, str]:
+    """Status, reason and evidence of an exception that ended a rank; `text` is its traceback; see `full_device` of the session."""
+    verdict = classify(text, [1], timed_out=False, killed_by_us=False, device_full=bool(full_device))
     if isinstance(error, MemoryError) and (verdict is None or verdict[0] != "oom_host"):
         return "oom_host", "the host could not give the memory asked for", text[-_EVIDENCE_CHARACTERS:]
     if verdict is None:
         return "crashed", type(error).__name__, str(error)[:_EVIDENCE_CHARACTERS]
-    return verdict[0], verdict[1].reason, verdict[1].evidence
+    evidence = f"{verdict[1].evidence}\n{full_device}".strip() if verdict[0] == "oom_device" else verdict[1].evidence
+    return verdict[0], verdict[1].reason, evidence
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from campaign.documents.record import Status
 from campaign.errors import ConfigError, RecordError
 from campaign.files import write_once
 from campaign.workloads.trainer.model_catalog import resolve_options, resolve_replay_options
+from campaign.workloads.trainer.rank_mesh import is_divided
 
 Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
@@ -105,15 +106,27 @@ class Replay(BaseModel):
     host_to_device_bytes: int = 0
 
 
+def mixed_objection(options: Mapping[str, Scalar], precision: str, ranks: int) -> str | None:
+    """Why `fsdp_precision: mixed` cannot be with these options, or None. options: resolved ones."""
+    if options["fsdp_precision"] != "mixed":
+        return None
+    if options["parallel"] != "fsdp" or precision != "bf16":
+        return f"fsdp_precision mixed is a policy of parallel fsdp in bf16, and this is {options['parallel']} in {precision}"
+    if is_divided(options):
+        return "fsdp_precision mixed is not available for a model that tensor parallelism divides; use autocast"
+    return "fsdp_precision mixed needs two devices or more: a single one gathers nothing" if ranks == 1 else None
+
+
 class TrainSpec(BaseModel):
     """One training run. Closed and frozen; every rank of the run reads the same file.
 
     model: a built-in one; replay: what is replayed in its place. batch: samples per device and optimizer step; replicas: devices
     of one process (more than 1: `parallel: dp`); warmup_steps come before the window, and more, up to warmup_steps_max, until
-    they show no trend; measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
-    stuck; storage_dir: where `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no
-    faster, in place of a link that is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed
-    down; empty for none. times_layers: after the measured steps, time the parts of as many.
+    they show no trend; measured_steps make it up; warmup_min_s, measured_min_s: so long both last at least, in more steps if they
+    have to; time_out_s: how long a collective operation may take before the run counts as stuck; storage_dir: where
+    `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that
+    is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed down; empty for none.
+    times_layers: after the measured steps, time the parts of as many.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -126,6 +139,8 @@ class TrainSpec(BaseModel):
     warmup_steps: int = Field(default=5, ge=0)
     warmup_steps_max: int | None = Field(default=None, ge=1)
     measured_steps: int = Field(ge=1)
+    warmup_min_s: float = Field(default=0.0, ge=0)
+    measured_min_s: float = Field(default=0.0, ge=0)
     seed: int = Field(default=1234, ge=0)
     options: dict[str, Scalar] = Field(default_factory=dict)
     device: Kind = "cpu"
@@ -163,6 +178,11 @@ class TrainSpec(BaseModel):
         return (
             resolve_options(self.model, self.options) if self.replay is None else resolve_replay_options(self.options)
         )
+
+    @property
+    def mixed(self) -> bool:
+        """Whether fsdp computes in bf16 as a whole, without autocast."""
+        return self.resolved_options()["fsdp_precision"] == "mixed"
 
     @property
     def dilation(self) -> float:

@@ -102,10 +102,16 @@ def sharing_optimizer(parameters: Sequence[Tensor], settings: dict[str, Any]) ->
     optimizer = _WaitingOptimizer(parameters, settings["work"], settings["element_s"] / ranks)
 
     def gather(*_: object) -> None:
-        dist.all_gather_single(whole, share)
+        _gather(whole, share)
 
     optimizer.register_step_post_hook(gather)
     return optimizer
+
+
+def _gather(whole: Tensor, share: Tensor, **settings: Any) -> Any:
+    # torch 2.13 has renamed it.
+    gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+    return gather(whole, share, **settings)
 
 
 def own_elements(parameter: Tensor) -> int:
@@ -174,7 +180,7 @@ class _Scatter:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
-        self._begun.append(dist.all_gather_single(input_tensor, output_tensor, group=group, async_op=True))
+        self._begun.append(_gather(input_tensor, output_tensor, group=group, async_op=True))
 
     def wait(self) -> None:
         for work in self._begun:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from campaign.workloads.steady_warmup import lengthened
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import Feed
+from campaign.workloads.trainer.kernels_seen import kernels_seen
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
 from campaign.workloads.trainer.rank_device import device_module
@@ -29,16 +31,20 @@ from campaign.workloads.trainer.rank_mesh import is_divided
 _SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
 _SETTLED_AFTER = 3
 _FEWEST_STEPS, _MOST_STEPS = 3, 20
+_LATEST = 20  # steps of a warm-up that tell how long the next ones take
+_SHORTEST_STEP_S = 1e-4
+_MARGIN = 1.05  # of a window counted in steps, so that it is no shorter than asked where steps get a little faster
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
     """What a warm-up was. loss_first: before the first step, None without any; steps: how many were made; steady: whether the
-    last ones showed no trend, None where nobody looked."""
+    last ones showed no trend, None where nobody looked; step_s: the median of the last ones on rank 0, None without any."""
 
     loss_first: float | None
     steps: int
     steady: bool | None
+    step_s: float | None = None
 
 
 class Training:
@@ -60,6 +66,8 @@ class Training:
         # Gradients of zeros need no scale.
         self.scaler: GradScaler | None = None if spec.replay else precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
+        self.kernels: dict[str, str] = {}
+        """Chosen by torch, as the first step of the warm-up has shown."""
         self.paced = paced
         if paced is not None and spec.replicas == 1:
             paced.hold(trainable.network, pipelined=int(spec.resolved_options()["pipeline_parallel"]) > 1)
@@ -136,7 +144,8 @@ class Training:
         """Make the steps before the window. Collective: every rank of the run has to call it.
 
         fp16 goes on until three steps in a row were applied: a step that the scaler drops is faster than a real one. With
-        warmup_steps_max, all go on until the steps of rank 0 show no trend.
+        warmup_min_s, all go on until the steps of rank 0 but the first have taken so long; with warmup_steps_max, until they show
+        no trend.
         """
         spec, losses = self.spec, list[Tensor]()
 
@@ -151,7 +160,11 @@ class Training:
             clock.synchronize()
             return clock.step_times_s()
 
-        times_s = take(spec.warmup_steps)
+        times_s = []
+        if spec.warmup_steps and spec.replay is None and not spec.resolved_options()["compile"]:
+            with kernels_seen() as self.kernels:
+                times_s = take(1)
+        times_s += take(spec.warmup_steps - len(times_s))
         if self.scaler is not None:
             settled, extra = 0, 0
             while settled < _SETTLED_AFTER and extra < _SETTLE_STEPS:
@@ -160,10 +173,21 @@ class Training:
                 settled = settled + 1 if self.applied_steps > before else 0
                 extra += 1
             precision.leave_headroom(self.scaler)
+        if spec.warmup_min_s or spec.measured_min_s:
+            # The first step is like no other, and at least one is needed to count with.
+            while more := self._as_rank_0(_steps_to(spec.warmup_min_s, times_s[1:])):
+                times_s += take(more)
         steady = None
         if spec.warmup_steps_max is not None:
             steady = lengthened(times_s, take, spec.warmup_steps, spec.warmup_steps_max, self._as_rank_0)
-        return WarmUp(losses[0].item() if losses else None, len(times_s), steady)
+        return WarmUp(losses[0].item() if losses else None, len(times_s), steady, _step_s(times_s) if times_s else None)
+
+    def steps_to_measure(self, warmup: WarmUp) -> int:
+        """How many steps the window has: those asked for, or as many as its least time takes. Collective, after the warm-up."""
+        asked = self.spec.measured_steps
+        if not self.spec.measured_min_s or warmup.step_s is None:
+            return asked
+        return self._as_rank_0(max(asked, math.ceil(_MARGIN * self.spec.measured_min_s / warmup.step_s)))
 
     def _as_rank_0(self, decision: int) -> int:
         """What rank 0 has decided, on every rank; raises what torch raises where a rank is lost."""
@@ -172,6 +196,20 @@ class Training:
         decided = torch.tensor(decision, device=self.device)
         dist.broadcast(decided, src=0)
         return int(decided.item())
+
+
+def _steps_to(least_s: float, times_s: list[float]) -> int:
+    """Steps to make before looking again whether they took so long together; 0 when they have, and are any."""
+    if not times_s:
+        return 2
+    missing_s = least_s - sum(times_s)
+    # At most twice as many as were made: what they say of the next ones may be chance.
+    return max(0, min(math.ceil(missing_s / _step_s(times_s)), 2 * len(times_s)))
+
+
+def _step_s(times_s: Sequence[float]) -> float:
+    """How long a step takes by now; never 0."""
+    return max(statistics.median(times_s[-_LATEST:]), _SHORTEST_STEP_S)
 
 
 class CpuClock:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Status
-from campaign.workloads.steady_warmup import NOT_STEADY
+from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.trainer import models, precision, rank_device
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed
@@ -34,7 +34,7 @@ from campaign.workloads.trainer.network_layers import measure_layers
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
-from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec
+from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec, mixed_objection
 from campaign.workloads.trainer.rank_mesh import RankMesh, division_refusal, is_divided, microbatches
 from campaign.workloads.trainer.replayed_model import ReplayedModel
 from campaign.workloads.trainer.timed_steps import (
@@ -52,6 +52,8 @@ _FEWEST_PACED_STEPS = 2  # a pace is held from the second step on
 _COMPILERS = ("c++", "g++", "clang++")
 _PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
 _COMPILER_PATIENCE_S = 60
+_NEARLY_FULL = 0.9
+"""Share of a device's memory; the rest is CUDA's own, and what is left between tensors."""
 
 
 class TrainingSession:
@@ -99,6 +101,7 @@ class TrainingSession:
             seen = precision.SeenTypes(trainable.network, training.strategy.name == "fsdp", replicas)
         with self._phase("warmup"):
             warmup = training.warm_up()
+            steps = training.steps_to_measure(warmup)
             clock = make_clock(device, spec.dilation)
             clock.synchronize()
         at_start = self._places(trainable)
@@ -111,14 +114,16 @@ class TrainingSession:
         predicted = spec.replay is not None and training.strategy.name not in ("single", "dp")
         collectives = collectives_so_far() if predicted else 0
         applied, waited_s = training.applied_steps, feed.waited_s
-        window = measure(training.step, spec.measured_steps, clock, self._barrier)
+        window = measure(training.step, steps, clock, self._barrier)
         at_end = {**self._places(trainable), "losses": window.losses_on}
         first_loss, *losses = training.strategy.losses(
             (window.losses[0] if warmup.loss_first is None else warmup.loss_first, *window.losses)
         )
         window = replace(window, losses=tuple(losses))
+        if window.window_s < spec.measured_min_s:
+            self.flags.append(SHORT_WINDOW)
         lost_s = None if paced is None else paced.lost_s()
-        skipped = spec.measured_steps - (training.applied_steps - applied)
+        skipped = steps - (training.applied_steps - applied)
         traffic = training.strategy.traffic
         measured: dict[str, Any] = {
             "gradient_bytes": traffic.gradient_bytes,
@@ -145,12 +150,18 @@ class TrainingSession:
                     sorted({on for seen in (at_start, at_end) for every in seen.values() for on in every})
                 ),
             }
-            if measured["precision"] != spec.precision:
-                other = f"products are {measured['precision']}, not {spec.precision}"
-            elif returned := seen.differing(spec.precision):
+            measured["in_force"] = {"precision": measured["precision"], **training.kernels}
+            other = precision.flaw(spec.precision, measured["precision"])
+            if spec.mixed:
+                weights = str(seen.types()[0]).removeprefix("torch.")
+                measured["in_force"]["weights"] = weights
+                other = other or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
+            if returned := seen.differing(spec.precision, spec.replicas):
                 other = f"the first layer that computes returned {returned}"
+            elif not other and measured["precision"] != spec.precision:
+                self.flags.append(f"precision in force is {measured['precision']}")
         if predicted:  # the two barriers of the window aside
-            per_step = (collectives_so_far() - collectives - 2) / spec.measured_steps
+            per_step = (collectives_so_far() - collectives - 2) / steps
             measured["collectives_own_s"] = per_step * own_collective_s(training)
         if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
             exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
@@ -192,6 +203,15 @@ class TrainingSession:
             return {}
         others = rank_device.uuids_of_replicas(self.device, self.spec.replicas)
         return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
+
+    def full_device(self) -> str:
+        """How full the device's memory was at its fullest, in words; empty where that is less than nearly full, or not known."""
+        if self.device.type == "cpu":
+            return ""
+        module = device_module(self.device.type)
+        return nearly_full(
+            module.max_memory_reserved(self.device), module.get_device_properties(self.device).total_memory
+        )
 
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.
@@ -252,9 +272,11 @@ class TrainingSession:
             self._built["parameters"] = sum(parameter.numel() for parameter in replayed.full_size().parameters())
             return replayed
         options = self.spec.resolved_options()
-        trainable = models.build(self.spec.model, options)
-        if not is_divided(options):  # the whole model may not fit on a device
-            trainable.to(self.device)
+        late = models.is_late(self.spec.model)
+        trainable = models.build(self.spec.model, options, "meta" if late else "cpu")
+        # The whole model may not fit on a device, and a late one not even on the host.
+        if not is_divided(options) and not (late and name_of(self.spec, self.place.world_size) == "fsdp"):
+            models.materialise(trainable, self.device, self.spec.seed)
         if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
             self.flags.append("channels_last")
@@ -273,7 +295,7 @@ class TrainingSession:
             return "invalid", f"the work was not all on {self.device}, the device of this rank", astray
         if other:
             return "invalid", f"the run did not compute in {self.spec.precision}", other
-        steps = self.spec.measured_steps
+        steps = len(window.losses)
         for number, loss in enumerate(window.losses, 1):
             if not math.isfinite(loss):
                 reason = "a loss in the measured window is not a finite number"
@@ -317,12 +339,21 @@ def _memory_peaks(device: torch.device) -> dict[str, int]:
     return peaks
 
 
+def nearly_full(reserved_bytes: int, total_bytes: int) -> str:
+    """That so much of a device's memory is next to all of it, in words, or nothing. reserved_bytes: by torch's allocator."""
+    if reserved_bytes < _NEARLY_FULL * total_bytes:
+        return ""
+    return f"memory in use at its peak: {reserved_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB"
+
+
 def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
     """Why the run cannot be as it is asked for, or None."""
     options, name = spec.resolved_options(), name_of(spec, world_size)
     if spec.replay is not None:
         return None
     if reason := division_refusal(spec.model, options, spec.batch, world_size * spec.replicas, spec.precision):
+        return reason
+    if reason := mixed_objection(options, spec.precision, world_size):
         return reason
     if device.type == "cpu" and options["input"] == "h2d":
         return "input h2d copies from the host to a device; on a CPU they are the same memory"
@@ -334,7 +365,7 @@ def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -
         return "compile: DataParallel makes new modules every step, and torch.compile would compile each of them again"
     if options["compile"] and spec.pace_gflops:
         return "compile: a compiled model has no modules left that could be held to a device's pace (emulation.pace)"
-    if options["compile"] and (problem := _compiler_problem()):
+    if options["compile"] and (problem := compiler_problem()):
         return f"compile: torch.compile needs a C++ compiler, and none works here ({problem})"
     if spec.pace_gflops and models.flops_per_step(spec) is None:
         return f"{spec.model}: its operations cannot be counted, so that no device's pace can be held (emulation.pace)"
@@ -345,10 +376,12 @@ def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
     """Why the model that was built cannot be trained as it is asked for, or None."""
     if spec.resolved_options()["activation_checkpointing"] and not trainable.layers():
         return f"activation_checkpointing: {spec.model} has no layers of one kind that could be computed again"
+    if spec.mixed and precision.has_batch_norms(trainable):
+        return f"fsdp_precision mixed: {spec.model} has batch norms, whose statistics are fp32; use autocast"
     return None
 
 
-def _compiler_problem() -> str | None:
+def compiler_problem() -> str | None:
     """Why the compiler that torch would take cannot build a program against Python's headers, or None."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
     found = next((path for name in names if (path := shutil.which(name))), None)

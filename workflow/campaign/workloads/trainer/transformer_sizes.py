@@ -8,20 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TransformerSize:
+    """positions: the longest sequence."""
+
     layers: int
     width: int
     heads: int
     vocabulary: int
+    positions: int
 
 
 BERT_SIZES: Mapping[str, TransformerSize] = {
-    "bert-nano": TransformerSize(layers=2, width=128, heads=2, vocabulary=2048),
-    "bert-base": TransformerSize(layers=12, width=768, heads=12, vocabulary=30522),
-    "bert-large": TransformerSize(layers=24, width=1024, heads=16, vocabulary=30522),
+    "bert-nano": TransformerSize(layers=2, width=128, heads=2, vocabulary=2048, positions=512),
+    "bert-base": TransformerSize(layers=12, width=768, heads=12, vocabulary=30522, positions=512),
+    "bert-large": TransformerSize(layers=24, width=1024, heads=16, vocabulary=30522, positions=512),
 }
+# GPT-3: Brown et al. 2020, table 2.1, with all attention dense. For 1.3 billion it says 24 heads of 128, which are no 2048: 16 are.
 GPT_SIZES: Mapping[str, TransformerSize] = {
-    "gpt-nano": TransformerSize(layers=2, width=128, heads=4, vocabulary=2048),
-    "gpt2": TransformerSize(layers=12, width=768, heads=12, vocabulary=50257),
-    "gpt2-medium": TransformerSize(layers=24, width=1024, heads=16, vocabulary=50257),
+    "gpt-nano": TransformerSize(layers=2, width=128, heads=4, vocabulary=2048, positions=1024),
+    "gpt2": TransformerSize(layers=12, width=768, heads=12, vocabulary=50257, positions=1024),
+    "gpt2-medium": TransformerSize(layers=24, width=1024, heads=16, vocabulary=50257, positions=1024),
+    "gpt3-1.3b": TransformerSize(layers=24, width=2048, heads=16, vocabulary=50257, positions=2048),
+    "gpt3-6.7b": TransformerSize(layers=32, width=4096, heads=32, vocabulary=50257, positions=2048),
 }
 TRANSFORMER_SIZES: Mapping[str, TransformerSize] = {**BERT_SIZES, **GPT_SIZES}

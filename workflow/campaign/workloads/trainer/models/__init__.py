@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +112,25 @@ def build(model: str, options: Mapping[str, Scalar], device: torch.device | str 
                 other = foreign.transformer(foreign_name)
                 sample = partial(other.sample, seq_len, image_px)
                 return Trainable(other, foreign.transformer_loss, 1, sample, "adamw")
+
+
+LATE_FROM = 1_000_000_000
+"""Parameters from which a model gets no memory before it is on its device, and divided or sharded."""
+
+
+def is_late(model: str) -> bool:
+    """Whether the model is built without memory, and `materialise` gives it its weights."""
+    info = model_info(model)
+    return info.family == "gpt" and (info.parameters or 0) >= LATE_FROM
+
+
+def materialise(trainable: Trainable, device: torch.device, seed: int) -> None:
+    """Put the model on the device; one that was built without memory gets it there, and its weights."""
+    if next(trainable.parameters()).is_meta:
+        trainable.to_empty(device=device)
+        language.draw(cast(language.Gpt, trainable.network), seed)
+    else:
+        trainable.to(device)
 
 
 def _image(image_px: int, generator: torch.Generator) -> Tensor:

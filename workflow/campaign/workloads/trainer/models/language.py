@@ -7,9 +7,11 @@ its input.
 from __future__ import annotations
 
 import math
+import zlib
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
 from campaign.workloads.trainer.transformer_sizes import TransformerSize
@@ -33,6 +35,28 @@ def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
             nn.init.normal_(module.weight, std=outward_std if name.endswith("_out") else 0.02)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
+
+
+@torch.no_grad()
+def draw(network: Gpt, seed: int) -> None:
+    """Draw the weights where they are, each from the seed and its own name, so that whoever has a part of one draws the same.
+
+    A whole tensor exists at a time. Other numbers than those of `_initialise`, of the same distribution.
+    """
+    for name, module in network.named_modules():
+        for key, weight in module.named_parameters(recurse=False):
+            whole = torch.zeros(weight.shape, device=weight.device)
+            if isinstance(module, nn.LayerNorm) and key == "weight":
+                whole.fill_(1.0)
+            elif key == "weight":
+                # 32 bits: that of a CPU takes no more of them.
+                generator = torch.Generator(weight.device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+                whole.normal_(std=network.outward_std if name.endswith("_out") else 0.02, generator=generator)
+            if isinstance(weight, DTensor):
+                own = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+                weight.to_local().copy_(own.to_local())
+            else:
+                weight.copy_(whole)
 
 
 class BertLayer(nn.Module):
@@ -70,7 +94,7 @@ class Bert(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.tokens = nn.Embedding(size.vocabulary, size.width)
-        self.positions = nn.Embedding(512, size.width)
+        self.positions = nn.Embedding(size.positions, size.width)
         self.segments = nn.Embedding(2, size.width)
         self.embedding_norm = nn.LayerNorm(size.width, eps=1e-12)
         self.layers = nn.Sequential(*(BertLayer(size.width, size.heads, dropout) for _ in range(size.layers)))
@@ -140,11 +164,12 @@ class Gpt(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.tokens = nn.Embedding(size.vocabulary, size.width)
-        self.positions = nn.Embedding(1024, size.width)
+        self.positions = nn.Embedding(size.positions, size.width)
         self.layers = nn.Sequential(*(GptLayer(size.width, size.heads, dropout) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)
         # Both parts of every layer add to one sum; so scaled, it has the deviation of one at the start (section 2.3).
-        _initialise(self, outward_std=0.02 / math.sqrt(2 * size.layers))
+        self.outward_std = 0.02 / math.sqrt(2 * size.layers)
+        _initialise(self, self.outward_std)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)

@@ -1,0 +1,61 @@
+"""Which kernels torch chose in a step: seen as they are called, where torch has several that do the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention": "flash",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "aten::_scaled_dot_product_efficient_attention": "efficient",
+    "aten::_scaled_dot_product_cudnn_attention": "cudnn",
+    "aten::_scaled_dot_product_fused_attention_overrideable": "fused",  # that of a device's own torch, such as Intel's
+}
+_PLAIN_ATTENTION = "math"
+"""Attention that torch has made of matrix products and a softmax: asked for, and no kernel called for it."""
+
+
+@contextmanager
+def kernels_seen() -> Iterator[dict[str, str]]:
+    """Gives a dictionary that is filled at the end: `attention` (flash, efficient, cudnn, fused or math; several are joined by
+    ' and '), where there is any in this thread, and `optimizer`, where it was a fused AdamW."""
+    found: dict[str, str] = {}
+    with _Asked() as asked, _Called() as called:
+        yield found
+    kernels = {name: count for name, count in called.names.items() if name in _ATTENTION}
+    plain = {_PLAIN_ATTENTION} if asked.attention > sum(kernels.values()) else set()
+    if chosen := {_ATTENTION[name] for name in kernels} | plain:
+        found["attention"] = " and ".join(sorted(chosen))
+    if "aten::_fused_adamw_" in called.names:
+        found["optimizer"] = "fused"
+
+
+class _Asked(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.attention += func is scaled_dot_product_attention
+        return func(*args, **(kwargs or {}))
+
+
+class _Called(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.names[func._schema.name] += 1
+        return func(*args, **(kwargs or {}))
