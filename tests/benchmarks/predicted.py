@@ -1,4 +1,4 @@
-"""The model of a step: how fast it is, how far it is from public tables of eight GPUs, and from replays of the same cells."""
+"""The model of a step: how fast it is, and how far it is from replays of the same cells. `study` holds it against public tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from statistics import median
 
-import numpy as np
 import yaml
 
 from campaign.config.resolve import load_campaign
@@ -35,22 +34,10 @@ PRIOR = {
     f"start[{_KEY}]": UncertainNumber(0.02, 0.5, "1", "wide", "share"),
 }
 SHAPES = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 0, 4), (1, 0, 8), (1, 4, 4), (2, 2), (4, 1), (2, 0, 4))
-# NVIDIA DeepLearningExamples (READMEs of BERT at 23a6382 and 78ec6802, ResNet-50 and ELECTRA): samples/s of one and of eight GPUs.
-PUBLIC = (
-    ("bert-large", "fp16-o2", 4, 35.88, 227.84, 130e9),
-    ("bert-large", "fp32", 4, 8.96, 64.64, 130e9),
-    ("bert-large", "tf32", 16, 44.0, 324.0, 230e9),
-    ("resnet50", "fp32", 128, 367.0, 2855.0, 130e9),
-    ("resnet50", "tf32", 256, 938.0, 7248.0, 230e9),
-    ("resnet50", "fp16", 256, 2470.0, 16621.0, 230e9),
-    ("resnet50", "fp16", 256, 1270.0, 9510.0, 130e9),
-    ("bert-base", "tf32", 32, 107.0, 828.0, 230e9),  # ELECTRA-base, of the same size
-)
-"""Model, precision, batch of a GPU, rates of one and of eight GPUs, and what all-reduces reach on that machine (byte/s)."""
 
 
 def predicted(project: Project) -> Iterable[Figure]:
-    """The model of a step: seconds of simulations and of a fit, and errors against public rows."""
+    """The model of a step: seconds of simulations and of a fit."""
     del project  # nothing is run
     bert, resnet = _network("bert-large"), _network("resnet50")
     large = Network(tuple(bert.layers[5:6]) * 400)
@@ -75,19 +62,6 @@ def predicted(project: Project) -> Iterable[Figure]:
     found = fit(steps, PRIOR)
     yield Figure("model, fit to 30 cells", _least(lambda: fit(steps, PRIOR), times=1), "s", 10.0)
     yield Figure("model, fit: draws of 1,000 that are alike", 1000 - found.effective, "", 700)
-    errors = np.array([100 * math.log(rate / published) for rate, published in _public()])
-    yield Figure(
-        "model, eight public rows of eight GPUs: mean error, inputs alone", float(np.abs(errors).mean()), "%", 8
-    )
-    yield Figure("model, eight public rows of eight GPUs: bias, inputs alone", abs(float(errors.mean())), "%", 2)
-
-
-def _public() -> Iterable[tuple[float, float]]:
-    for model, precision, batch, one, eight, bytes_per_s in PUBLIC:
-        prior = {**DEFAULTS, "rate[local]": UncertainNumber.known(bytes_per_s, "byte/s", "nccl-tests")}
-        compute = (ComputeTime("gpu", {batch: batch / one}),)
-        case = StepCase(_network(model), compute, batch, precision, topology(local=8))
-        yield 8 * batch / float(simulate(case, medians(prior)).step_s[0]), eight
 
 
 def _network(model: str) -> Network:
