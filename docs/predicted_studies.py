@@ -164,7 +164,7 @@ def picture(path: Path, named: str, claims: Sequence[Mapping[str, Any]]) -> None
     axes.axvline(1.0, color="#888888", linewidth=0.8, zorder=2)
     axes.set_yticks(range(len(claims)), [_label(claim) for claim in reversed(claims)])
     axes.set(xlim=(-0.25, _WIDEST), ylim=(-0.7, len(claims) - 0.3))
-    axes.set_xlabel(f"predicted, with 80 %, relative to an end of what the words of {named} allow (bar)")
+    axes.set_xlabel(f"predicted, with 80 %; bar: what the words of {named} allow; 1: an end of it", loc="right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
