@@ -124,6 +124,7 @@ def sent_bytes(model: str, ranks: int, options: dict[str, Any], precision: str =
         {"parallel": "zero1"},
         {"parallel": "fsdp"},
         {"parallel": "fsdp", "accumulation": 2},
+        {"parallel": "fsdp", "fsdp_precision": "mixed"},
         {"parallel": "dp", "accumulation": 2},
     ],
     ids=lambda options: " ".join(f"{k}={v}" for k, v in options.items()) or "ddp",
@@ -138,10 +139,11 @@ def test_a_rank_sends_as_many_bytes_as_the_strategy_of_the_trainer(
     from campaign.workloads.trainer.rank_interface import TrainSpec
 
     replicas = ranks if options.get("parallel") == "dp" else 1
-    spec = TrainSpec(model=model, batch=4, measured_steps=1, options=options, replicas=replicas)
+    precision: Any = "bf16" if "fsdp_precision" in options else "fp32"
+    spec = TrainSpec(model=model, batch=4, measured_steps=1, options=options, replicas=replicas, precision=precision)
     whole = build(model, resolve_options(model, options), "meta")
     traffic = traffic_of(spec, whole, 1 if replicas > 1 else ranks)
-    assert sent_bytes(model, ranks, options) == pytest.approx(traffic.communication_bytes, rel=1e-6)
+    assert sent_bytes(model, ranks, options, precision) == pytest.approx(traffic.communication_bytes, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ class WorkSharing:
     parallel: `ddp`, `dp` (one process), `zero1`, `fsdp` (FSDP2) or `horovod`; overlap: gradients are reduced during the backward
     pass; bucket_bytes: what is reduced together, the first time first_bucket_bytes; accumulation: micro-steps, of which only the
     last one communicates gradients; recompute: activations inside of units are computed again in the backward pass.
+    gathered_bytes: of a weight as FSDP gathers it, None: as many as of a gradient.
     """
 
     parallel: Literal["ddp", "dp", "zero1", "fsdp", "horovod"] = "ddp"
@@ -169,6 +170,7 @@ class WorkSharing:
     accumulation: int = 1
     recompute: bool = False
     division: Division | None = None
+    gathered_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

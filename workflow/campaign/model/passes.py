@@ -131,12 +131,14 @@ def _sharded(case: StepCase, unit: Floats, gather: Collectives, *, scatters: boo
     """FSDP2: a unit is gathered while the one before it computes, in both passes, and its gradients are scattered while the next
     one does; layers that are no unit are one together, which is gathered once. gloo: nothing is hidden."""
     sharing, waits = case.sharing, case.topology.algorithm == "gloo"
-    size = ELEMENT_BYTES[case.precision].gradient / (sharing.division.tensor if sharing.division else 1)
+    parts = sharing.division.tensor if sharing.division else 1
+    size = ELEMENT_BYTES[case.precision].gradient / parts
+    weight = size if sharing.gathered_bytes is None else sharing.gathered_bytes / parts
     program, layers = Program(), case.network.layers
     rest = [layer for layer in layers if not layer.unit]
 
     def gathered(what: Layers, *after: int) -> int:
-        return program.add(COLLECTIVES, gather.gather(elements(what) * size), *after)
+        return program.add(COLLECTIVES, gather.gather(elements(what) * weight), *after)
 
     def scattered(what: Layers, *after: int) -> int:
         reduce = gather.all_reduce if waits else gather.gather

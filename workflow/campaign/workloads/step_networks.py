@@ -86,6 +86,7 @@ def work_sharing(options: Mapping[str, Scalar], division: Division | None = None
         int(options["accumulation"]),
         bool(options.get("activation_checkpointing", False)),
         division,
+        2 if options.get("fsdp_precision") == "mixed" else None,
     )
 
 
