@@ -14,7 +14,7 @@ from statistics import mean, median
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.plan.cost.costs import CellCost, Costs, LeaseCost, from_document
 from campaign.plan.cost.estimates import PARTS, Expected, Part, Work
-from campaign.plan.cost.forecast import Forecaster
+from tests.planted_costs import knowing
 
 DATA = Path(__file__).parents[2] / "data" / "costs"
 
@@ -36,7 +36,7 @@ def planned(cells: list[CellCost]) -> Work:
 
 
 def forecast(known: Costs, work: Work) -> Expected:
-    return Forecaster([known], known.system).forecast([work]).leases[0]
+    return knowing(known).forecast([work]).leases[0]
 
 
 def test_a_cell_is_forecast_from_the_others() -> None:

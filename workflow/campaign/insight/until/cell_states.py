@@ -23,7 +23,6 @@ from campaign.insight.until.question import Question
 from campaign.plan.control_runs import without_references
 from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
-from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.plan import Plan
 from campaign.statistics.comparisons import Design
 from campaign.tables.io import Tables
@@ -59,7 +58,7 @@ class PricedMatrix:
         return total if math.isfinite(total) else None
 
 
-def priced_matrix(plan: Plan, forecaster: Forecaster | SystemForecasters) -> PricedMatrix:
+def priced_matrix(plan: Plan, forecaster: Forecaster) -> PricedMatrix:
     """What the whole plan offers, also what has been measured. plan: of the whole matrix, without a budget."""
     works = [
         replace(lease.work, runs=tuple((cell, len(runs_of(cell.settings))) for cell in lease.cells))
