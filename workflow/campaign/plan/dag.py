@@ -124,14 +124,14 @@ def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
         return sample_flops(model, {**file.options, **dict(options)})
 
     kind = str(campaign.system.fabric["kind"])
-    # `snakemake --lint` needs no times, and works where Snakemake is installed alone.
-    known = costs if find_spec("numpy") else ()
+    if not find_spec("numpy"):  # `snakemake --lint` needs no times, and works where Snakemake is installed alone
+        return SystemTimes()
     return SystemTimes(
-        known,
+        costs,
         campaign.system.name,
         kind,
         lambda cell: flops(cell.workload, tuple(sorted(cell.options.items()))),
-        composing_of(campaign, known),
+        composing_of(campaign, costs),
         fabric_kind(kind).serial,
     )
 
