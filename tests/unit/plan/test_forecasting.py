@@ -9,10 +9,11 @@ from statistics import mean, median
 import pytest
 
 from campaign.documents.cell import Cell, Settings
-from campaign.plan.cost.assumption import parse_assumption
+from campaign.plan.cost.assumption import NOTHING_ASSUMED, parse_assumption
 from campaign.plan.cost.costs import Costs, Span, cell_cost
 from campaign.plan.cost.estimates import NOTHING, Work
 from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.measured_times import LogTime
 from campaign.plan.cost.sums import student
 from tests.planted_costs import CELLS, SHAPES, Planted, held, knowing, true_log_s, works
 
@@ -134,3 +135,45 @@ def test_only_failures_are_nothing_to_learn_from() -> None:
 @pytest.mark.parametrize(("freedom", "quantile"), [(4, 2.7764), (10, 2.2281), (30, 2.0423), (1e6, 1.96)])
 def test_students_quantile(freedom: float, quantile: float) -> None:
     assert student(freedom) == pytest.approx(quantile, rel=0.005)
+
+
+def predicting(known: Forecaster, assumed: str = "") -> tuple[Forecaster, list[str]]:
+    """A forecaster whose model of a step says of every cell what is true, up to a factor; and the cells that it was asked about."""
+    asked = []
+
+    def predicted(cell: Cell) -> LogTime:
+        asked.append(cell.id)
+        return LogTime(true_log_s(cell), {"model": 0.2}, 0.0, 0.0, math.inf)
+
+    times = replace(known.systems[""], predicted=predicted)
+    return Forecaster({"": times}, parse_assumption(assumed) if assumed else NOTHING_ASSUMED), asked
+
+
+def test_what_nothing_measured_tells_of_is_predicted_by_the_model_of_a_step() -> None:
+    forecaster, asked = predicting(knowing(Costs("x", "site")))
+    todo = [Work("l", SHAPES[0], [(CELLS[0], 3)], False)]
+    found = forecaster.forecast(todo)
+    assert not found.unknown.runs
+    (expected,) = found.leases
+    runs = expected.parts["runs"]
+    assert runs.expected_s == pytest.approx(3 * math.exp(true_log_s(CELLS[0])))
+    assert runs.high_s == pytest.approx(runs.expected_s * math.exp(1.96 * 0.2), rel=0.02)
+    assert expected.basis == "predicted by the model of a step"
+    assert asked == [CELLS[0].id]
+
+
+def test_of_many_cells_some_are_predicted_and_the_others_are_like_them() -> None:
+    forecaster, asked = predicting(knowing(Costs("x", "site")))
+    runs = forecaster.forecast(works(CELLS)).total.parts["runs"]
+    assert len(asked) < len(CELLS) / 3
+    assert runs.low_s < sum(2 * math.exp(true_log_s(cell)) for cell in CELLS) < runs.high_s
+
+
+def test_measured_before_assumed_before_predicted() -> None:
+    measured, unknown = Planted(8).known(0.3)
+    forecaster, asked = predicting(measured)
+    assert forecaster.forecast(works(unknown)) == measured.forecast(works(unknown))
+    assert not asked
+    forecaster, _ = predicting(knowing(Costs("x", "site")), "10 s a run, 1 s to compose")
+    (expected,) = forecaster.forecast([Work("l", SHAPES[0], [(CELLS[0], 3)], False)]).leases
+    assert (expected.parts["runs"].expected_s, expected.basis) == (30.0, "assumed")

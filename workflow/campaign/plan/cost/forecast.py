@@ -35,10 +35,13 @@ from campaign.plan.cost.estimates import (
     Unknown,
     Work,
 )
-from campaign.plan.cost.measured_times import Features, LogTime, MeasuredTimes, Observed, log2
+from campaign.plan.cost.measured_times import Features, LogTime, MeasuredTimes, Observed, log2, thinned
 from campaign.plan.cost.sums import Sum, expected
 from campaign.workloads.sample_flops import SIZES
 
+_RUN_SD, _OWN_SD = 0.05, 0.25
+"""How much ln(seconds) of runs of one cell, and of cells that differ in nothing, differ before anything is known."""
+_MOST_PREDICTED = 30
 _RECORDED: Mapping[Part, str] = {
     "composing": "compose_s",
     "queue": "queue_s",
@@ -88,7 +91,7 @@ class SystemTimes:
                 new[kind_of(cell)][cell.id] = cell
         for kind, of_kind in new.items():
             if kind not in self.kinds:
-                self._times.update((name, self.predicted(cell)) for name, cell in of_kind.items())
+                self._times.update(self._predicted_runs(of_kind))
                 continue
             sized = all(self.cells[name][0].flops for name in self.kinds[kind])
             if kind not in self._tables:
@@ -101,20 +104,29 @@ class SystemTimes:
                         )
                         for name, (c, costs) in known.items()
                     },
-                    run_sd=0.05,
-                    own_sd=0.25,
+                    _RUN_SD,
+                    _OWN_SD,
                 )  # fmt: skip
-            wanted = {
-                name: _run_features(
-                    cell.configuration,
-                    self.system,
-                    cell,
-                    cell.settings.warmup_steps + cell.settings.measured_steps,
-                    self.flops(cell) if sized else None,
-                )
-                for name, cell in of_kind.items()
-            }
+            wanted = {name: self._features(cell, sized) for name, cell in of_kind.items()}
             self._times.update(self._tables[kind].of(wanted))
+
+    def _predicted_runs(self, cells: Mapping[str, Cell]) -> Mapping[str, LogTime | None]:
+        """Some are predicted, and of many cells the others are taken to be like the nearest of these."""
+        found = {name: self.predicted(cells[name]) for name in thinned(cells, _MOST_PREDICTED)}
+        if len(found) == len(cells) or None in found.values():
+            return {name: found.get(name) for name in cells}
+        features = {name: self._features(cell, True) for name, cell in cells.items()}
+        known = {name: each for name, each in found.items() if each is not None}
+        table = MeasuredTimes(
+            {name: Observed(features[name], each.median, 0.0, 1) for name, each in known.items()}, _RUN_SD, _OWN_SD
+        )
+        sd = max(math.hypot(*each.shared.values()) for each in known.values())
+        near = table.of({name: each for name, each in features.items() if name not in known})
+        return {**known, **{n: each._replace(shared={**each.shared, "model": sd}) for n, each in near.items()}}
+
+    def _features(self, cell: Cell, sized: bool) -> Features:
+        steps = cell.settings.warmup_steps + cell.settings.measured_steps
+        return _run_features(cell.configuration, self.system, cell, steps, self.flops(cell) if sized else None)
 
     def run(self, cell: Cell) -> LogTime | None:
         """Time of a run of a cell that was learned (`runs`); None where it is unknown."""

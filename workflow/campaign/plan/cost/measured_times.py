@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # loaded only where something was measured
@@ -67,9 +67,7 @@ class MeasuredTimes:
     def __init__(self, observed: Mapping[str, Observed], run_sd: float, own_sd: float) -> None:
         """run_sd, own_sd: how much runs of one thing, and things that differ in nothing, differ before anything is known."""
         self._observed = observed
-        names = sorted(name for name, each in observed.items() if each.typical)
-        if len(names) > _MOST:
-            names = sorted(names, key=lambda name: (zlib.crc32(name.encode()), name))[:_MOST]
+        names = thinned((name for name, each in observed.items() if each.typical), _MOST)
         self._names, self._near = names, [observed[name] for name in names]
         more = [(each.runs - 1, each.sd_log_s) for each in self._near]
         squares = sum(n * sd**2 for n, sd in more)
@@ -156,6 +154,12 @@ def _matrix(rows: Sequence[Mapping[str, float]], columns: Sequence[str]) -> Floa
     for number, row in enumerate(rows):
         found[number, [place[column] for column in row]] = list(row.values())
     return found
+
+
+def thinned(names: Iterable[str], most: int) -> list[str]:
+    """Names in order, or so many of them, whatever their order."""
+    known = sorted(names)
+    return known if len(known) <= most else sorted(known, key=lambda name: (zlib.crc32(name.encode()), name))[:most]
 
 
 def log2(number: float) -> float:
