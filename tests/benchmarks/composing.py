@@ -18,7 +18,8 @@ from statistics import fmean, median
 
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times, read_times
 from campaign.fabrics.operations import Operations
-from campaign.plan.cost.composing import ComposingTime, ComposingTimes
+from campaign.plan.cost.composing import ComposingTimes
+from campaign.plan.cost.estimates import Estimate
 
 Cases = Callable[[Session], Iterator[tuple[int, list[Timed], list[Timed]]]]
 """Of a session: number of devices, the operations to forecast, and those before them."""
@@ -31,7 +32,7 @@ class Outcome:
     session: str
     devices: int
     actual_s: float
-    forecast: ComposingTime
+    forecast: Estimate
 
     @property
     def covered(self) -> bool:

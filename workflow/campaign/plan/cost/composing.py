@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from campaign.documents.operation_times import Operation, OperationTimes, Session, Timed
 from campaign.fabrics.operations import Key, Operations
 from campaign.fabrics.registry import Serial
+from campaign.plan.cost.estimates import Estimate
 from campaign.plan.cost.sums import LEVEL, Sum, student
 
 ENOUGH = 5
@@ -49,16 +50,6 @@ if TYPE_CHECKING:  # loaded only where something is composed
 
 Named = tuple[Operation, str]
 """Operation, and kind of device."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComposingTime:
-    """Seconds, with a 95 % interval where there is one; None: not known. basis: what it rests on."""
-
-    expected_s: float | None
-    low_s: float | None
-    high_s: float | None
-    basis: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +80,7 @@ class _Model:
 
 def forecast(
     operations: Operations, times: OperationTimes | None, history: Iterable[Timed] = (), serial: Serial = "all"
-) -> ComposingTime:
+) -> Estimate:
     """How long operations take together. times: earlier sessions; history: what was timed in the present one, by now."""
     return ComposingTimes(times).within(history).time(operations, serial)
 
@@ -117,7 +108,7 @@ class ComposingTimes:
             if model.sessions == 1:
                 self._models[named] = replace(model, between=apart * model.mean**2)
         self._here: dict[Named, list[Timed]] = {}
-        self._times: dict[object, ComposingTime] = {}
+        self._times: dict[object, Estimate] = {}
 
     def within(self, history: Iterable[Timed]) -> ComposingTimes:
         """These times in a session in which something was timed already."""
@@ -137,26 +128,26 @@ class ComposingTimes:
     def _model(self, operation: Operation, device: str) -> _Model | None:
         return self._models.get((operation, device)) or self._models.get((operation, ""))
 
-    def time(self, operations: Operations, serial: Serial = "all") -> ComposingTime:
+    def time(self, operations: Operations, serial: Serial = "all") -> Estimate:
         """A time with its interval; the whole is as long as the longest of what runs side by side."""
         key = frozenset(operations.counts.items()), serial
         if key not in self._times:
             self._times[key] = self._time(operations, serial)
         return self._times[key]
 
-    def _time(self, operations: Operations, serial: Serial) -> ComposingTime:
+    def _time(self, operations: Operations, serial: Serial) -> Estimate:
         if not operations:
-            return ComposingTime(0.0, 0.0, 0.0, "nothing to compose")
+            return Estimate(0.0, 0.0, 0.0)
         if not self.knows(operations):
-            return ComposingTime(None, None, None, "operations of this kind of fabric were never timed")
+            return Estimate(None)
         before, beside = _side_by_side(operations, serial)
         first, parts = self.duration(before), [self.duration(each) for each in beside]
         expected = first.mean_s + max((part.mean_s for part in parts), default=0.0)
         if any(math.isnan(part.scale_s) for part in (first, *parts)):
-            return ComposingTime(expected, None, None, self.basis)
+            return Estimate(expected)
         if not beside and self._is_seen(operations):
             off = student(first.freedom) * first.scale_s
-            return ComposingTime(expected, max(0.0, expected - off), expected + off, self.basis)
+            return Estimate(expected, max(0.0, expected - off), expected + off)
         import numpy as np
 
         random = np.random.default_rng(0)
@@ -164,12 +155,12 @@ class ComposingTimes:
         if beside:
             drawn = drawn + np.max([self._drawn(each, random) for each in beside], axis=0)
         low, middle, high = map(float, np.quantile(drawn, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)))
-        return ComposingTime(middle if beside else expected, max(0.0, low), high, self.basis)
+        return Estimate(middle if beside else expected, max(0.0, low), high)
 
     def total(self, operations: Operations, serial: Serial, system: str) -> Sum:
         """The time of `time`, to be added up; without a spread where that is not known. What a session has of its own is in all."""
         told, alone = self.time(operations, serial), self.duration(operations)
-        total = Sum(told.expected_s or 0.0)
+        total = Sum(told.expected_s or 0.0, told=told)
         if told.low_s is not None and told.high_s is not None:
             freedom = alone.freedom if self._is_seen(operations) else math.inf
             scale_s = (told.high_s - told.low_s) / 2 / student(freedom)

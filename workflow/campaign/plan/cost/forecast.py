@@ -26,7 +26,6 @@ from campaign.plan.cost.estimates import (
     NEEDED,
     NOTHING,
     PARTS,
-    Estimate,
     Expected,
     Forecast,
     Kind,
@@ -42,6 +41,7 @@ from campaign.workloads.sample_flops import SIZES
 _RUN_SD, _OWN_SD = 0.05, 0.25
 """How much ln(seconds) of runs of one cell, and of cells that differ in nothing, differ before anything is known."""
 _MOST_PREDICTED = 30
+_ASSUMED = "assumed"
 _RECORDED: Mapping[Part, str] = {
     "composing": "compose_s",
     "queue": "queue_s",
@@ -206,7 +206,8 @@ class Forecaster:
         totals: list[dict[Part, Sum]] = [{part: Sum() for part in PARTS} for _ in range(3)]
         for work in works:
             sums = {part: self._sum(work, part) for part in PARTS}
-            leases.append(self._expected(sums, self._basis(work), work) if work.count else NOTHING)
+            bases = dict.fromkeys(self._run(work, cell)[1] for cell, _ in work.runs)
+            leases.append(_expected(sums, "; ".join(bases)) if work.count else NOTHING)
             composed += sums["composing"].unknown
             for part, found in sums.items():
                 for each, weight in zip(totals, (1.0, work.devices(part), work.hosts(part)), strict=True):
@@ -214,10 +215,10 @@ class Forecaster:
         runs = Counter[Kind]()
         for work in works:
             for cell, count in work.runs:
-                if self._run(work, cell) is None:
+                if self._run(work, cell)[0] is None:
                     runs[kind_of(cell)] += count
         basis = self.learned_from(works)
-        total, device_s, host_s = (self._expected(each, basis) for each in totals)
+        total, device_s, host_s = (_expected(each, basis) for each in totals)
         moved = {self._on(work.configuration.system).composing.basis: None for work in works if self._operations(work)}
         return Forecast(tuple(leases), total, device_s, host_s, Unknown(runs, composed), "; ".join(filter(None, moved)))
 
@@ -249,43 +250,47 @@ class Forecaster:
         for system, its in cells.items():
             self._on(system).runs(its)
 
-    def _run(self, work: Work, cell: Cell) -> LogTime | float | None:
-        """Time of a run: as it was measured, as it is assumed in seconds, as it is predicted; None where it is unknown."""
+    def _run(self, work: Work, cell: Cell) -> tuple[LogTime | None, str]:
+        """Time of a run, None where it is unknown; and what it rests on."""
         known = self._on(work.configuration.system)
-        found, assumed_s = known.run(cell), self.assumed.of_run(cell.workload)
-        return found if assumed_s is None or kind_of(cell) in known.kinds else assumed_s
+        if kind_of(cell) in known.kinds:
+            here = cell.id in known.cells
+            return known.run(cell), f"earlier runs of {'these cells' if here else 'the workload in other cells'}"
+        if (assumed_s := self.assumed.of_run(cell.workload)) is not None:
+            return LogTime(math.log(assumed_s), {}, 0.0, 0.0, math.inf), _ASSUMED
+        found = known.run(cell)
+        return found, "predicted by the model of a step" if found else f"no run of {cell.workload} yet"
 
     def _run_s(self, work: Work, cell: Cell) -> float:
-        found = self._run(work, cell)
-        if found is None:
-            return math.nan
-        return min(expected(found) if isinstance(found, LogTime) else found, cell.settings.time_limit_s)
+        found, _ = self._run(work, cell)
+        return math.nan if found is None else expected(found, cell.settings.time_limit_s)
 
     def _sum(self, work: Work, part: Part) -> Sum:
         """One part of a lease."""
         total, system = Sum(), work.configuration.system
         if part == "runs":
             for cell, count in work.runs:
-                found, limit_s = self._run(work, cell), cell.settings.time_limit_s
+                found, basis = self._run(work, cell)
                 if found is None:
                     total.unknown = True
-                elif isinstance(found, LogTime):
-                    total.add(found, (system, kind_of(cell)), cell.id, count, most_s=limit_s)
                 else:
-                    total.expected_s, total.assumed = total.expected_s + count * min(found, limit_s), True
+                    total.add(found, (system, kind_of(cell)), cell.id, count, most_s=cell.settings.time_limit_s)
+                    total.assumed |= basis == _ASSUMED
             return total
         often = max(0, work.count - 1) if part == "between" else int(work.count > 0)
         known = self._on(system)
+        if not often:
+            return total
         if part == "composing" and (operations := self._operations(work)) is not None:
             return known.composing.total(operations, known.serial, system)
-        found = known.beside(part, work.configuration, work.count if part == "between" else 1) if often else None
+        found = known.beside(part, work.configuration, work.count if part == "between" else 1)
         if found is not None:
             total.add(found, (system, part), _group(_shape(work.configuration), ""), often, runs=False)
-        elif often and part == "composing" and work.needs_fabric:
-            total.unknown, total.assumed = self.assumed.compose_s is None, True
-            total.expected_s = self.assumed.compose_s or 0.0
-        elif often and (part != "composing" or work.needs_fabric):
+        elif part != "composing":
             total.unknown = True
+        elif work.needs_fabric:
+            compose_s = self.assumed.compose_s
+            total = Sum(compose_s or 0.0, unknown=compose_s is None, assumed=True)
         return total
 
     def _operations(self, work: Work) -> Operations | None:
@@ -293,34 +298,12 @@ class Forecaster:
         composing, operations = self._on(work.configuration.system).composing, work.operations
         return operations if work.count and operations is not None and composing.knows(operations) else None
 
-    def _expected(self, sums: Mapping[Part, Sum], basis: str, work: Work | None = None) -> Expected:
-        """The whole of some parts. work: the lease, where composing may be known better than as a sum."""
-        whole = Sum()
-        for part, found in sums.items():
-            whole.include(found, needed=part in NEEDED)
-        parts = {part: found.estimate() for part, found in sums.items()}
-        if work and (operations := self._operations(work)) is not None:
-            known = self._on(work.configuration.system)
-            told = known.composing.time(operations, known.serial)
-            parts["composing"] = Estimate(told.expected_s, told.low_s, told.high_s)
-        return Expected(whole.estimate(), parts, basis)
 
-    def _basis(self, work: Work) -> str:
-        """What the durations of a lease rest on."""
-        known = self._on(work.configuration.system)
-        said: dict[str, None] = {}
-        for cell, _ in work.runs:
-            found = self._run(work, cell)
-            if found is None:
-                said[f"no run of {cell.workload} yet"] = None
-            elif not isinstance(found, LogTime):
-                said["assumed"] = None
-            elif kind_of(cell) not in known.kinds:
-                said["predicted by the model of a step"] = None
-            else:
-                here = cell.id in known.cells
-                said["earlier runs of these cells" if here else "earlier runs of the workload in other cells"] = None
-        return "; ".join(said) or NOTHING.basis
+def _expected(sums: Mapping[Part, Sum], basis: str) -> Expected:
+    whole = Sum()
+    for part, found in sums.items():
+        whole.include(found, needed=part in NEEDED)
+    return Expected(whole.estimate(), {part: found.estimate() for part, found in sums.items()}, basis)
 
 
 @lru_cache(maxsize=4096)

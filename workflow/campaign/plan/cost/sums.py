@@ -22,13 +22,15 @@ Source = tuple[Hashable, float, str]
 
 @dataclass(slots=True)
 class Sum:
-    """Seconds. errors_s: by source, of what is added up; noise: variance of what is not; assumed: has no interval."""
+    """Seconds. errors_s: by source, of what is added up; noise: variance of what is not; assumed: has no interval. told: its own
+    estimate, where more is known of it than of a sum."""
 
     expected_s: float = 0.0
     unknown: bool = False
     assumed: bool = False
     errors_s: defaultdict[Source, float] = field(default_factory=lambda: defaultdict(float))
     noise: float = 0.0
+    told: Estimate | None = None
 
     def add(
         self,
@@ -60,6 +62,8 @@ class Sum:
 
     def estimate(self) -> Estimate:
         """Unknown, assumed, or with its interval: that of the logarithm (delta method; freedom by Welch and Satterthwaite)."""
+        if self.told:
+            return self.told
         if self.unknown or self.assumed:
             return Estimate(None if self.unknown else self.expected_s)
         tables: defaultdict[tuple[Hashable, float], float] = defaultdict(float)
@@ -77,8 +81,8 @@ class Sum:
 
 
 def expected(time: LogTime, most_s: float = math.inf) -> float:
-    """Seconds of one of many: their mean, not more than a limit."""
-    return min(math.exp(time.median + min(_WIDEST, time.own + time.run) / 2), most_s)
+    """Seconds of one of many: their mean, not more than a limit; seconds that were assumed as they were."""
+    return min(round(math.exp(time.median + min(_WIDEST, time.own + time.run) / 2), 9), most_s)
 
 
 def student(freedom: float, level: float = LEVEL) -> float:
