@@ -87,9 +87,6 @@ class MeasuredTimes:
         """Whether there is anything to learn from."""
         return bool(self._near)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._observed
-
     def of(self, wanted: Mapping[str, Features]) -> dict[str, LogTime]:
         """Times by name."""
         found, new = {}, []
