@@ -21,7 +21,7 @@ from campaign.fabrics.operations import Operations
 from campaign.fabrics.registry import Serial
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
 from campaign.plan.cost.composing import ComposingTimes
-from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs, Shape
+from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs
 from campaign.plan.cost.estimates import (
     NEEDED,
     NOTHING,
@@ -134,7 +134,7 @@ class SystemTimes:
 
     def beside(self, part: Part, configuration: Configuration, runs: int) -> LogTime | None:
         """Time of a part of a lease; None without leases that tell it."""
-        group = _group(_shape(configuration), self.system)
+        group = _group(configuration, self.system)
         key = part, group, runs
         if key not in self._times:
             if part not in self._tables:
@@ -152,11 +152,10 @@ class SystemTimes:
         for costs in self.here:
             for each in costs.leases:
                 if (seconds := getattr(each, _RECORDED[part])) is not None:
-                    group = _group(each.shape, costs.system)
+                    shape = _of_shape(each.shape)
+                    group = _group(shape, costs.system)
                     logs[group].append(math.log(max(SHORTEST_S, seconds)))
-                    features[group] = _lease_features(
-                        _of_shape(each.shape), costs.system, each.runs if part == "between" else 1
-                    )
+                    features[group] = _lease_features(shape, costs.system, each.runs if part == "between" else 1)
         return MeasuredTimes(
             {
                 group: Observed(
@@ -285,7 +284,7 @@ class Forecaster:
             return known.composing.total(operations, known.serial, system)
         found = known.beside(part, work.configuration, work.count if part == "between" else 1)
         if found is not None:
-            total.add(found, (system, part), _group(_shape(work.configuration), ""), often, runs=False)
+            total.add(found, (system, part), _group(work.configuration, ""), often, runs=False)
         elif part != "composing":
             total.unknown = True
         elif work.needs_fabric:
@@ -306,11 +305,6 @@ def _expected(sums: Mapping[Part, Sum], basis: str) -> Expected:
     return Expected(whole.estimate(), {part: found.estimate() for part, found in sums.items()}, basis)
 
 
-@lru_cache(maxsize=4096)
-def _shape(configuration: Configuration) -> Shape:
-    return configuration.shape()
-
-
 def kind_of(cell: Cell) -> Kind:
     return cell.workload, cell.configuration.device
 
@@ -325,6 +319,8 @@ def _run_features(
         "steps": log2(max(1, steps)),
         "flops": log2(flops or 1.0),
         "precision": cell.precision,
+        "attach": configuration.attach,
+        "storage": configuration.storage,
     }
     for name, value in cell.options.items():
         if flops is None or name not in SIZES:  # operations of a sample say them already
@@ -335,23 +331,23 @@ def _run_features(
 
 def _lease_features(configuration: Configuration, system: str, runs: int) -> Features:
     """What composing, starting, the time between so many runs, and releasing may depend on."""
-    moved, gaps = log2(1 + configuration.fabric_devices), log2(max(1, runs - 1))
-    return {**_hardware(configuration, system), "moved": moved, "gaps": gaps}
+    moved = configuration.fabric_devices
+    return {
+        **_hardware(configuration, system),
+        "moved": log2(1 + moved),
+        "gaps": log2(max(1, runs - 1)),
+        "by the fabric": str(moved > 0 or configuration.storage == "fabric-nvme"),
+    }
 
 
 def _hardware(configuration: Configuration, system: str) -> dict[str, float | str]:
-    return {
-        "system": system,
-        "ranks": log2(configuration.ranks),
-        "hosts": log2(configuration.hosts),
-        "attach": configuration.attach,
-        "storage": configuration.storage,
-    }
+    return {"system": system, "ranks": log2(configuration.ranks), "hosts": log2(configuration.hosts)}
 
 
 def _of_shape(shape: Mapping[str, Any]) -> Configuration:
     return Configuration(**{"name": "", **shape})
 
 
-def _group(shape: Shape, system: str) -> str:
-    return f"{system}/{sorted(shape.items())}"
+@lru_cache(maxsize=4096)
+def _group(configuration: Configuration, system: str) -> str:
+    return f"{system}/{sorted(configuration.shape().items())}"
