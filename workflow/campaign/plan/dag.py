@@ -16,7 +16,7 @@ from typing import Any
 
 from campaign.config.open_fabric import fabric_of, placing
 from campaign.config.resolve import Campaign
-from campaign.documents.cell import Scalar
+from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, Rounds, kept_rounds, question_key
 from campaign.documents.run_numbers import compositions_of, whole
@@ -32,6 +32,7 @@ from campaign.plan.cost.budget import Budget, BudgetChoice, kept_choice, matrix_
 from campaign.plan.cost.costs import Costs
 from campaign.plan.cost.forecast import Forecaster, SystemTimes
 from campaign.plan.cost.history import composing_of, document_of, earlier_spread, read_costs
+from campaign.plan.cost.measured_times import LogTime
 from campaign.plan.lease_plans import plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import implied_cells, read_known, without_damaged
@@ -126,6 +127,12 @@ def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
     kind = str(campaign.system.fabric["kind"])
     if not find_spec("numpy"):  # `snakemake --lint` needs no times, and works where Snakemake is installed alone
         return SystemTimes()
+
+    def predicted(cell: Cell) -> LogTime | None:
+        from campaign.plan.cost.predicted_times import predicted_run  # loads numpy
+
+        return predicted_run(campaign.system, campaign.workloads[cell.workload], cell)
+
     return SystemTimes(
         costs,
         campaign.system.name,
@@ -133,6 +140,7 @@ def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
         lambda cell: flops(cell.workload, tuple(sorted(cell.options.items()))),
         composing_of(campaign, costs),
         fabric_kind(kind).serial,
+        predicted,
     )
 
 
