@@ -71,6 +71,8 @@ class Estimates:
                 for of, f in zip((leases, total - leases), fit.freedom, strict=True)
             ]
             freedom = np.nan_to_num(total**2 / (parts[0] + parts[1]), nan=0.0)
+        # Few leases may seem to differ by little, and the rest then lends freedom that there is not.
+        freedom = np.where(r == s, freedom, np.minimum(freedom, fit.freedom[0]))
         return self.measured[i] - self.measured[j], total, freedom
 
     def expectations(self, i: Ints, j: Ints) -> tuple[Floats, Floats]:
