@@ -256,6 +256,12 @@ def test_what_another_model_predicts_spares_configurations() -> None:
     assert seen["right"] < seen["none"] == 40
 
 
+def test_a_batch_that_few_configurations_measured_leaves_no_cell_out() -> None:
+    """The largest batch of the first configurations fell off a cliff or ran out of memory: of others, it is the best."""
+    planted = surface("cliff", 2000, compositions=5, faults="memory")
+    assert not told(planted, BEST).wrong
+
+
 def test_told_counts_compositions_of_every_round() -> None:
     found = told(SMALL, BEST)
     assert found.compositions > 0

@@ -40,7 +40,8 @@ class Estimates:
     """What is known of cells; arrays by place in `CellStates.cells`.
 
     row, column: the configuration of a cell and the rest of it, by number in its workload. measured: free estimate of its goodness,
-    nan where it was not measured; expected: with what is expected; doubt: variance of that. fits: by workload.
+    nan where it was not measured; expected: with what is expected; told: on how many configurations
+    its precision and batch were measured. fits: by workload.
     """
 
     fit: Ints
@@ -48,6 +49,7 @@ class Estimates:
     column: Ints
     measured: Floats
     expected: Floats
+    told: Ints
     fits: Sequence[Fit]
 
     def of(self, place: int) -> Fit:
@@ -117,7 +119,7 @@ class Fit:
 def estimate(states: CellStates, prior: Mapping[str, float] | None = None) -> Estimates:
     """The model of every workload. prior: of cells by id, the logarithm that another model expects, up to a constant."""
     count = len(states.cells)
-    fit, row, column = (np.zeros(count, dtype=np.int64) for _ in range(3))
+    fit, row, column, told = (np.zeros(count, dtype=np.int64) for _ in range(4))
     measured, expected = np.full(count, np.nan), np.zeros(count)
     offset = np.array([(prior or {}).get(cell.id, 0.0) for cell in states.cells])
     workloads = list(dict.fromkeys(cell.workload for cell in states.cells))
@@ -130,8 +132,9 @@ def estimate(states: CellStates, prior: Mapping[str, float] | None = None) -> Es
         kinds: dict[int, int] = dict(zip(column[here], _numbers([_kind(states.cells[n]) for n in here]), strict=True))
         one, free, all_ = _fitted(states, here, row, column, offset, kinds, workload)
         fits.append(one)
+        told[here] = np.isfinite(free).sum(axis=0)[column[here]]
         measured[here], expected[here] = free[row[here], column[here]], all_[row[here], column[here]]
-    return Estimates(fit, row, column, measured + offset, expected + offset, fits)
+    return Estimates(fit, row, column, measured + offset, expected + offset, told, fits)
 
 
 def _kind(cell: Cell) -> tuple[object, ...]:

@@ -32,6 +32,8 @@ from campaign.tables.io import Tables
 
 EXPECTED_PART = 0.1
 HOPELESS = 0.02
+LEAST_TOLD = 3
+"""With its precision and batch measured on fewer configurations, nothing is expected of a cell that leaves it out."""
 NOTHING = 3
 """The answer to a comparison of cells of which one failed."""
 _DRAWS = 500
@@ -184,7 +186,8 @@ def _tested(
         # Of a configuration that was never composed, only other configurations tell anything.
         seen = np.unique(estimates.row[(states.measured > 0) & (estimates.fit == estimates.fit[i[0]])])
         freedom = np.where(np.isin(estimates.row[b], seen), estimates.of(i[0]).checked, seen.size - 1.0)
-        asks[~both] = _quantile(np.full(a.size, shares[1]), np.where(states.measured[a] > 0, freedom, 0.0))
+        sure = (states.measured[a] > 0) & (estimates.told[b] >= LEAST_TOLD)
+        asks[~both] = _quantile(np.full(a.size, shares[1]), np.where(sure, freedom, 0.0))
     if both.any():
         a, b = i[both], j[both]
         difference[both], variance[both], freedom_ = estimates.differences(a, b)

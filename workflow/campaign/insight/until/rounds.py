@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from campaign.insight.until.cell_states import CellStates, Ints, Marks, PricedMatrix
-from campaign.insight.until.evidence import Evidence, Panel, chance, tolerance
+from campaign.insight.until.evidence import LEAST_TOLD, Evidence, Panel, chance, tolerance
 
 HOPE = 0.05
 """The chance of an answer below which a panel is not measured for any more."""
@@ -178,7 +178,7 @@ def _unseen(evidence: Evidence) -> list[int]:
             here = new[states.configuration[new] == configuration]
             here = here[np.argsort(-estimates.expected[here], kind="stable")]
             below, variance = estimates.expectations(np.full(here.size, here[0]), here)
-            near = below < _MAY_BE_BEST * np.sqrt(variance)
+            near = (below < _MAY_BE_BEST * np.sqrt(variance)) | (estimates.told[here] < LEAST_TOLD)
             near[:2] = True
             found += here[near].tolist()
     return found
