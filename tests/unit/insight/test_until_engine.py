@@ -83,7 +83,7 @@ def test_what_cannot_be_decided_names_candidates_and_what_would_decide_it() -> N
     assert decision.statement.startswith("Not decided")
     said = " ".join(decision.answers)
     assert re.search(
-        r"leads; not shown to be as good as .* \(batch \d+\), [\d.]+\u202fsamples/s \(95\u202f% interval", said
+        r"leads\. It is not shown to be as good as .* \(batch \d+\), [\d.]+\u202fsamples/s \(95\u202f% interval", said
     )
     assert re.search(
         r"\d+ more compositions? \(\d+ of each candidate, about [\d.]+ device-hours\) would decide it", said

@@ -141,7 +141,7 @@ def _of_panel(evidence: Evidence, panel: Panel, prices: Prices) -> str:
     if panel.cells.size == 1:
         return f"{names}; nothing else competes." if panel.answered >= 0 else f"{names}; all others failed."
     if panel.answered < 0:
-        return f"{names}, {'leads' if form == 'best' else 'so far'}; {_lacking(evidence, panel, prices)}"
+        return f"{names}, {'leads' if form == 'best' else 'so far'}. {_lacking(evidence, panel, prices)}"
     return f"{names}; {_bound(evidence, panel)}{_beside(evidence, panel, prices)}." if form == "best" else f"{names}."
 
 
@@ -187,7 +187,7 @@ def _comparison(evidence: Evidence, panel: Panel, prices: Prices) -> str:
         0: f"{first} is better than {second} ({interval}).",
         1: f"{first} is worse than {second} ({interval}).",
         2: f"{first} and {second} differ by less than {question.within_pct:g}\u202f% ({interval}).",
-    }.get(panel.answered) or f"{first} against {second}: {interval}; {_decided_by(needed(evidence, panel, prices))}"
+    }.get(panel.answered) or f"{first} against {second}: {interval}. {_decided_by(needed(evidence, panel, prices))}"
 
 
 def _lacking(evidence: Evidence, panel: Panel, prices: Prices) -> str:
@@ -201,7 +201,8 @@ def _lacking(evidence: Evidence, panel: Panel, prices: Prices) -> str:
     said = [f"{_cell(evidence.states, at)}, {_value(prices, at)}" for at in near[:_NAMED]]
     if left := len(rivals) - len(said):
         said.append(f"{left} more")
-    return f"not shown to be as good as {_list(said)}; {_decided_by(more)}"
+    subject = "It is" if evidence.question.form == "best" else "They are"
+    return f"{subject} not shown to be as good as {_list(said)}. {_decided_by(more)}"
 
 
 def _list(said: Sequence[str]) -> str:
@@ -211,7 +212,7 @@ def _list(said: Sequence[str]) -> str:
 def _decided_by(more: Needed | None) -> str:
     """What would decide a panel: '7 more compositions (3 device-hours) would decide it'."""
     if more is None:
-        return "no number of compositions is expected to decide it."
+        return "No number of compositions is expected to decide it."
     cost = f", about {wording.number(more.cost)} device-hours" if math.isfinite(more.cost) else ""
     return (
         f"{wording.plural(more.compositions, 'more composition')} ({more.each} of each candidate{cost}) would decide it, if means "
