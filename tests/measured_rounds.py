@@ -10,9 +10,8 @@ from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.documents.run_numbers import composition_of, runs_of
 from campaign.insight.question_rounds import next_rounds
-from campaign.insight.until import Decision, Question
+from campaign.insight.until import Decision, NextLease, Question
 from campaign.insight.until.cell_states import PricedMatrix
-from campaign.insight.until.decision import NextLease
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.dag import Dag, read_plan
 from campaign.plan.matrix import specification

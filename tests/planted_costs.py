@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from campaign.documents.cell import Cell, Configuration
 from campaign.plan.cost.costs import Costs, LeaseCost, Span, cell_cost
 from campaign.plan.cost.estimates import Work
-from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.forecast import Forecaster, SystemTimes
 
 SHAPES = [
     Configuration(f"{h}x{e}-{a}", h, e, e if a == "local" else 0, e, "gpu", a, "local")  # type: ignore[arg-type]
@@ -45,6 +46,10 @@ def true_log_s(cell: Cell, additive: bool = False) -> float:
     )
 
 
+def knowing(costs: Costs, flops: Callable[[Cell], float | None] = lambda _: None) -> Forecaster:
+    return Forecaster({"": SystemTimes([costs], costs.system, flops=flops)})
+
+
 class Planted:
     """Costs with noise: what a cell has of its own (own) and what its runs differ by (run), both in ln(seconds)."""
 
@@ -72,7 +77,7 @@ class Planted:
         leases = [
             LeaseCost(f"{s.name}.{n}", s.shape(), 10, self.composed_s(s), 1.0, 0.1, 1.0) for s in SHAPES for n in (1, 2)
         ]
-        forecaster = Forecaster([Costs("earlier", "site", tuple(costs), tuple(leases))], "site")
+        forecaster = knowing(Costs("earlier", "site", tuple(costs), tuple(leases)))
         return forecaster, [c for c, there in zip(CELLS, chosen, strict=True) if not there]
 
 

@@ -7,20 +7,21 @@ batches run out of memory. A lease that is composed again for another round devi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.special import stdtrit
 
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.run_numbers import run_number
 from campaign.insight.until import Decision, PricedMatrix, Question, decide
 from campaign.insight.until.cell_states import PricedLease
-from campaign.insight.until.requirements import tolerance
-from campaign.insight.until.weighed import Weighed, weigh
+from campaign.insight.until.evidence import NOTHING, Evidence, tolerance, weigh
+from campaign.insight.until.rounds import Prices
 from campaign.tables.io import Tables
 
 MOST_ROUNDS = 80
@@ -42,6 +43,8 @@ class Planted:
     """Deviation of each lease, by number and by use."""
     hosts: Sequence[Sequence[str]]
     """Where each use of each lease was."""
+    drift: float = 0.0
+    """By how much the system becomes slower from one composition to the next."""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -56,7 +59,8 @@ class Planted:
             rounds = pd.Series(blocks).reindex(keys).to_numpy(dtype=np.float64)
             runs, use = runs[np.isfinite(rounds)], rounds[np.isfinite(rounds)].astype(np.int64)
         lease = runs["lease"].to_numpy()
-        value = runs["value"].to_numpy() * np.exp(-self.of_lease[lease, use])
+        later = runs["composition"].to_numpy() - 1 if blocks is None else use - 1
+        value = runs["value"].to_numpy() * np.exp(-self.of_lease[lease, use] - self.drift * later)
         return Tables(
             runs.assign(
                 value=value,
@@ -181,9 +185,9 @@ def _runs(
     """All runs without what their leases do to them; that, by lease and use; and the hosts, by lease and use."""
     lease_sd = fixed.get("composition_sd", random.uniform(0.005, 0.03))
     run_sd = fixed.get("run_sd", random.uniform(0.01, 0.03))
-    share = random.uniform(0.3, 1.0)
-    slow = random.uniform(0.02, 0.08) if random.random() < 0.3 else 0.0
-    outlying = random.choice([0.0, 0.01])
+    share = fixed.get("share", random.uniform(0.3, 1.0))
+    slow = fixed.get("slow", random.uniform(0.02, 0.08) if random.random() < 0.3 else 0.0)
+    outlying = fixed.get("outlying", random.choice([0.0, 0.01]))
     common = np.sqrt(share) * lease_sd * random.standard_normal((len(matrix.leases), MOST_ROUNDS))
     names = []
     for number, lease in enumerate(matrix.leases):
@@ -240,113 +244,186 @@ def followed(planted: Planted, question: Question) -> tuple[Decision, int]:
     return decision, rounds
 
 
+KINDS = ("smooth", "rough", "cliff", "ties", "noisy")
+
+
+def surface(
+    kind: str,
+    seed: int,
+    size: tuple[int, int, int] = (12, 3, 2),
+    compositions: int = 3,
+    *,
+    faults: str = "",
+    run_s: float = 30.0,
+    compose_s: float = 120.0,
+    share: float = 1.0,
+) -> Planted:
+    """Configurations x batches x precisions, all cells of a configuration on its leases; two runs each.
+
+    Leases deviate by 2 %, runs by 1 % (sd); share: of the variance of leases, what all cells on one have in common. kind:
+    `smooth`: effects of the axes; `rough`: every cell deviates by 8 % on top; `cliff`: a third of configurations lose 37 % at
+    the largest batch; `ties`: the five best configurations are equal; `noisy`: twice the spread. faults: `once`: the best cell
+    of each panel fails on its first composition, a twentieth of the others on one; `memory`: a third of configurations run out
+    of memory at the largest batch; `drift`: 1.5 % from one composition to the next.
+    """
+    random = np.random.default_rng([seed, KINDS.index(kind), *size, compositions])
+    configurations, batches, precisions = size
+    shapes = _shapes(random, configurations)
+    settings = Settings(repetitions=2 * compositions, compositions=compositions)
+    of_configuration = np.sort(0.15 * random.standard_normal(configurations))
+    if kind == "ties":
+        of_configuration[-5:] = of_configuration[-1]
+    random.shuffle(of_configuration)
+    of_batch = np.concatenate([[0.0], np.cumsum(random.uniform(0.02, 0.25, batches - 1))])
+    of_precision = np.concatenate([[0.0], np.cumsum(random.uniform(0.1, 0.5, precisions - 1))])
+    by_batch, by_precision = (
+        0.02 * random.standard_normal(configurations),
+        0.02 * random.standard_normal((configurations, precisions)),
+    )
+    if kind == "ties":
+        by_batch, by_precision = by_batch * 0, by_precision * 0
+    hit = random.random(configurations) < 1 / 3
+    full = random.random(configurations) < 1 / 3
+    cells, rate, fails = [], {}, set()
+    for c, shape in enumerate(shapes):
+        for p in range(precisions):
+            for b in range(batches):
+                cell = Cell(f"{shape.name}-p{p}-{2**b}", shape, "w", 2**b, f"p{p}", {}, settings)
+                log = of_configuration[c] + of_batch[b] + of_precision[p] + by_batch[c] * b + by_precision[c, p]
+                log += 0.08 * random.standard_normal() * (kind == "rough")
+                log -= 0.46 * (kind == "cliff" and hit[c] and b == batches - 1)
+                cells.append(cell)
+                rate[cell.id] = 100 * float(np.exp(log))
+                if faults == "memory" and full[c] and b == batches - 1:
+                    fails.add(cell.id)
+    once = [compose_s * shape.devices / 3600 for shape in shapes]
+    leases = tuple(
+        PricedLease(f"{shape.name}.c{n}", shape, n, mine, once[c], (2 * run_s * shape.devices / 3600,) * len(mine))
+        for n in range(1, compositions + 1)
+        for c, shape in enumerate(shapes)
+        for mine in [tuple(cell for cell in cells if cell.configuration is shape)]
+    )
+    matrix = PricedMatrix(leases)
+    more = 2.0 if kind == "noisy" else 1.0
+    fixed = {"composition_sd": 0.02 * more, "run_sd": 0.01 * more, "share": share, "slow": 0.0, "outlying": 0.0}
+    runs, of_lease, hosts = _runs(random, matrix, rate, frozenset(fails), 2, fixed)
+    if faults == "once":
+        panels = {
+            p: max((c for c in cells if c.precision == f"p{p}"), key=lambda c: rate[c.id]).id for p in range(precisions)
+        }
+        struck = {(each, 1) for each in panels.values()}
+        others = {cell.id: int(random.integers(1, compositions + 1)) for cell in cells if random.random() < 0.05}
+        struck |= {each for each in others.items() if each[0] not in panels.values()}
+        hit_runs = [key in struck for key in zip(runs["cell_id"], runs["composition"], strict=True)]
+        runs = runs.assign(status=runs["status"].mask(hit_runs, "crashed"), value=runs["value"].mask(hit_runs))
+    return Planted(matrix, rate, frozenset(fails), runs, of_lease, hosts, 0.015 if faults == "drift" else 0.0)
+
+
 @dataclass(frozen=True)
 class Told:
-    """Of one campaign. same: the answer is that of the whole matrix, or as good: of the best and the frontier what is named, of a
-    comparison whether it is decided; same_panels: so is each panel of a comparison. false: something false was stated as shown;
-    decided, by_all: the question, and how many of its panels, also by the whole matrix; share: of the cost; composed: how
-    often leases were composed, over the leases of the matrix."""
+    """Of one campaign. decided, wrong: the question, and something false was stated as shown; one_look: whether a test of the
+    whole matrix decides it; of that matrix, compositions and hours (of devices, with composing)."""
 
-    same: bool
-    same_panels: bool
-    false: bool
     decided: bool
-    decided_by_all: bool
-    panels: int
-    panels_decided: int
-    panels_decided_by_all: int
-    share: float
-    composed: float
+    wrong: bool
+    one_look: bool
+    compositions: float
+    hours: float
     rounds: int
-
-    @property
-    def reached(self) -> bool:
-        """The goal: the answer of the whole matrix for at most 40 % of its cost."""
-        return self.same and self.share <= 0.4
+    decision: Decision
 
 
 def told(planted: Planted, question: Question) -> Told:
     """What came of a question."""
     decision, blocks, rounds = measured_until(planted, question)
-    ours = weigh(question, planted.matrix, planted.tables(blocks))
-    whole = weigh(question, planted.matrix, planted.tables())
-    truth = np.log([planted.rate[cell.id] for cell in ours.states.cells])
-    verdicts = [_verdict(question, planted, ours, whole, truth, panel) for panel in range(len(ours.states.panels))]
-    assert decision.device_hours is not None
-    assert planted.matrix.device_hours is not None
-    of_cell = {cell.id: cell.configuration.name for cell in planted.cells}
-    same_panels, false = all(same for same, _ in verdicts), any(false for _, false in verdicts)
-    by_question = decision.decided or not (whole.answered >= 0).all()
+    evidence = weigh(question, planted.matrix, planted.tables(blocks))
+    prices = Prices(evidence.states, planted.matrix)
     return Told(
-        not false and by_question if question.form == "comparison" else same_panels,
-        same_panels,
-        false,
         decision.decided,
-        bool((whole.answered >= 0).all()),
-        len(verdicts),
-        int((ours.answered >= 0).sum()),
-        int((whole.answered >= 0).sum()),
-        decision.device_hours / planted.matrix.device_hours,
-        len({(of_cell[cell], composition, number) for (cell, composition), number in blocks.items()})
-        / len(planted.matrix.leases),
+        any(_is_false(planted, evidence, number) for number in range(len(evidence.panels))),
+        one_look(planted, question),
+        (prices.composed + prices.beside) / prices.compositions,
+        prices.spent / prices.whole,
         rounds,
+        decision,
     )
 
 
-def _verdict(
-    question: Question, planted: Planted, ours: Weighed, whole: Weighed, truth: Floats, panel: int
-) -> tuple[bool, bool]:
-    """Of a panel: whether it is answered as by the whole matrix, or as well; and whether what is shown is false."""
-    states = ours.states
+def _is_false(planted: Planted, evidence: Evidence, number: int) -> bool:
+    """Whether what is shown of a panel is false."""
+    panel, states, slack = evidence.panels[number], evidence.states, tolerance(evidence.question)
+    truth = np.log([planted.rate[cell.id] for cell in states.cells])
+    here = [n for n in np.flatnonzero(states.panel == number) if states.cells[n].id not in planted.fails]
+    if panel.answered < 0 or panel.answered == NOTHING:
+        return False
+    if evidence.question.form == "comparison":
+        apart = truth[panel.named[0]] - truth[panel.named[1]]
+        return bool([apart <= 0, apart >= 0, abs(apart) > slack][panel.answered])
+    if not panel.named.size:
+        return bool(here)
+    if evidence.question.form == "best":
+        return bool(truth[here].max() - truth[panel.named[0]] > slack)
+    devices, named = np.log(states.devices), panel.named
+    covered = all(any(truth[i] - truth[j] >= max(0, devices[i] - devices[j]) - slack for i in named) for j in here)
+    return not covered or any(
+        truth[j] - truth[i] < min(0, devices[j] - devices[i]) - slack for j in named for i in here
+    )
+
+
+def one_look(planted: Planted, question: Question) -> bool:
+    """Whether a t-test of all compositions decides the best of each panel, or a comparison: spread pooled over all configurations,
+    5 % divided over all pairs (Bonferroni)."""
+    runs = planted.tables().runs
+    runs = runs[runs["status"] == "ok"].assign(good=lambda rows: np.log(rows["value"]))
+    means = runs.groupby(["cell_id", "composition"])["good"].mean().unstack()
+    about = {cell.id: cell for cell in planted.cells if question.about(cell) and cell.id in means.index}
+    if question.form == "frontier":
+        raise ValueError("one look at a frontier is not planted")
+    spread = means.var(axis=1, ddof=1)
+    variance = float(spread.mean())
+    configurations = {cell.configuration.name for cell in planted.cells}
+    k = means.notna().sum(axis=1)
+    freedom = len(configurations) * (int(k.max()) - 1)
+    means = means.mean(axis=1)
+    panels: dict[Any, list[str]] = {}
+    for name, cell in about.items():
+        batch = cell.batch if question.form == "comparison" else 0
+        panels.setdefault((cell.workload, cell.precision, batch), []).append(name)
     slack = tolerance(question)
-    here = [n for n in np.flatnonzero(states.panel == panel) if states.cells[n].id not in planted.fails]
-    shown = int(ours.answered[panel])
     if question.form == "comparison":
-        sides = [
-            [truth[n] for n in here if states.cells[n].configuration.name == name]
-            for name in (question.first, question.second)
-        ]
-        if not all(sides):
-            return True, False
-        apart = sides[0][0] - sides[1][0]
-        false = bool([apart <= 0, apart >= 0, abs(apart) > slack][shown]) if shown >= 0 else False
-        return not false and (shown >= 0 or int(whole.answered[panel]) < 0), false
-    named, by_all = ours.answers[panel], whole.answers[panel]
-    if not here or not named.size:
-        return not here, False
-    devices = np.log(states.devices)
-    if question.form == "best":
-        good = bool(truth[here].max() - truth[named[0]] <= slack)
-    else:
-        covered = all(any(truth[i] - truth[j] >= max(0, devices[i] - devices[j]) - slack for i in named) for j in here)
-        good = covered and all(
-            truth[j] - truth[i] >= min(0, devices[j] - devices[i]) - slack for j in named for i in here
-        )
-    same = {states.cells[n].id for n in named} == {whole.states.cells[n].id for n in by_all}
-    return good or same, shown >= 0 and not good
+        asks = -stdtrit(freedom, 0.05 / (2 * len(panels)))
+        for names in panels.values():
+            if len(names) == 2:
+                apart = abs(means[names[0]] - means[names[1]])
+                half = asks * np.sqrt(variance * (1 / k[names[0]] + 1 / k[names[1]]))
+                if not (apart > half or apart < slack - half):
+                    return False
+        return True
+    asks = -stdtrit(freedom, 0.05 / max(1, sum(len(names) - 1 for names in panels.values())))
+    for names in panels.values():
+        best = max(names, key=lambda name: means[name])
+        if any(
+            means[best] - means[n] + slack <= asks * np.sqrt(variance * (1 / k[best] + 1 / k[n]))
+            for n in names
+            if n != best
+        ):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Of many campaigns, how many reached the goal, named what is right, said something false; mean share of the cost."""
+    """Of many campaigns: how many each decided; shares of the matrix are means over those that one look decides."""
 
     campaigns: tuple[Told, ...]
 
     @property
-    def reached(self) -> int:
-        return sum(each.reached for each in self.campaigns)
+    def one_look(self) -> int:
+        return sum(each.one_look for each in self.campaigns)
 
     @property
-    def same(self) -> int:
-        return sum(each.same for each in self.campaigns)
-
-    @property
-    def same_panels(self) -> int:
-        return sum(each.same_panels for each in self.campaigns)
-
-    @property
-    def false(self) -> int:
-        return sum(each.false for each in self.campaigns)
+    def of_these(self) -> int:
+        return sum(each.one_look and each.decided for each in self.campaigns)
 
     @property
     def decided(self) -> int:
@@ -354,22 +431,13 @@ class Counted:
 
     @property
     def wrong(self) -> int:
-        """Decided, and false."""
-        return sum(each.decided and each.false for each in self.campaigns)
+        return sum(each.wrong for each in self.campaigns)
 
-    @property
-    def share(self) -> float:
-        return float(np.mean([each.share for each in self.campaigns]))
-
-    @property
-    def composed(self) -> float:
-        return float(np.mean([each.composed for each in self.campaigns]))
+    def share(self, of: str, decided: bool = True) -> float:
+        found = [getattr(each, of) for each in self.campaigns if each.one_look == decided]
+        return float(np.mean(found)) if found else float("nan")
 
 
-def count(form: str, seeds: Sequence[int], **fixed: Any) -> Counted:
-    """What comes of questions of a form in campaigns with these seeds."""
-    found = []
-    for seed in seeds:
-        planted = plant(seed, **fixed)
-        found.append(told(planted, asked(planted, form, seed)))
-    return Counted(tuple(found))
+def asked_all(planted: Iterable[Planted], form: str) -> Counted:
+    """What comes of a question of a form in each of these campaigns."""
+    return Counted(tuple(told(each, asked(each, form, number)) for number, each in enumerate(planted)))

@@ -31,7 +31,7 @@ IMPORTED = (
     "campaign.cli.main",
     "campaign.cli.measure",
     "campaign.cli.plan",
-    "campaign.plan.cost.log_linear",
+    "campaign.plan.cost.measured_times",
     "campaign.plan.dag",
     "campaign.report.source_hash",
 )

@@ -9,6 +9,7 @@ recomposition is forecast without anything of its own session, and then with wha
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from statistics import fmean, median
 
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times, read_times
 from campaign.fabrics.operations import Operations
-from campaign.plan.cost.composing import ComposingTime, ComposingTimes
+from campaign.plan.cost.composing import ComposingTimes
+from campaign.plan.cost.estimates import Estimate
 
 Cases = Callable[[Session], Iterator[tuple[int, list[Timed], list[Timed]]]]
 """Of a session: number of devices, the operations to forecast, and those before them."""
@@ -30,7 +32,7 @@ class Outcome:
     session: str
     devices: int
     actual_s: float
-    forecast: ComposingTime
+    forecast: Estimate
 
     @property
     def covered(self) -> bool:
@@ -101,6 +103,30 @@ def coverage(found: Sequence[Outcome]) -> float:
     return fmean(each.covered for each in found)
 
 
+def coverage_range(found: Sequence[Outcome]) -> tuple[float, float]:
+    """95 % interval of the coverage, by drawing sessions again: a session's outcomes are alike."""
+    sessions: dict[str, list[Outcome]] = {}
+    for each in found:
+        sessions.setdefault(each.session, []).append(each)
+    random, several = Random(1), list(sessions.values())
+    shares = sorted(
+        coverage([each for session in random.choices(several, k=len(several)) for each in session]) for _ in range(1000)
+    )
+    return shares[25], shares[974]
+
+
+def width(found: Sequence[Outcome]) -> float:
+    """Median width of the intervals, as a share of the time."""
+    return median((each.forecast.high_s - each.forecast.low_s) / each.forecast.expected_s for each in found)
+
+
+def width_in_hindsight(found: Sequence[Outcome]) -> float:
+    """The narrowest interval around all forecasts, in proportion to them, that would have held 95 % of what happened."""
+    ratios = sorted(each.actual_s / each.forecast.expected_s for each in found)
+    held = math.ceil(0.95 * len(ratios)) - 1
+    return min(high - low for low, high in zip(ratios, ratios[held:], strict=False))
+
+
 def median_error(found: Sequence[Outcome]) -> float:
     return median(each.error for each in found)
 
@@ -138,11 +164,14 @@ def main() -> None:
 
 def _told(found: Sequence[Outcome]) -> str:
     by_size = {size: [each for each in found if each.devices == size] for size in sorted({o.devices for o in found})}
-    sizes = ", ".join(f"{size}: {coverage(some):.0%} of {len(some)}" for size, some in by_size.items())
-    widths = median((o.forecast.high_s - o.forecast.low_s) / o.forecast.expected_s for o in found)
+    sizes = ", ".join(
+        f"{size}: {coverage(some):.0%} of {len(some)}, {width(some):.0%}" for size, some in by_size.items()
+    )
+    low, high = coverage_range(found)
     return (
-        f"covered {coverage(found):.1%} of {len(found)}, median error {median_error(found):.1%}, "
-        f"median width {widths:.0%} of the time; by devices {sizes}"
+        f"covered {coverage(found):.1%} of {len(found)} ({low:.0%} to {high:.0%} with other sessions), median error "
+        f"{median_error(found):.1%}, median width {width(found):.0%} of the time (in hindsight, one width for all would have been "
+        f"{width_in_hindsight(found):.0%}); by devices, with width: {sizes}"
     )
 
 

@@ -253,7 +253,7 @@ def test_the_plan_and_the_status_show_what_is_known_and_chosen(tmp_path: Path) -
     assert "round 1: 2 leases (" in words
     assert "composition 1 of the two candidates" in words
     assert "later rounds depend on its results" in words
-    assert "the whole matrix: 0." in words
+    assert "all cells that it is about: 0." in words
     assert not asked_for.results.exists()
     said("plan", "--until", BEST, assumed, "--write")
     words = said("status")

@@ -15,7 +15,7 @@ from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.costs import Costs, LeaseCost, Span, cell_cost
-from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.forecast import Forecaster, SystemTimes
 from campaign.plan.dag import Dag, read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
@@ -35,6 +35,10 @@ def plan_of(
     return build_plan(campaign, expand(campaign), KnownRuns(measured), forecaster)
 
 
+def knowing(costs: Costs, system: str = "bench", fabric: str = "") -> Forecaster:
+    return Forecaster({"bench": SystemTimes([costs], system, fabric)})
+
+
 def ran(cells: Any, seconds: Any, compose_s: Any = None) -> Forecaster:
     """Each cell ran three times, and took as long as a function of it says; so did composing each configuration."""
     known = [
@@ -46,7 +50,7 @@ def ran(cells: Any, seconds: Any, compose_s: Any = None) -> Forecaster:
     ]  # fmt: skip
     shapes = {c.configuration.name: c.configuration for c in cells} if compose_s else {}
     leases = [LeaseCost(n, shape.shape(), 3, compose_s(shape), 1.0, 0.5, 0.25) for n, shape in shapes.items()]
-    return Forecaster([Costs("earlier", "bench", tuple(known), tuple(leases))], "bench")
+    return knowing(Costs("earlier", "bench", tuple(known), tuple(leases)))
 
 
 ASSUMED = Forecaster(assumed=parse_assumption("10 s a run, 5 s to compose"))
@@ -194,12 +198,13 @@ def test_a_toy_campaign_tells_nothing_of_other_workloads_devices_and_fabrics(tmp
     assert {lease.expected_s for lease in plan.leases} == {None}
     assert plan.forecast.unknown.runs == {("steps", "cpu-rank"): 32}
     other = replace(
-        toy.known[0], cells=tuple(replace(c, shape={**c.shape, "device": "a100"}) for c in toy.known[0].cells)
+        toy.systems["bench"].known[0],
+        cells=tuple(replace(c, shape={**c.shape, "device": "a100"}) for c in toy.systems["bench"].known[0].cells),
     )
-    assert plan_of(tmp_path, forecaster=Forecaster([other], "bench")).device_hours is None
-    elsewhere = replace(ran(cells, lambda _: 0.1, lambda _: 1.0).known[0], fabric="liqid")
-    assert plan_of(tmp_path, forecaster=Forecaster([elsewhere], "bench", "static")).device_hours is None
-    assert plan_of(tmp_path, forecaster=Forecaster([elsewhere], "other", "liqid")).device_hours is not None
+    assert plan_of(tmp_path, forecaster=knowing(other)).device_hours is None
+    elsewhere = replace(ran(cells, lambda _: 0.1, lambda _: 1.0).systems["bench"].known[0], fabric="liqid")
+    assert plan_of(tmp_path, forecaster=knowing(elsewhere, fabric="static")).device_hours is None
+    assert plan_of(tmp_path, forecaster=knowing(elsewhere, "other", "liqid")).device_hours is not None
 
 
 def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from campaign.config.resolve import from_document, load_campaign
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.cost.costs import Costs, document_of, from_documents
-from campaign.plan.cost.estimates import Estimate
-from campaign.plan.cost.several_systems import _sum
+from campaign.plan.cost.measured_times import LogTime
+from campaign.plan.cost.sums import Sum
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import campaign_of, lease_plans
 from campaign.plan.matrix import expand
@@ -150,9 +151,20 @@ def test_leases_of_both_systems_take_turns_in_every_block(tmp_path: Path) -> Non
 
 
 def test_sums_over_systems_add_what_is_expected_and_their_errors_are_independent() -> None:
-    assert _sum([Estimate(10.0, 7.0, 13.0), Estimate(20.0, 16.0, 24.0)]) == Estimate(30.0, 25.0, 35.0)
-    assert _sum([Estimate(10.0), Estimate(20.0, 16.0, 24.0)]) == Estimate(30.0)
-    assert _sum([Estimate(None), Estimate(20.0, 16.0, 24.0)]) == Estimate(None)
+    def took(system: str, seconds: float) -> Sum:
+        found = Sum()
+        found.add(LogTime(math.log(seconds), {"batch": 0.1}, 0.0, 0.0, math.inf), system, "cell")
+        return found
+
+    def width(*sums: Sum) -> float:
+        total = Sum()
+        for each in sums:
+            total.include(each)
+        assert total.estimate().expected_s == pytest.approx(20)
+        return math.log(total.estimate().high_s or 0.0) - math.log(20)
+
+    same, different = (width(took("plain", 10), took(other, 10)) for other in ("plain", "bench"))
+    assert same == pytest.approx(math.sqrt(2) * different, rel=0.01)
 
 
 def test_costs_of_both_systems_are_one_file() -> None:

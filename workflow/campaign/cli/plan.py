@@ -300,7 +300,8 @@ def _show_rounds(plan: Plan) -> None:
     later = [chosen(last), "later rounds depend on its results; the numbers below are of the rounds so far"]
     whole = last.device_hours_matrix
     later += [
-        "the whole matrix: device-hours unknown" if whole is None else f"the whole matrix: {whole:.4g} device-hours"
+        "all cells that it is about: "
+        + ("device-hours unknown" if whole is None else f"{whole:.4g} device-hours, with composing")
     ]
     say("\n".join([*known, *([] if last.end else later)]) + "\n")
 

@@ -79,9 +79,9 @@ class RoundDocument(ClosedModel):
     round_hours: float | None = None
     """Hours that it is expected to take, from start to end."""
     device_hours: float | None = None
-    """Device-hours of what was measured before it, as expected; null where they are unknown."""
+    """Device-hours of what was measured before it, with composing, as expected; null where they are unknown."""
     device_hours_matrix: float | None = None
-    """Device-hours of the whole matrix, as expected; null where they are unknown."""
+    """Device-hours of all cells that the question is about, with composing, as expected; null where they are unknown."""
     leases_measured: int = 0
     """Leases of the matrix with a run that has a record."""
     leases_matrix: int = 0

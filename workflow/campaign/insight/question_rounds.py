@@ -5,7 +5,6 @@ Two processes that read the same records choose the same round, so nothing is wr
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import replace
@@ -15,7 +14,7 @@ from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, ChosenLease, RoundDocument, Rounds, kept_rounds
 from campaign.errors import ConfigError
 from campaign.files import content_hash
-from campaign.insight.until import Decision, PricedMatrix, Question, decide, parse_question, priced_matrix
+from campaign.insight.until import Decision, Question, decide, parse_question, priced_matrix
 from campaign.paths import Results
 from campaign.plan.cost.budget import Budget, matrix_digest
 from campaign.plan.cost.history import read_costs
@@ -53,7 +52,7 @@ def next_rounds(asked: PlanRequest, *, allow_unfit: bool = False) -> Rounds:
     costs = read_costs(results, asked.learn_from, campaign.path)
     matrix = priced_matrix(plan, forecaster_of(campaign, costs, asked.assumed))
     decision = decide(question, matrix, tables, campaign.protocol.seed, len(kept) + 1)
-    leases = _chosen(decision, matrix, missing)
+    leases = _chosen(decision, missing)
     document = RoundDocument(
         question=question.text,
         where=asked.where,
@@ -114,29 +113,14 @@ def _statement(decision: Decision, question: Question, plan: Plan) -> str:
     return f"Predicted, not measured: {said}" if predicted else said
 
 
-def _chosen(decision: Decision, matrix: PricedMatrix, missing: Collection[CellIn]) -> tuple[ChosenLease, ...]:
+def _chosen(decision: Decision, missing: Collection[CellIn]) -> tuple[ChosenLease, ...]:
     """Leases of the next round, with those of their cells of which a run has no record."""
-    once = {lease.name: lease.once_h for lease in matrix.leases}
-    hours = {
-        (lease.name, cell.id): of_cell
-        for lease in matrix.leases
-        for cell, of_cell in zip(lease.cells, lease.cells_h, strict=True)
-    }
     found = []
     for each in decision.next:
         cells = tuple(cell for cell in each.cells if (cell, each.composition) in missing)
-        if not cells or decision.stop:
-            continue
-        cost = once[each.lease] + sum(hours[each.lease, cell] for cell in cells)
-        found.append(
-            ChosenLease(
-                lease=each.lease,
-                configuration=each.configuration,
-                composition=each.composition,
-                cells=cells,
-                device_hours=cost if math.isfinite(cost) else None,
-            )
-        )
+        if cells and not decision.stop:
+            said = {"lease": each.lease, "configuration": each.configuration, "composition": each.composition}
+            found.append(ChosenLease(**said, cells=cells, device_hours=each.device_hours))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from typing import Any
 
 from campaign.config.open_fabric import fabric_of, placing
 from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell
+from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, Rounds, kept_rounds, question_key
 from campaign.documents.run_numbers import compositions_of, whole
@@ -29,11 +29,10 @@ from campaign.paths import Results
 from campaign.plan.concurrency import limits, needs, threads, wall_s
 from campaign.plan.cost.assumption import Assumption
 from campaign.plan.cost.budget import Budget, BudgetChoice, kept_choice, matrix_digest
-from campaign.plan.cost.composing import ComposingTimes
 from campaign.plan.cost.costs import Costs
-from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.forecast import Forecaster, SystemTimes
 from campaign.plan.cost.history import composing_of, document_of, earlier_spread, read_costs
-from campaign.plan.cost.several_systems import SystemForecasters
+from campaign.plan.cost.measured_times import LogTime
 from campaign.plan.lease_plans import plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import implied_cells, read_known, without_damaged
@@ -113,29 +112,36 @@ def _opened(part: Campaign, results: Results, opened: ExitStack) -> Fabric:
     return opened.enter_context(fabric_of(part.system, state, where))
 
 
-def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster | SystemForecasters:
+def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:
     """Forecasts for a campaign from what others have cost."""
-    if not campaign.part:
-        return SystemForecasters({part.part: _forecaster(part, costs, assumed) for part in campaign.parts})
-    return _forecaster(campaign, costs, assumed)
+    return Forecaster({part.part: _system_times(part, costs) for part in campaign.parts}, assumed)
 
 
-def _forecaster(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:
-    flops: dict[str, float | None] = {}
-
-    def of(cell: Cell) -> float | None:
-        key = f"{cell.workload} {sorted(cell.options.items())}"
-        if key not in flops:
-            workload = campaign.workloads[cell.workload]
-            model = {"kind": workload.kind, "model": getattr(workload, "model", None)}
-            flops[key] = sample_flops(model, {**workload.options, **cell.options})
-        return flops[key]
+def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
+    @cache
+    def flops(workload: str, options: tuple[tuple[str, Scalar], ...]) -> float | None:
+        file = campaign.workloads[workload]
+        model = {"kind": file.kind, "model": getattr(file, "model", None)}
+        return sample_flops(model, {**file.options, **dict(options)})
 
     kind = str(campaign.system.fabric["kind"])
-    # `snakemake --lint` needs no times, and works where Snakemake is installed alone.
-    costs = costs if find_spec("scipy") else ()
-    composing = composing_of(campaign, costs) if find_spec("scipy") else ComposingTimes(None)
-    return Forecaster(costs, campaign.system.name, kind, assumed, of, composing, fabric_kind(kind).serial)
+    if not find_spec("numpy"):  # `snakemake --lint` needs no times, and works where Snakemake is installed alone
+        return SystemTimes()
+
+    def predicted(cell: Cell) -> LogTime | None:
+        from campaign.plan.cost.predicted_times import predicted_run  # loads numpy
+
+        return predicted_run(campaign.system, campaign.workloads[cell.workload], cell)
+
+    return SystemTimes(
+        costs,
+        campaign.system.name,
+        kind,
+        lambda cell: flops(cell.workload, tuple(sorted(cell.options.items()))),
+        composing_of(campaign, costs),
+        fabric_kind(kind).serial,
+        predicted,
+    )
 
 
 def unfit_messages(plan: Plan) -> Iterator[str]:

@@ -23,7 +23,6 @@ from campaign.plan.cost.budget import BudgetChoice
 from campaign.plan.cost.charge import Charges, held
 from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, HeldResources, Work
 from campaign.plan.cost.forecast import Forecaster
-from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.order import in_order
@@ -243,7 +242,7 @@ def build_plan(
     campaign: Campaign,
     matrix: Matrix,
     known: KnownRuns | None = None,
-    forecaster: Forecaster | SystemForecasters | None = None,
+    forecaster: Forecaster | None = None,
     place: Placing = lambda _: PlannedPlacement(),
     only: Collection[CellIn] | None = None,
 ) -> Plan:
@@ -316,7 +315,7 @@ class _Holds:
 
 
 def _costed(
-    leases: Sequence[PlannedLease], forecaster: Forecaster | SystemForecasters, campaign: Campaign, holds: _Holds
+    leases: Sequence[PlannedLease], forecaster: Forecaster, campaign: Campaign, holds: _Holds
 ) -> tuple[list[PlannedLease], Forecast]:
     """The leases with what they will take, and with the least where targets may end cells."""
     charges = Charges(campaign)

@@ -5,7 +5,8 @@ round, or the statement.
 """
 
 from campaign.insight.until.cell_states import PricedMatrix, priced_matrix
-from campaign.insight.until.decision import Decision, NextLease, decide
+from campaign.insight.until.decision import Decision, decide
 from campaign.insight.until.question import Question, parse_question
+from campaign.insight.until.rounds import NextLease
 
 __all__ = ["Decision", "NextLease", "PricedMatrix", "Question", "decide", "parse_question", "priced_matrix"]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from campaign.documents.cell import Cell, Configuration
+from campaign.documents.earlier_spread import spreads
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import OUT_OF_MEMORY
 from campaign.documents.run_numbers import composition_of, runs_of
@@ -23,9 +24,9 @@ from campaign.insight.until.question import Question
 from campaign.plan.control_runs import without_references
 from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
-from campaign.plan.cost.several_systems import SystemForecasters
 from campaign.plan.plan import Plan
-from campaign.statistics.comparisons import Design
+from campaign.statistics import composition_variance
+from campaign.statistics.experiment_design import Design
 from campaign.tables.io import Tables
 from campaign.tables.runs import CONFIRMED, compositions_with
 
@@ -59,7 +60,7 @@ class PricedMatrix:
         return total if math.isfinite(total) else None
 
 
-def priced_matrix(plan: Plan, forecaster: Forecaster | SystemForecasters) -> PricedMatrix:
+def priced_matrix(plan: Plan, forecaster: Forecaster) -> PricedMatrix:
     """What the whole plan offers, also what has been measured. plan: of the whole matrix, without a budget."""
     works = [
         replace(lease.work, runs=tuple((cell, len(runs_of(cell.settings))) for cell in lease.cells))
@@ -84,8 +85,15 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 
-_UNKNOWN_SPREAD = 0.02**2
-"""The variance of compositions where nothing tells it yet; only the choice of the next leases rests on it."""
+
+@dataclass(frozen=True)
+class Means:
+    """Means of the runs of cells on leases: place of the cell, number of the lease, block of the campaign from 0, and goodness."""
+
+    place: Ints
+    lease: Ints
+    block: Ints
+    good: Floats
 
 
 @dataclass(frozen=True)
@@ -93,30 +101,26 @@ class CellStates:
     """All cells of the question; arrays are by place in `cells`.
 
     panel: number of its panel in `panels`; -1 for cells beside the question, which only tell how much compositions differ.
-    planned, measured: compositions planned, and with a valid run. good, variance: of what was measured (nan, infinite where nothing
-    was). failed: compositions on which it failed, of cells without a valid run; ran: whether it was started at all. fails: failed
-    on two compositions, or on the only one, or is known to run out of memory.
+    planned, measured: compositions planned, and with a valid run. failed: compositions on which it failed, of cells without a valid
+    run; ran: whether it was started at all. fails: failed on two compositions, or on the only one, or is known to run out of
+    memory. done: cells with the compositions on which they have a record, and the uses of leases that these are from. lent: by
+    workload, the variance of compositions in earlier campaigns, with its freedom.
     """
 
     cells: tuple[Cell, ...]
     panel: Ints
     panels: tuple[tuple[Any, ...], ...]
     configuration: Ints
-    configurations: tuple[str, ...]
     devices: Floats
     planned: Ints
     measured: Ints
-    good: Floats
-    variance: Floats
     failed: Ints
     ran: Marks
     fails: Marks
     done: Mapping[tuple[str, int], frozenset[str]]
-    """Cells with the compositions on which they have a record, and the uses of leases that these are from."""
+    means: Means
+    lent: Mapping[str, tuple[float, float]]
     design: Design | None
-
-    def ids(self, places: Ints) -> pd.Series[str]:
-        return pd.Series([self.cells[place].id for place in places], dtype="str")
 
     @property
     def open(self) -> Marks:
@@ -139,27 +143,25 @@ def states_of(question: Question, matrix: PricedMatrix, tables: Tables | None) -
     names: dict[str, int] = {}
     configuration = [names.setdefault(cell.configuration.name, len(names)) for cell in every]
     count = len(every)
-    good, variance, measured = np.full(count, np.nan), np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-    design = None if tables is None or tables.runs.empty else tables.design
-    done: Mapping[tuple[str, int], frozenset[str]] = {}
     planned = np.array([offered[cell.id] for cell in every], dtype=np.int64)
-    failed, ran, fails = (
-        np.zeros(count, dtype=np.int64),
-        np.zeros(count, dtype=np.bool_),
-        np.zeros(count, dtype=np.bool_),
-    )
-    if tables is not None and design is not None:
-        at = design.places(pd.Series([cell.id for cell in every], dtype="str"))
-        there = at >= 0
-        found, _ = design.locations()
-        good[there] = -np.log(design.cost[at[there]])
-        spread = np.where(
-            np.isfinite(design.variances.alone.variance),
-            found.variance,
-            np.nan_to_num(found.variance, nan=_UNKNOWN_SPREAD) + _UNKNOWN_SPREAD / np.maximum(design.compositions, 1),
-        )
-        variance[there] = spread[at[there]]
-        measured[there] = design.compositions[at[there]]
+    measured, failed = (np.zeros(count, dtype=np.int64) for _ in range(2))
+    ran, fails = (np.zeros(count, dtype=np.bool_) for _ in range(2))
+    none = np.zeros(0, dtype=np.int64)
+    means, design = Means(none, none, none, np.zeros(0)), None
+    done: Mapping[tuple[str, int], frozenset[str]] = {}
+    lent: dict[str, tuple[float, float]] = {}
+    if tables is not None and not tables.runs.empty:
+        design = tables.design
+        means = _means(every, design)
+        measured = np.bincount(means.place, minlength=count)
+        workloads = list(dict.fromkeys(cell.workload for cell in every))
+        earlier = spreads(tables.context.get("campaign", {}).get("earlier_spread") or ())
+        found = composition_variance.lent([each for each in earlier if each.metric == matrix.metric.name], workloads)
+        lent = {
+            name: (float(variance), float(freedom))
+            for name, variance, freedom in zip(workloads, found.variance, found.freedom, strict=True)
+            if freedom > 0
+        }
         done = _done(tables.runs)
         failed = _failed(every, tables.runs, measured)
         started = set(tables.runs.loc[tables.runs["status"] != "implied", "cell_id"].astype(str))
@@ -167,23 +169,20 @@ def states_of(question: Question, matrix: PricedMatrix, tables: Tables | None) -
         enough = np.minimum(CONFIRMED, planned)
         out = _failed(every, tables.runs, measured, (*OUT_OF_MEMORY, "implied")) >= enough
         fails = (failed >= enough) | _implied(every, out, measured)
-    return CellStates(
-        every,
-        np.array(panel, dtype=np.int64),
-        tuple(panels),
-        np.array(configuration, dtype=np.int64),
-        tuple(names),
-        np.array([float(cell.configuration.devices) for cell in every]),
-        planned,
-        measured,
-        good,
-        variance,
-        failed,
-        ran,
-        fails,
-        done,
-        design,
-    )
+    devices = np.array([float(cell.configuration.devices) for cell in every])
+    numbers = np.array(panel, dtype=np.int64), tuple(panels), np.array(configuration, dtype=np.int64)
+    return CellStates(every, *numbers, devices, planned, measured, failed, ran, fails, done, means, lent, design)
+
+
+def _means(cells: Sequence[Cell], design: Design) -> Means:
+    """The means that a design holds, of these cells; goodness is the logarithm of one over the cost."""
+    places = np.full(design.cells.size, -1, dtype=np.int64)
+    at = design.places(pd.Series([cell.id for cell in cells], dtype="str"))
+    places[at[at >= 0]] = np.flatnonzero(at >= 0)
+    means = design.means
+    kept = places[means.cell] >= 0
+    cost = design.cost[means.cell] * means.value
+    return Means(places[means.cell][kept], means.lease[kept], means.block[kept], -np.log(cost[kept]))
 
 
 def _panel(question: Question, cell: Cell) -> tuple[Any, ...]:
@@ -227,29 +226,3 @@ def _implied(cells: Sequence[Cell], out: Marks, measured: Ints) -> Marks:
         ],
         dtype=np.bool_,
     )
-
-
-def similar(cells: Sequence[Cell]) -> Mapping[str, npt.NDArray[Any]]:
-    """What tells cells apart, one array each: numbers as logarithms, the rest as numbers of their values."""
-
-    def number(values: Sequence[float]) -> Floats:
-        logs = np.log2(np.maximum(np.asarray(values, dtype=np.float64), 1e-9))
-        return np.asarray(logs - logs.mean(), dtype=np.float64)
-
-    def kinds(values: Sequence[Any]) -> Ints:
-        places: dict[Any, int] = {}
-        return np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
-
-    shapes = [cell.configuration for cell in cells]
-    return {
-        "ranks": number([shape.ranks for shape in shapes]),
-        "hosts": number([shape.hosts for shape in shapes]),
-        "batch": number([cell.batch for cell in cells]),
-        "fabric": np.array([shape.fabric_devices / shape.devices for shape in shapes]),
-        "device": kinds([f"{shape.hardware} on {shape.system}" for shape in shapes]),
-        "attach": kinds([shape.attach for shape in shapes]),
-        "storage": kinds([shape.storage for shape in shapes]),
-        "configuration": kinds([shape.name for shape in shapes]),
-        "workload": kinds([cell.workload for cell in cells]),
-        "kind": kinds([(cell.workload, cell.precision, *sorted(cell.options.items())) for cell in cells]),
-    }

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from campaign.errors import ConfigError
 from campaign.insight.until import words
 from campaign.insight.until.cell_states import PricedMatrix
+from campaign.insight.until.evidence import weigh
 from campaign.insight.until.question import Question
-from campaign.insight.until.weighed import choose, is_decided, weigh
+from campaign.insight.until.rounds import NextLease, Prices, choose
 from campaign.tables.io import Tables
+from campaign.wording import plural
 
-
-@dataclass(frozen=True)
-class NextLease:
-    """A lease of the next round, and the ids of the cells to measure on it: all their runs in this composition."""
-
-    lease: str
-    configuration: str
-    composition: int
-    cells: tuple[str, ...]
+MOST_CELLS = 2000
+"""More cells than these are not weighed against each other at once."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +23,9 @@ class Decision:
     """What follows from what has been measured.
 
     stop: nothing more is to be measured. decided: whether the question is answered. statement: in words. answers: of each
-    panel, those that are shown first. rests_on: what the
-    statement rests on, a sentence each. next: the leases of the next round, empty with `stop`. reasons: why these, a sentence each.
-    device_hours: expected of what has been measured; whole_device_hours: of the whole matrix; None where they are unknown.
+    panel, those that are shown first. rests_on: what the statement rests on, a sentence each. next: the leases of the next round,
+    empty with `stop`. reasons: why these, a sentence each. device_hours: expected of what has been measured;
+    whole_device_hours: of all cells that the question is about; None where they are unknown.
     """
 
     round: int
@@ -43,28 +40,38 @@ class Decision:
     whole_device_hours: float | None
 
 
-def decide(question: Question, matrix: PricedMatrix, tables: Tables | None, seed: int, round: int) -> Decision:
-    """What to measure next, in round `round` (from 1), or that no more is needed. tables: None where nothing was measured."""
-    weighed = weigh(question, matrix, tables)
-    chosen = choose(weighed)
-    spent = None if matrix.device_hours is None else weighed.prices.spent
+def decide(
+    question: Question,
+    matrix: PricedMatrix,
+    tables: Tables | None,
+    seed: int,
+    round: int,
+    prior: Mapping[str, float] | None = None,
+) -> Decision:
+    """What to measure next, in round `round` (from 1), or that no more is needed. tables: None where nothing was measured.
+
+    prior: what another model expects of cells, by id: logarithms of the metric, up to a constant. ConfigError for a question
+    about too many cells.
+    """
+    asked = len({cell.id for lease in matrix.leases for cell in lease.cells if question.beside(cell)})
+    if asked > MOST_CELLS:
+        raise ConfigError(
+            f"--until: '{question.text}' is about {asked:,} cells; at most {MOST_CELLS:,} are weighed against each "
+            'other: narrow it, as with "for workload == ..."'
+        )
+    evidence = weigh(question, matrix, tables, prior)
+    prices = Prices(evidence.states, matrix)
+    chosen = choose(evidence, prices, seed)
+    known = matrix.device_hours is not None
     return Decision(
         round=round,
         stop=not chosen,
-        decided=is_decided(weighed),
-        statement=words.statement(question, weighed, stop=not chosen),
-        answers=words.answers(question, matrix, weighed),
-        rests_on=words.rests_on(question, matrix, weighed, spent),
-        next=tuple(
-            NextLease(
-                (lease := matrix.leases[each.lease]).name,
-                lease.configuration.name,
-                lease.composition,
-                tuple(weighed.states.cells[place].id for place in each.places),
-            )
-            for each in chosen
-        ),
-        reasons=words.reasons(weighed, matrix, chosen),
-        device_hours=spent,
-        whole_device_hours=matrix.device_hours,
+        decided=evidence.decided,
+        statement=words.statement(evidence, prices, stop=not chosen),
+        answers=words.answers(evidence, prices),
+        rests_on=words.rests_on(evidence, prices),
+        next=tuple(chosen),
+        reasons=tuple(f"{each.lease}: {plural(len(each.cells), 'cell')}, {each.why}." for each in chosen),
+        device_hours=prices.spent if known else None,
+        whole_device_hours=prices.whole if known else None,
     )

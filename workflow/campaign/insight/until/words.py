@@ -1,4 +1,4 @@
-"""What a decision says: the answer or what it lacks, what it rests on, and why the next leases are chosen. Pure."""
+"""What a decision says: the answer, or what it lacks and what would decide it; what it rests on. Pure."""
 
 from __future__ import annotations
 
@@ -8,63 +8,57 @@ from collections.abc import Sequence
 import numpy as np
 
 from campaign import wording
-from campaign.insight.until.cell_states import CellStates, Marks, PricedMatrix
-from campaign.insight.until.question import Question
-from campaign.insight.until.requirements import of_composition, tolerance
-from campaign.insight.until.rounds import MOST, LeaseChoice
-from campaign.insight.until.weighed import Weighed, last
+from campaign.insight.until.cell_states import CellStates
+from campaign.insight.until.evidence import NOTHING, Evidence, Panel, tolerance
+from campaign.insight.until.rounds import Needed, Prices, needed
 
-_MOST_COMPOSITIONS = 999
 _WIDEST = math.log(10)
+_NAMED = 4
 
 
-def statement(question: Question, weighed: Weighed, *, stop: bool) -> str:
-    """Whether the question is answered, and why no more is measured where it is not."""
-    if not (weighed.states.open & (weighed.states.panel >= 0)).any():
-        return f"Not decided: {question.text}: every cell that it is about failed or runs out of memory."
-    answered = weighed.answered >= 0
-    if answered.all():
-        return f"Decided: {question.text} (95\u202f% confidence)."
-    head = f"{question.text}; shown for {answered.sum()} of {wording.count(answered.size)}."
-    return f"Not decided: {head}{_ended(weighed)}" if stop else f"Not known yet: {head}"
+def statement(evidence: Evidence, prices: Prices, *, stop: bool) -> str:
+    """Whether the question is answered; where it is not and no more is measured, why, and what would decide it."""
+    text = evidence.question.text
+    if not any(panel.cells.size for panel in evidence.panels):
+        return f"Not decided: {text}: every cell that it is about failed or runs out of memory."
+    if evidence.decided:
+        return f"Decided: {text} (95\u202f% confidence)."
+    head = f"{text}; shown for {evidence.answered.sum()} of {wording.count(len(evidence.panels))}."
+    if not stop:
+        return f"Not known yet: {head}"
+    open_ = [panel for panel in evidence.panels if panel.answered < 0]
+    if any(prices.left[panel.cells].any() for panel in open_):
+        return f"Not decided: {head} No more is measured, since what is left is not expected to decide it."
+    return f"Not decided: {head} Nothing is left to measure."
 
 
-def answers(question: Question, matrix: PricedMatrix, weighed: Weighed) -> tuple[str, ...]:
-    """A sentence for each panel, those that are shown first: its answer, or what leads and what is not shown."""
-    order = np.argsort(weighed.answered < 0, kind="stable")
-    return tuple(_panel(question, matrix, weighed, int(panel)) for panel in order)
-
-
-def _ended(weighed: Weighed) -> str:
-    """Why no more is measured for what is not shown."""
-    states = weighed.states
-    if not (np.isfinite(weighed.prices.cost) & (states.panel >= 0)).any():
-        return " Nothing is left to measure."
-    chance = f"{100 * weighed.chance:.0f}\u202f%"
-    if weighed.likely:
-        return " What is left to measure tells hardly more of it."
-    if weighed.wanted.any():
-        return (
-            f" No more is measured: at most {100 * MOST:.0f}\u202f% of the matrix is taken where the rest is not likely to "
-            f"show all of it (chance: {chance})."
-        )
-    return (
-        f" No more is measured, since all of it would be shown with a chance of {chance} only, with all that is left."
+def answers(evidence: Evidence, prices: Prices) -> tuple[str, ...]:
+    """A sentence for each panel, those that are shown first: its answer, or what leads and what is not told from it."""
+    order = np.argsort(~evidence.answered, kind="stable")
+    return tuple(
+        f"{about(evidence.states.panels[at])}: {_of_panel(evidence, evidence.panels[at], prices)}" for at in order
     )
 
 
-def rests_on(question: Question, matrix: PricedMatrix, weighed: Weighed, spent: float | None) -> tuple[str, ...]:
+def rests_on(evidence: Evidence, prices: Prices) -> tuple[str, ...]:
     """A sentence for each thing that the statement rests on."""
-    states, pairs, known = weighed.states, weighed.pairs, weighed.known
+    states = evidence.states
     asked = states.panel >= 0
     there = asked & (states.measured > 0)
-    leases = {lease for uses in states.done.values() for lease in uses}
+    known = prices.matrix.device_hours is not None
+    hours = (
+        f", {100 * prices.spent / prices.whole:.0f}\u202f% of device-hours with composing"
+        if known and prices.whole
+        else ""
+    )
     found = [
-        f"{wording.count(there.sum())} of {wording.count(asked.sum())} cells measured; leases were composed "
-        f"{wording.plural(len(leases), 'time')}" + (f"; {_freedom(states)}" if there.any() else "") + "."
+        f"{wording.count(there.sum())} of {wording.count(asked.sum())} cells measured, {wording.count(prices.composed)} of "
+        f"{wording.plural(prices.compositions, 'composition')} made{hours}{_freedom(evidence) if there.any() else ''}."
     ]
-    if beside := int(((states.measured > 0) & ~asked).sum()):
-        found.append(f"{beside} cells of other configurations, for how much compositions differ.")
+    if prices.beside:
+        found.append(
+            f"{wording.plural(prices.beside, 'composition')} of other configurations, for how much compositions differ."
+        )
     for of, why in (
         (states.fails & states.ran, "failed on every composition that was tried, and {} not compete"),
         (states.fails & ~states.ran, "{} not run, as a smaller batch ran out of memory there, and {} not compete"),
@@ -73,58 +67,34 @@ def rests_on(question: Question, matrix: PricedMatrix, weighed: Weighed, spent: 
         if count := int((of & asked).sum()):
             was, do = ("was", "does") if count == 1 else ("were", "do")
             found.append(f"{wording.plural(count, 'cell')} {why.format(*[was, do][-why.count('{}') :])}.")
-    by_expectation = known.passes & ~((states.measured[pairs.better] > 0) & (states.measured[pairs.other] > 0))
-    if left_out := np.unique(pairs.other[by_expectation]).size:
+    others = np.concatenate([panel.pairs.other[panel.pairs.passes] for panel in evidence.panels])
+    if left_out := int((states.measured[np.unique(others)] == 0).sum()):
+        own = max(fit.deviation for fit in evidence.estimates.fits)
         found.append(
-            f"{left_out} cells were not measured, because of what is expected of them from cells like them; configurations that "
-            f"were left out were expected with a median error of {weighed.expected.error_pct:.0f}\u202f%."
+            f"{wording.plural(left_out, 'cell')} not measured, because of what is expected of them from cells like them; cells "
+            f"deviate from that by {100 * own:.1f}\u202f% (sd)."
         )
-    if question.form != "comparison" and (states.measured[asked] < states.planned[asked]).any():
-        found.append("The error of 5\u202f% is divided over all pairs of cells and all looks at them.")
-    if spent is None or not matrix.device_hours:
-        blocks = sum(len(lease.cells) for lease in matrix.leases)
+    if evidence.question.form != "comparison" and there.any():
+        count = sum(panel.candidates for panel in evidence.panels)
+        found.append(
+            f"The error of 5\u202f% is divided over the {wording.plural(count, 'cell')} that could be named, and over looks as by "
+            "O'Brien and Fleming: most of it is left for the last composition."
+        )
+    if not known:
+        blocks = sum(len(lease.cells) for lease in prices.matrix.leases)
         found.append(f"Durations are unknown; {len(states.done)} of {blocks} compositions of cells.")
     return tuple(found)
 
 
-def reasons(weighed: Weighed, matrix: PricedMatrix, chosen: Sequence[LeaseChoice]) -> tuple[str, ...]:
-    """Why each lease of a round was chosen."""
-    states, pairs, wanted = weighed.states, weighed.pairs, weighed.wanted
-    named = {int(place) for panel in weighed.answers for place in panel}
-    lines = []
-    for each in chosen:
-        lease = matrix.leases[each.lease]
-        mine = np.array(each.places, dtype=np.int64)
-        rivals = wanted & np.isin(pairs.other, mine)
-        if not states.done:
-            why = "tells much of other cells for what it costs"
-        elif last(states)[mine].all():
-            why = "all others failed"
-        elif weighed.pair and (states.panel[mine] >= 0).any():
-            why = "one of the two"
-        elif named & set(each.places) and (wanted & np.isin(pairs.better, mine)).any():
-            why = "named by the answer so far"
-        elif rivals.any():
-            chance = 1 - float(weighed.known.likely[rivals].min())
-            why = (
-                f"not told from the answer so far (it may be wrong by {100 * chance:.0f}\u202f%)"
-                if chance > 0.005
-                else ("not shown yet to be worse than the answer so far")
-            )
-        else:
-            why = "tells how much compositions differ"
-        lines.append(f"{lease.name}: {wording.plural(len(each.places), 'cell')}, {why}.")
-    return tuple(lines)
-
-
-def _freedom(states: CellStates) -> str:
-    design = states.design
-    several = design is not None and (design.compositions > 1).any()
-    if design is None or not several:
-        return "each composed once, so that nothing tells how much compositions differ"
-    freedom = design.variances.alone.pool_freedom[design.compositions > 1]
-    sd = 100 * math.sqrt(of_composition(states))
-    return f"compositions of a cell differ by {sd:.1f}\u202f% (sd), with {freedom.max():.0f} degrees of freedom"
+def _freedom(evidence: Evidence) -> str:
+    fits = [fit for fit in evidence.estimates.fits if fit.freedom[0] > 0]
+    if not fits:
+        return "; each composed once, so that nothing tells how much compositions differ"
+    fit = max(fits, key=lambda each: each.composition)
+    return (
+        f"; compositions of a cell differ by {100 * math.sqrt(fit.composition):.1f}\u202f% (sd), with "
+        f"{fit.freedom[0]:.0f} degrees of freedom"
+    )
 
 
 def about(panel: tuple[object, ...]) -> str:
@@ -139,16 +109,15 @@ def _cell(states: CellStates, place: int) -> str:
     return f"{cell.configuration.name} (batch {cell.batch})"
 
 
-def _value(matrix: PricedMatrix, states: CellStates, place: int) -> str:
+def _value(prices: Prices, place: int) -> str:
     """The value of a cell with its interval, where it was measured."""
-    design = states.design
+    states, design = prices.states, prices.states.design
     if design is None or not states.measured[place]:
         return "not measured"
     at = design.cells.get_loc(states.cells[place].id)
     value, low, high = (float(each[at]) for each in design.locations()[0].bounds())
-
     said, between = (
-        f"{wording.rate(value)}\u202f{matrix.metric.unit}".rstrip(),
+        f"{wording.rate(value)}\u202f{prices.matrix.metric.unit}".rstrip(),
         wording.between(low, high, wording.rate),
     )
     if not math.isfinite(low):
@@ -158,114 +127,94 @@ def _value(matrix: PricedMatrix, states: CellStates, place: int) -> str:
     return f"{said} (95\u202f% interval {between})"
 
 
-def _beside(matrix: PricedMatrix, states: CellStates, panel: int, named: int) -> str:
+def _of_panel(evidence: Evidence, panel: Panel, prices: Prices) -> str:
+    states, form = evidence.states, evidence.question.form
+    if form == "comparison":
+        return _comparison(evidence, panel, prices)
+    if not panel.cells.size:
+        return "every cell failed."
+    if not panel.named.size:
+        return "nothing measured yet."
+    names = ", ".join(_cell(states, int(each)) for each in panel.named)
+    if form == "best":
+        names = f"{names}, {_value(prices, int(panel.named[0]))}"
+    if panel.cells.size == 1:
+        return f"{names}; nothing else competes." if panel.answered >= 0 else f"{names}; all others failed."
+    if panel.answered < 0:
+        return f"{names}, {'leads' if form == 'best' else 'so far'}. {_lacking(evidence, panel, prices)}"
+    return f"{names}; {_bound(evidence, panel)}{_beside(evidence, panel, prices)}." if form == "best" else f"{names}."
+
+
+def _beside(evidence: Evidence, panel: Panel, prices: Prices) -> str:
     """The cell with the best measured mean, where that is not the one that is named."""
-    here = np.flatnonzero((states.panel == panel) & (states.measured > 0))
-    if not here.size or (best := int(here[np.argmax(states.good[here])])) == named:
+    here = panel.cells[evidence.states.measured[panel.cells] > 0]
+    best = int(here[np.argmax(evidence.estimates.measured[here])])
+    if best == panel.named[0]:
         return ""
-    return f"; the best mean that was measured is that of {_cell(states, best)}, {_value(matrix, states, best)}"
+    return f"; the best mean that was measured is that of {_cell(evidence.states, best)}, {_value(prices, best)}"
 
 
-def _panel(question: Question, matrix: PricedMatrix, weighed: Weighed, panel: int) -> str:
-    states, named = weighed.states, weighed.answers[panel]
-    head = f"{about(states.panels[panel])}: "
-    here = weighed.pairs.panel == panel
-    if question.form == "comparison":
-        return head + _comparison(question, weighed, panel)
-    if not named.size:
-        return f"{head}every cell failed."
-    if question.form == "best":
-        place = int(named[0])
-        said = f"{head}{_cell(states, place)}, {_value(matrix, states, place)}"
-        beside = _beside(matrix, states, panel, place)
-    else:
-        beside = ""
-        said = head + ", ".join(f"{_cell(states, int(each))}" for each in named)
-    if weighed.answered[panel] < 0 and not here.any():
-        return f"{said}; all others failed."
-    if weighed.answered[panel] < 0:
-        leads = " so far" if question.form != "best" else ", is expected to be the best" if beside else ", leads"
-        return f"{said}{leads}{beside}; {_lacking(question, weighed, here)}"
-    if not here.any():
-        return f"{said}; nothing else competes."
-    if question.form == "best":
-        return f"{said}; {_bound(question, weighed, here)}{beside}."
-    return f"{said}."
-
-
-def _bound(question: Question, weighed: Weighed, here: Marks) -> str:
+def _bound(evidence: Evidence, panel: Panel) -> str:
     """How much worse than others the named cell may be; what was not measured is expected to be worse at most."""
-    known, pairs, slack = weighed.known, weighed.pairs, tolerance(question)
-    both = here & (weighed.states.measured[pairs.better] > 0) & (weighed.states.measured[pairs.other] > 0)
+    pairs, slack = panel.pairs, tolerance(evidence.question)
+    both = evidence.states.measured[pairs.other] > 0
     said = []
     if both.any():
-        most = float(np.max(np.minimum(known.asks * known.error - known.difference, slack)[both]))
+        most = float(np.minimum(pairs.asks * pairs.error - pairs.difference, slack)[both].max())
         worse = f"at most {-100 * math.expm1(-most):.1f}\u202f% below any other one that was measured"
         said.append("no other one that was measured is better" if most <= 0 else worse)
-    if count := int((here & ~both).sum()):
-        said.append(f"{count} not measured, and not expected to be better by more than {question.within_pct:g}\u202f%")
+    if count := int((~both).sum()):
+        said.append(
+            f"{count} not measured, and not expected to be better by more than {evidence.question.within_pct:g}\u202f%"
+        )
     return "; ".join(said)
 
 
-def _comparison(question: Question, weighed: Weighed, panel: int) -> str:
-    known, pairs = weighed.known, weighed.pairs
-    here = np.flatnonzero((pairs.panel == panel) & (pairs.answer == 0))
-    if not here.size:
-        return (
-            f"{question.first} or {question.second} failed or runs out of memory, so that there is nothing to compare."
-        )
-    at = int(here[0])
-    if not (weighed.states.measured[pairs.better[at]] > 0 and weighed.states.measured[pairs.other[at]] > 0):
-        return "not measured yet."
-    ratio, half = float(known.difference[at]), float(known.asks[at] * known.error[at])
-    low, high = (100 * math.expm1(ratio + side * min(half, _WIDEST)) for side in (-1, 1))
-    within = wording.between(low, high, wording.percent)
-    bounds = within if half < _WIDEST else "with too few compositions for an interval"
-    interval = f"{wording.percent(100 * math.expm1(ratio))}, {bounds}"
+def _comparison(evidence: Evidence, panel: Panel, prices: Prices) -> str:
+    question, pairs = evidence.question, panel.pairs
     first, second = question.first, question.second
-    match int(weighed.answered[panel]):
-        case 0:
-            return f"{first} is better than {second} ({interval})."
-        case 1:
-            return f"{first} is worse than {second} ({interval})."
-        case 2:
-            return f"{first} and {second} differ by less than {question.within_pct:g}\u202f% ({interval})."
-        case _:
-            return f"{first} against {second}: {interval}; {_lacking(question, weighed, pairs.panel == panel)}"
-
-
-def _lacking(question: Question, weighed: Weighed, here: Marks) -> str:
-    """What is not shown, and what would show it, as far as can be expected."""
-    states, pairs, known = weighed.states, weighed.pairs, weighed.known
-    open_ = np.flatnonzero(here & ~known.passes)
-    if question.form == "comparison":  # of the answers, the one that is the nearest to be shown
-        worst = {each: min(n for n in open_ if pairs.answer[n] == each) for each in np.unique(pairs.answer[open_])}
-        open_ = np.array([max(worst.values(), key=lambda n: known.margin[n])])
-    at = int(open_[np.argmin(known.margin[open_] / known.error[open_])])
-    a, b = int(pairs.better[at]), int(pairs.other[at])
-    names = f"{_cell(states, a)} and {_cell(states, b)}"
-    more = max(0, open_.size - 1)
-    others = f", nor for {wording.plural(more, 'other pair')}" if more else ""
-    needed = _needed(weighed, at)
-    expected = (
-        "and is not expected to be"
-        if needed is None
-        else f"with {wording.plural(needed, 'composition')} of each (now {states.measured[a]} and {states.measured[b]}) "
-        "it would be, expected"
+    if panel.answered == NOTHING:
+        return f"{first} or {second} failed or runs out of memory, so that there is nothing to compare."
+    if not (evidence.states.measured[panel.named] > 0).all():
+        return "not measured yet."
+    ratio, half = float(pairs.difference[0]), float(pairs.asks[0] * pairs.error[0])
+    low, high = (100 * math.expm1(ratio + side * min(half, _WIDEST)) for side in (-1, 1))
+    bounds = (
+        wording.between(low, high, wording.percent) if half < _WIDEST else "with too few compositions for an interval"
     )
-    return f"not shown for {names}{others}; {expected}."
+    interval = f"{wording.percent(100 * math.expm1(ratio))}, {bounds}"
+    return {
+        0: f"{first} is better than {second} ({interval}).",
+        1: f"{first} is worse than {second} ({interval}).",
+        2: f"{first} and {second} differ by less than {question.within_pct:g}\u202f% ({interval}).",
+    }.get(panel.answered) or f"{first} against {second}: {interval}. {_decided_by(needed(evidence, panel, prices))}"
 
 
-def _needed(weighed: Weighed, at: int) -> int | None:
-    """Compositions of both cells of a pair with which a statement is expected to be shown; None for more than a campaign has."""
-    from scipy.special import ndtri
-
-    margin = float(weighed.known.margin[at])
-    if margin <= 0:
-        return None
-    factor = -float(ndtri(weighed.known.part[at]))
-    count = math.ceil(2 * of_composition(weighed.states) * (factor / margin) ** 2)
-    least = 1 + int(
-        max(weighed.states.measured[weighed.pairs.better[at]], weighed.states.measured[weighed.pairs.other[at]])
+def _lacking(evidence: Evidence, panel: Panel, prices: Prices) -> str:
+    """The candidates that the named cell is not told from, the nearest first, and what would tell them apart."""
+    pairs, more = panel.pairs.take(~panel.pairs.passes), needed(evidence, panel, prices)
+    order = np.argsort((pairs.difference - pairs.least) / np.maximum(pairs.error, 1e-12), kind="stable")
+    rivals = dict.fromkeys(
+        int(at) for n in order for at in (pairs.other[n], pairs.better[n]) if at not in panel.named[:1]
     )
-    return max(count, least) if max(count, least) <= _MOST_COMPOSITIONS else None
+    near = [at for at in rivals if more is None or at in more.cells] or list(rivals)
+    said = [f"{_cell(evidence.states, at)}, {_value(prices, at)}" for at in near[:_NAMED]]
+    if left := len(rivals) - len(said):
+        said.append(f"{left} more")
+    subject = "It is" if evidence.question.form == "best" else "They are"
+    return f"{subject} not shown to be as good as {_list(said)}. {_decided_by(more)}"
+
+
+def _list(said: Sequence[str]) -> str:
+    return "; ".join(said[:-1]) + (" and " if len(said) > 1 else "") + said[-1]
+
+
+def _decided_by(more: Needed | None) -> str:
+    """What would decide a panel: '7 more compositions (3 device-hours) would decide it'."""
+    if more is None:
+        return "No number of compositions is expected to decide it."
+    cost = f", about {wording.number(more.cost)} device-hours" if math.isfinite(more.cost) else ""
+    return (
+        f"{wording.plural(more.compositions, 'more composition')} ({more.each} of each candidate{cost}) would decide it, if means "
+        "stay as they are."
+    )

@@ -1,55 +1,59 @@
 """How long composing takes, by the operations that it consists of and recorded times of these. Pure.
 
-Operations of one box in one session resemble each other, and sessions differ: a box answers slowly for hours, then quickly. So the
-time of an operation is
+Operations of one box in one session resemble each other, and sessions differ: a box answers slowly for hours, then quickly.
+
+Before anything of the present session is known, each box is taken to be like one of the recorded ones, drawn at random, or with the
+chance of one more like none of them. Its mean is that one's, moved by a normal kernel (smoothed bootstrap; Silverman 1986, Density
+Estimation, ch. 6). So the interval reaches to each side as far as boxes were seen to differ.
+
+Once something is known of the session, the time of an operation is
 
     mean + what a box in a session has of its own + what an operation has of its own,
 
 with both summands normal around one scale for each box and session, which is drawn anew: together they have Student's t with three
 degrees of freedom (Pinheiro, Liu and Wu 2001, J. Comput. Graph. Stat. 10:249), so that one strange session neither moves the mean
-nor is ignored. The variances are estimated (EM); that between sessions is its mean under a flat prior on its root (Gelman 2006,
-Bayesian Anal. 1:515), because sessions are few. Earlier operations of the present session shift mean and scale to what they showed;
-those of another box by half. What is slow in one operation is taken to be slow in all.
+nor is ignored. The variances are estimated (EM). Earlier operations of the present session shift mean and scale to what they
+showed; those of another box by half. What is slow in one operation is taken to be slow in all. A box like none of those recorded is
+drawn from this distribution, too.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from campaign.documents.operation_times import Operation, OperationTimes, Session, Timed
 from campaign.fabrics.operations import Key, Operations
 from campaign.fabrics.registry import Serial
+from campaign.plan.cost.estimates import Estimate
+from campaign.plan.cost.sums import LEVEL, Sum, student
 
-LEVEL = 0.95
 ENOUGH = 5
 """Sessions on a system that tell how sessions differ, so that nothing from elsewhere is needed."""
 _FREEDOM = 3.0
 _MOST = 5.0  # degrees of freedom, however long the session: a box may change within it
 _BESIDE = 0.5  # how alike two boxes are in one session: a correlation of what each has of its own
 _STEPS = 200
-_QUANTILE = 3.182  # of Student's t with three degrees of freedom, for an interval of LEVEL
+_DRAWS = 4000
+_KERNEL = 0.9  # of the spread between boxes, for one of them (Silverman 1986, eq. 3.31)
+
+if TYPE_CHECKING:  # loaded only where something is composed
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 Named = tuple[Operation, str]
 """Operation, and kind of device."""
 
 
 @dataclass(frozen=True, slots=True)
-class ComposingTime:
-    """Seconds, with a 95 % interval where there is one; None: not known. basis: what it rests on."""
-
-    expected_s: float | None
-    low_s: float | None
-    high_s: float | None
-    basis: str
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
+class _Duration:
     """A time in seconds, as a t distribution. common_s: of its scale, what all composing of a session shares; own_s: the rest."""
 
     mean_s: float
@@ -70,12 +74,13 @@ class _Model:
     between: float
     within: float
     error: float
-    sessions: int
+    sessions: int = 0
+    freedom: float = _FREEDOM
 
 
 def forecast(
     operations: Operations, times: OperationTimes | None, history: Iterable[Timed] = (), serial: Serial = "all"
-) -> ComposingTime:
+) -> Estimate:
     """How long operations take together. times: earlier sessions; history: what was timed in the present one, by now."""
     return ComposingTimes(times).within(history).time(operations, serial)
 
@@ -87,12 +92,14 @@ class ComposingTimes:
         """times: of this kind of fabric; own: earlier sessions of the very system, which are used alone where they are enough."""
         self.basis = basis or (times.source if times else "")
         published, own_units = _units(times.sessions if times else ()), _units(own)
-        self._models = {}
+        self._models: dict[Named, _Model] = {}
+        self._units: dict[Named, dict[tuple[str, str], float]] = {}
         for named in {**published, **own_units}:
             found = own_units.get(named, {})
             if len({session for session, _ in found}) < ENOUGH:
                 found = {**published.get(named, {}), **found}
             self._models[named] = _fitted(list(found.values()), len({session for session, _ in found}))
+            self._units[named] = {unit: fmean(seconds) for unit, seconds in found.items()}
         # How one session would differ from another nobody knows: as much as in the operation that differs most.
         apart = max(
             (m.between / m.mean**2 for m in self._models.values() if m.sessions > 1 and m.mean), default=math.nan
@@ -101,11 +108,12 @@ class ComposingTimes:
             if model.sessions == 1:
                 self._models[named] = replace(model, between=apart * model.mean**2)
         self._here: dict[Named, list[Timed]] = {}
+        self._times: dict[object, Estimate] = {}
 
     def within(self, history: Iterable[Timed]) -> ComposingTimes:
         """These times in a session in which something was timed already."""
         known = copy(self)
-        known._here = {}
+        known._here, known._times = {}, {}
         for each in history:
             known._here.setdefault((each.operation, each.device), []).append(each)
         return known
@@ -120,30 +128,80 @@ class ComposingTimes:
     def _model(self, operation: Operation, device: str) -> _Model | None:
         return self._models.get((operation, device)) or self._models.get((operation, ""))
 
-    def time(self, operations: Operations, serial: Serial = "all") -> ComposingTime:
+    def time(self, operations: Operations, serial: Serial = "all") -> Estimate:
         """A time with its interval; the whole is as long as the longest of what runs side by side."""
+        key = frozenset(operations.counts.items()), serial
+        if key not in self._times:
+            self._times[key] = self._time(operations, serial)
+        return self._times[key]
+
+    def _time(self, operations: Operations, serial: Serial) -> Estimate:
         if not operations:
-            return ComposingTime(0.0, 0.0, 0.0, "nothing to compose")
+            return Estimate(0.0, 0.0, 0.0)
         if not self.knows(operations):
-            return ComposingTime(None, None, None, "operations of this kind of fabric were never timed")
+            return Estimate(None)
         before, beside = _side_by_side(operations, serial)
         first, parts = self.duration(before), [self.duration(each) for each in beside]
+        expected = first.mean_s + max((part.mean_s for part in parts), default=0.0)
         if any(math.isnan(part.scale_s) for part in (first, *parts)):
-            expected = first.mean_s + max((part.mean_s for part in parts), default=0.0)
-            return ComposingTime(expected, None, None, self.basis)
-        middle, low, high = (_longest(first, parts, share) for share in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2))
-        return ComposingTime(middle, max(0.0, low), high, self.basis)
+            return Estimate(expected)
+        if not beside and self._is_seen(operations):
+            off = student(first.freedom) * first.scale_s
+            return Estimate(expected, max(0.0, expected - off), expected + off)
+        import numpy as np
 
-    def summand(self, operations: Operations, serial: Serial = "all") -> Duration:
-        """The time of `time`, to be added up; without a spread where that is not known."""
-        if serial == "all":
-            found = self.duration(operations)
-            return found if not math.isnan(found.scale_s) else Duration(found.mean_s, 0.0, 0.0, _FREEDOM)
-        told = self.time(operations, serial)
-        scale = 0.0 if told.low_s is None or told.high_s is None else (told.high_s - told.low_s) / 2 / _QUANTILE
-        return Duration(told.expected_s or 0.0, scale, 0.0, _FREEDOM)
+        random = np.random.default_rng(0)
+        drawn = self._drawn(before, random)
+        if beside:
+            drawn = drawn + np.max([self._drawn(each, random) for each in beside], axis=0)
+        low, middle, high = map(float, np.quantile(drawn, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)))
+        return Estimate(middle if beside else expected, max(0.0, low), high)
 
-    def duration(self, operations: Operations) -> Duration:
+    def total(self, operations: Operations, serial: Serial, system: str) -> Sum:
+        """The time of `time`, to be added up; without a spread where that is not known. What a session has of its own is in all."""
+        told, alone = self.time(operations, serial), self.duration(operations)
+        total = Sum(told.expected_s or 0.0, told=told)
+        if told.low_s is not None and told.high_s is not None:
+            freedom = alone.freedom if self._is_seen(operations) else math.inf
+            scale_s = (told.high_s - told.low_s) / 2 / student(freedom)
+            own_s = min(alone.own_s, scale_s)
+            total.errors_s[(system, "operations"), freedom, ""] = math.sqrt(scale_s**2 - own_s**2)
+            total.noise = own_s**2
+        return total
+
+    def _is_seen(self, operations: Operations) -> bool:
+        """Whether any of them was timed in the present session."""
+        return any(key[:2] in self._here for key in operations.counts)
+
+    def _drawn(self, operations: Operations, random: np.random.Generator) -> Floats:
+        """Times of operations one after another, as often as `_DRAWS`."""
+        import numpy as np
+
+        if self._is_seen(operations) or not operations:
+            whole = self.duration(operations)
+            return whole.mean_s + whole.scale_s * random.standard_t(whole.freedom, _DRAWS)
+        by_box: defaultdict[str, list[tuple[Named, int]]] = defaultdict(list)
+        for (operation, device, box), count in operations.counts.items():
+            named = (operation, device) if (operation, device) in self._models else (operation, "")
+            if named in self._models:
+                by_box[box].append((named, count))
+        total = np.zeros(_DRAWS)
+        for its in by_box.values():
+            longest = max(its, key=lambda each: each[1] * self._models[each[0]].mean)[0]
+            like = list(self._units[longest])
+            picked = random.integers(len(like) + 1, size=_DRAWS)  # the last is like none
+            unlike, apart = picked == len(like), random.standard_t(_FREEDOM, _DRAWS)
+            for named, count in its:
+                model, units = self._models[named], self._units[named]
+                # A box of which this operation was not recorded is like another one in it.
+                means = np.array([*(units.get(unit, math.nan) for unit in like), model.mean])[picked]
+                means = np.where(np.isnan(means), random.choice(list(units.values()), _DRAWS), means)
+                kernel = _KERNEL * len(units) ** -0.2 * random.standard_normal(_DRAWS)
+                means += math.sqrt(model.between) * np.where(unlike, apart, kernel)
+                total += count * means + math.sqrt(count * model.within) * random.standard_normal(_DRAWS)
+        return total
+
+    def duration(self, operations: Operations) -> _Duration:
         """The time of operations one after another; its scale is not a number where one session is all there is."""
         mean = error = own = 0.0
         by_box: defaultdict[str, float] = defaultdict(float)
@@ -160,18 +218,7 @@ class ComposingTimes:
             freedoms.append(one.freedom)
         weight = sum(weights)
         freedom = sum(w * f for w, f in zip(weights, freedoms, strict=True)) / weight if weight > 0 else _FREEDOM
-        return Duration(mean, math.hypot(error, *by_box.values()), math.sqrt(own), freedom)
-
-
-@dataclass(frozen=True, slots=True)
-class _Here:
-    """The time of one operation on one box in the present session."""
-
-    mean: float
-    between: float
-    within: float
-    error: float
-    freedom: float
+        return _Duration(mean, math.hypot(error, *by_box.values()), math.sqrt(own), freedom)
 
 
 def _units(sessions: Iterable[Session]) -> dict[Named, dict[tuple[str, str], list[float]]]:
@@ -184,13 +231,14 @@ def _units(sessions: Iterable[Session]) -> dict[Named, dict[tuple[str, str], lis
     return units
 
 
-def _here(model: _Model | None, seen: Sequence[Timed], box: str) -> _Here:
+def _here(model: _Model | None, seen: Sequence[Timed], box: str) -> _Model:
+    """An operation in the present session."""
     own = [each.seconds for each in seen if not box or each.box in (box, "")]
     values = own or [each.seconds for each in seen]
     if model is None:
         return _alone(values)
     if not values:
-        return _Here(model.mean, model.between, model.within, model.error, _FREEDOM)
+        return model
     alike = 1.0 if own else _BESIDE
     count, mean = len(values), fmean(values)
     variance = model.between + model.within / count
@@ -198,22 +246,17 @@ def _here(model: _Model | None, seen: Sequence[Timed], box: str) -> _Here:
     scale = (_FREEDOM + apart) / (_FREEDOM + count)
     shrunk = alike * model.between / variance
     between = model.between * (1 - alike * shrunk)
-    return _Here(
-        model.mean + shrunk * (mean - model.mean),
-        between * scale,
-        model.within * scale,
-        model.error * (1 - shrunk) ** 2,
-        min(_FREEDOM + count, _MOST),
-    )
+    shifted, error = model.mean + shrunk * (mean - model.mean), model.error * (1 - shrunk) ** 2
+    return _Model(shifted, between * scale, model.within * scale, error, freedom=min(_FREEDOM + count, _MOST))
 
 
-def _alone(values: Sequence[float]) -> _Here:
+def _alone(values: Sequence[float]) -> _Model:
     """Where the present session is all there is."""
     mean = fmean(values)
     if len(values) < 2:
-        return _Here(mean, math.nan, math.nan, math.nan, _FREEDOM)
+        return _Model(mean, math.nan, math.nan, math.nan)
     within = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return _Here(mean, 0.0, within, within / len(values), len(values) - 1)
+    return _Model(mean, 0.0, within, within / len(values), freedom=len(values) - 1)
 
 
 def _fitted(units: Sequence[Sequence[float]], sessions: int) -> _Model:
@@ -261,37 +304,3 @@ def _side_by_side(operations: Operations, serial: Serial) -> tuple[Operations, l
             for device in range(count):
                 groups[*key[1:], str(device)][key] = 1
     return Operations(of_all), [Operations(group) for group in groups.values()]
-
-
-def _longest(first: Duration, parts: Sequence[Duration], share: float) -> float:
-    """Quantile of the first and the longest of the others, which count as independent."""
-    from scipy.special import stdtr, stdtrit
-
-    if not parts:
-        return first.mean_s + float(stdtrit(first.freedom, share)) * first.scale_s
-    # What comes first is short beside the rest: it widens every part alike.
-    each = [
-        Duration(p.mean_s + first.mean_s, p.common_s + first.common_s, math.hypot(p.own_s, first.own_s), p.freedom)
-        for p in parts
-    ]
-
-    def below(seconds: float) -> float:
-        return math.prod(
-            float(stdtr(p.freedom, (seconds - p.mean_s) / p.scale_s)) if p.scale_s else float(seconds >= p.mean_s)
-            for p in each
-        )
-
-    return _root(below, share, [p.mean_s for p in each], max(p.scale_s for p in each))
-
-
-def _root(rising: Callable[[float], float], share: float, places: Sequence[float], width: float) -> float:
-    low, high = min(places), max(places)
-    step = max(width, 1e-6)
-    while rising(low) > share:
-        low, step = low - step, 2 * step
-    while rising(high) < share:
-        high, step = high + step, 2 * step
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rising(middle) >= share else (middle, high)
-    return high

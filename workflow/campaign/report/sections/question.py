@@ -50,12 +50,12 @@ def state(last: RoundDocument) -> str:
 
 
 def cost(rounds: Sequence[RoundDocument]) -> str:
-    """What was measured for it, of the whole matrix."""
+    """What was measured for it, and its share of all cells that it is about."""
     last, count = rounds[-1], len(rounds) - 1
     share = ""
     if last.device_hours is not None and last.device_hours_matrix:
         used, whole = last.device_hours, last.device_hours_matrix
-        share = f", {number(used)} of {number(whole)} device-hours ({100 * used / whole:.0f} %)"
+        share = f", {number(used)} of {number(whole)} device-hours of all cells that it is about ({100 * used / whole:.0f} %)"
     rounds_made = f", in {plural(count, 'round')}" if count else ""
     return f"{last.leases_measured} of {plural(last.leases_matrix, 'lease')} measured{share}{rounds_made}"
 
