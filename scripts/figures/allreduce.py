@@ -10,13 +10,19 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, first_and_last, nothing, without_runs
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, first_and_last, nothing
 from campaign.report.link_selection import LinksOf, allreduce_ratio, shown, size_words
 
 TITLE = "All-reduce by message size"
 SECTION = (
-    "How fast is an all-reduce over all devices of a composition, as data-parallel training needs it for its gradients? Small "
-    "messages depend on latency, large ones on bandwidth; the model has one number for each."
+    "How fast is an all-reduce over all devices of a composition? Small messages depend on latency, "
+    "large ones on bandwidth."
+)
+RESTS_ON = ("links",)
+METHOD = (
+    "the ring model of all-reduces, t = 2(n−1)α + 2(n−1)/n · S/B, is fitted by least squares of relative "
+    "residuals over at least three "
+    "sizes; bus bandwidth is 2(n−1)/n × bytes / time"
 )
 PLACE = 130
 UNITS = {"sizes": ""}
@@ -48,7 +54,7 @@ def draw(data: FigureData) -> Drawing:
             "Sizes": lambda row: str(row["sizes"]),
             "Left out": columns.text("left_out", wording.NONE),
         },
-        caption=f"{_caption(every)}{without_runs(data)}",
+        caption=f"{_caption(every)}",
         findings=_findings(rows, data.links),
         coverage=coverage_of_leases(data.leases, measured, "had all-reduce measured"),
     )
@@ -57,10 +63,9 @@ def draw(data: FigureData) -> Drawing:
 def _caption(every: list[LinksOf]) -> str:
     repeats = min(each.document["settings"]["repeats"] for each in every)
     return (
-        "Bus bandwidth, 2(n−1)/n × bytes / time, against the bytes that each device contributes (fp32); markers are medians of "
-        f"{repeats} repeats or more of the slowest device's time. Lines are the ring model t = 2(n−1)α + 2(n−1)/n · S/B, fitted by "
-        "least squares of relative residuals over the sizes (at least three); its 95 % intervals are in the table, and the "
-        "residual is the root mean square distance of times from the line. Each panel has one number of devices."
+        f"Bus bandwidth by bytes that each device contributes (fp32); markers: medians of {repeats} repeats or "
+        f"more of the slowest "
+        "device's time. Lines: the ring model. A panel for each number of devices."
     )
 
 
@@ -109,11 +114,11 @@ def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _best(row: Any) -> str:
+    """The highest bus bandwidth; with the model where its parameters are bounded, otherwise the table has it."""
+    bounds = ("alpha_low_us", "alpha_high_us", "low_gb_per_s", "high_gb_per_s")
     model = ""
-    if np.isfinite(row["gb_per_s"]):
+    if all(np.isfinite(row[name]) and row[name] > 0 for name in bounds):
         latency = f"{wording.number(row['alpha_us'])} [{wording.between(row['alpha_low_us'], row['alpha_high_us'])}] µs"
-        if row["alpha_low_us"] <= 0:
-            latency = f"at most {wording.number(row['alpha_high_us'])} µs"
         bandwidth = f"{wording.number(row['gb_per_s'])} [{_from_to(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
         model = f" (model: {latency} and {bandwidth})"
     return f"{wording.number(row['busbw_max_gb_per_s'])} GB/s at {size_words(row['busbw_max_at_bytes'])}{model}"

@@ -7,14 +7,13 @@ from matplotlib.patches import Patch
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, without_runs
+from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
 from campaign.tables.leases import composition_times
 
 TITLE = "Composition times"
-SECTION = (
-    "How long does it take until requested hardware can be used? Phases: from the request to the last answer of the fabric, to "
-    "the hosts detecting their devices, to the first possible run, and at the end the release."
-)
+SECTION = "How long does it take until requested hardware can be used?"
+RESTS_ON = ("fabric",)
+PART = APPARATUS
 PLACE = 190
 
 _PHASES = {
@@ -37,9 +36,9 @@ def draw(data: FigureData) -> Drawing:
         else ""
     )
     caption = (
-        f"Mean time of each phase by configuration, {wording.plural(leases, 'lease')} in all; each dot is one composition, and "
-        f"the line spans the shortest and the longest (a range of few leases, not an interval).{more} Leases that never became "
-        f"ready are excluded.{without_runs(data)}"
+        f"Mean time of each phase over {wording.plural(leases, 'lease')}; each dot is one composition, and the "
+        f"line spans the shortest "
+        f"and the longest.{more} Leases that never became ready are left out."
     )
     ready = data.leases["compose_s"].notna()
     return plot.drawn(

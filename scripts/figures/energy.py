@@ -7,11 +7,8 @@ from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Energy"
-SECTION = (
-    "How much energy does the same work need? A waiting device still draws power, so a composition that slows training also "
-    "needs more energy for each sample. Energy is that of the devices in use, from their own counters where available, "
-    "otherwise from their power."
-)
+SECTION = "How much energy does the same work need? A waiting device still draws power."
+RESTS_ON = ("devices",)
 PLACE = 170
 
 QUANTITIES = (

@@ -8,13 +8,12 @@ import pandas as pd
 from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.expected_and_actual import LEVEL_PCT, coverage, lines, picture
-from campaign.report.figure import Drawing, FigureData, nothing, without_runs
+from campaign.report.figure import APPARATUS, Drawing, FigureData, nothing
 
 TITLE = "Forecast and actual duration"
-SECTION = (
-    "How long was each lease expected to take before it was measured, and how long did it take, from the request to the "
-    "release? Earlier forecasts show how far a plan can be trusted."
-)
+SECTION = "How long was each lease expected to take, and how long did it take, from the request to the release?"
+RESTS_ON = ("fabric",)
+PART = APPARATUS
 PLACE = 200
 UNITS = {"runs_expected": "", "uses": ""}
 
@@ -39,9 +38,8 @@ def draw(data: FigureData) -> Drawing:
     marked = f" {wording.plural(apart, 'lease')} marked *: resumed, composed again or incomplete, not judged."
     caption = (
         f"Expected duration with its {LEVEL_PCT} % prediction interval (line) and actual duration (open) of "
-        f"{wording.plural(len(rows), 'lease')}, composing and releasing included, the longest first; time is logarithmic. Without "
-        f"a line the user assumed a time; with neither, it was unknown.{marked if apart else ''}"
-        f"{f' {len(rows) - _MOST} more in the table.' if len(rows) > _MOST else ''}{without_runs(data)}"
+        f"{wording.plural(len(rows), 'lease')}, the longest first.{marked if apart else ''}"
+        f"{f' {len(rows) - _MOST} more in the table.' if len(rows) > _MOST else ''}"
     )
     return plot.drawn(
         data,

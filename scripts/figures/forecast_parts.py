@@ -5,12 +5,15 @@ import pandas as pd
 from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.expected_and_actual import LEVEL_PCT, coverage, lines, picture
-from campaign.report.figure import Drawing, FigureData, nothing, without_runs
+from campaign.report.figure import APPARATUS, Drawing, FigureData, nothing
 
 TITLE = "Forecast and actual duration by part"
-SECTION = (
-    "Which part of the leases took longer than planned: composing, the queue, the start of the first run, runs, the time between "
-    "them, or the release? And how many device-hours and host-hours were held?"
+SECTION = "Which part of the leases took longer than planned, and how many device-hours and host-hours were held?"
+PART = APPARATUS
+METHOD = (
+    "lines of parts of leases go from the sum of the lower to the sum of the upper ends of the prediction "
+    "intervals, which is wider "
+    "than an interval of the sum; device-hours count all devices that a lease held"
 )
 PLACE = 205
 UNITS = {"leases": "", "inside": "", "with_interval": ""}
@@ -37,11 +40,8 @@ def draw(data: FigureData) -> Drawing:
     rows = pd.DataFrame([_part(name, of) for name in _NAMES if len(of := each[each["part"] == name])])
     unjudged = f" Without {wording.plural(unknown, 'other')} of unknown duration." if unknown else ""
     caption = (
-        f"Sums over the {wording.plural(leases, 'lease')} that were measured in one go: expected (filled) and actual (open)."
-        f"{unjudged} Lines go from the sum of the lower to the sum of the upper ends of the leases' {LEVEL_PCT} % prediction "
-        "intervals, which is wider than an interval of the sum unless all depart alike. Parts that were unknown or assumed have "
-        "none. Time is logarithmic. Device-hours count all devices that a lease held, used or idle."
-        f"{without_runs(data)}"
+        f"Sums over {wording.plural(leases, 'lease')} that were measured in one go: expected (filled) and actual (open), on a "
+        f"logarithmic axis.{unjudged}"
     )
     return plot.drawn(
         data,

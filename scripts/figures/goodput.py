@@ -7,14 +7,18 @@ from matplotlib.axes import Axes
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, measured_as, nothing
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, first_and_last, nothing
 from campaign.report.service_requests import EXPLAINED, NO_OBJECTIVE, ServiceRequests, service_requests, why_no_rates
 from campaign.statistics import serving
 
 TITLE = "Serving: goodput"
-SECTION = (
-    "How many of the requests meet every limit of their objectives? More requests than a configuration can serve in time make it "
-    "useful to fewer users, not to more."
+SECTION = "How many of the requests meet every limit of their objectives?"
+PART = ANSWERS
+WITH = "highest-rate"
+METHOD = (
+    "intervals are over compositions, or over requests within the composition where there is one; goodput as in "
+    "DistServe (Zhong et "
+    "al., OSDI 2024) is the highest rate that holds, per device"
 )
 PLACE = 7
 UNITS = {
@@ -35,10 +39,9 @@ def draw(data: FigureData) -> Drawing:
     by = [name for name in serving.series_columns(rows) if name not in ("configuration", "batch")]
     panels = plot.panels(rows, by)
     caption = (
-        "Requests per second that meet the limits of all objectives, each by itself, against the offered rate; 95 % intervals over "
-        "compositions, or over requests within the composition where there is one. Dotted: every request meets them. "
-        f"{EXPLAINED} DistServe (Zhong et al., OSDI 2024) calls the highest rate that holds, per device, goodput; the figure of "
-        f"highest rates has it.{panels.sentence()} {measured_as(data, rows)}"
+        "Requests per second that meet the limits of all objectives, against the offered rate; 95 % intervals. "
+        "Dotted: every request "
+        f"meets them. {EXPLAINED}{panels.sentence()}"
     )
     named = [name for name in serving.series_columns(rows) if name != "batch"]
     return plot.drawn(
@@ -55,6 +58,7 @@ def draw(data: FigureData) -> Drawing:
             "Failed requests": columns.count("n_errors"),
         },
         caption=caption,
+        limits=panels.limits(),
         findings=_findings(rows),
         coverage=coverage_of_cells(found.cells, rows["cell_id"]),
     )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, measured_as, nothing
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, first_and_last, nothing, telling
 from campaign.report.service_requests import (
     EXPLAINED,
     NO_OBJECTIVE,
@@ -26,9 +26,11 @@ from campaign.statistics import comparisons, serving, verdict
 
 TITLE = "Serving: highest rate that holds"
 SECTION = (
-    "How many requests per second does each configuration serve before it misses its objectives? The rate is where the measured "
-    "percentile crosses its limit, and it holds only if every lower rate does."
+    "How many requests per second does each configuration serve before it misses its objectives? A rate "
+    "holds only if every lower rate does."
 )
+PART = ANSWERS
+METHOD = "intervals are over compositions, or over requests within the composition where there is one"
 PLACE = 5
 UNITS = {**dict.fromkeys(("rate", "rate_low", "rate_high", "lowest", "largest"), "per_s"), "limit": "ms"}
 
@@ -44,10 +46,9 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.panels(rows, by)
     limits = "; ".join(f"{name}: {objective_words(each)}" for name, each in found.objectives.items() if each)
     caption = (
-        f"Highest rate at which all of these hold: {limits}. {EXPLAINED} Lines: 95 % interval, over compositions, or over requests "
-        "within the composition where there is one. An arrow: at least (to the right) or at most (to the left) so many. "
-        f"{_compositions(rows)} {verdict.counted(rows[rows['configuration'] != data.baseline], data.protocol, data.baseline)}"
-        f"{panels.sentence()} {measured_as(data, found.cells)}"
+        f"Highest rate at which all of these hold: {limits}. {EXPLAINED} Lines: 95 % interval. An arrow: at least "
+        f"(to the right) or at "
+        f"most (to the left) so many. {_compositions(rows)}{panels.sentence()}"
     )
     return plot.drawn(
         data,
@@ -55,16 +56,17 @@ def draw(data: FigureData) -> Drawing:
         lambda: _picture(panels, data.baseline),
         {
             "Configuration": columns.text("configuration"),
-            "Workload": columns.described(by),
+            "Workload": columns.described(telling(rows, by)),
             "Requests/s that hold": said,
             "Decided by": lambda row: limit_words(row["decides"], row["limit"]),
             "Per device": lambda row: per_s(row["rate"] / row["ranks"]),
             **columns.ratio(f"Against {data.baseline}", "95 % interval"),
-            **verdict.COLUMNS,
+            **verdict.P,
             "Measured rates": lambda row: f"{row['n_rates']} from {per_s(row['lowest'])} to {per_s(row['largest'])}",
             "Requests a rate": lambda row: f"{wording.count(row['n_requests'])} or more",
         },
         caption=caption,
+        limits=panels.limits(),
         findings=(*_findings(rows, data.baseline), *too_late(found)),
         coverage=coverage_of_cells(found.cells, found.requests["cell_id"].unique()),
     )

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.report.service_requests import (
     EXPLAINED,
     NO_REQUESTS,
@@ -26,10 +26,13 @@ from campaign.statistics import comparable_cells, serving
 from campaign.statistics.latency_percentiles import percentiles
 
 TITLE = "Serving: latencies"
-SECTION = (
-    "How do latencies grow with the rate of requests, and how are those of single requests distributed? Near its capacity, a "
-    "server answers the median request quickly and the slowest ones late. Two configurations with one median can differ in what "
-    "the slowest of a hundred users wait for."
+SECTION = "How do latencies grow with the rate of requests, and how are those of single requests distributed?"
+PART = ANSWERS
+WITH = "highest-rate"
+METHOD = (
+    "95 % intervals are over compositions, or over requests within the composition where there is one, and "
+    "account for requests that "
+    "resemble their neighbours; where nothing bounds a percentile from above, it is at least the lower end of its interval"
 )
 PLACE = 6
 UNITS = {"percent": "", "rate_per_s": "", "value": "ms", "low": "ms", "high": "ms"}
@@ -53,22 +56,21 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no request was counted")
     panels, at = _panels(rows, found)
     of_rates = (
-        "By rate: median (dashed) and 99th percentile (solid), bands are 95 % intervals, an open triangle is a percentile that is "
+        "By rate: median (dashed) and 99th percentile (solid), bands are 95 % intervals, an open triangle is a "
+        "percentile that is "
         "at least so much and that nothing bounds from above, and horizontal lines are limits of the objectives. "
     )
     caption = (
-        f"{of_rates if len(found.cells) else ''}Distribution: share of requests that take at most so long, over all runs of a "
-        f"cell{at}; a curve ends below 1 where some fail. {EXPLAINED} The table has all cells, with 95 % intervals over "
-        "compositions, or over requests within the composition where there is one: requests of a queue resemble their neighbours, "
-        "which the intervals account for. Where nothing bounds a percentile from above, it is at least the lower end of its "
-        f"interval.{panels.sentence()} {measured_as(data, rows)}"
+        f"{of_rates if len(found.cells) else ''}Share of requests that take at most so long, over all runs of a "
+        f"cell{at}; a curve ends "
+        f"below 1 where some fail. {EXPLAINED}{panels.sentence()}"
     )
     return plot.drawn(
         data,
         rows,
         lambda: _picture(panels, found),
         {
-            "Cell": columns.described([name for name in named if name not in ("batch", serving.RATE)]),
+            "Cell": columns.described(telling(rows, [name for name in named if name not in ("batch", serving.RATE)])),
             "Requests/s": columns.number("rate_per_s"),
             "Latency": lambda row: f"p{row['percent']:g} {SHORT[row['latency']]} (ms)",
             "Value [95 %]": percentile_words,
@@ -76,6 +78,7 @@ def draw(data: FigureData) -> Drawing:
             "Compositions": columns.count("n_compositions"),
         },
         caption=caption,
+        limits=panels.limits(),
         findings=(*too_late(found), *_at_the_highest_rate(rows), *_tails(rows, named)),
         coverage=coverage_of_cells(data.cells, rows["cell_id"].unique()),
     )

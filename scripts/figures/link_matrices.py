@@ -11,14 +11,16 @@ from matplotlib.colors import LogNorm
 from campaign import wording
 from campaign.observe.links.document import KINDS
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, only_in_table, without_runs
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, only_in_table
 from campaign.report.link_selection import LinksOf, kinds_ratio, shown, size_words
 
 TITLE = "Links between devices"
 SECTION = (
-    "What bandwidth and latency do the links of a composition have? Before its runs, messages are sent between every two of its "
-    "devices, one pair at a time; a row sends, a column receives."
+    "What bandwidth and latency do the links of a composition have, one pair of devices at a time? A row "
+    "sends, a column receives."
 )
+RESTS_ON = ("links",)
+METHOD = "bandwidth of a pair of devices is from the send until the receiver confirms arrival, one pair at a time"
 PLACE = 120
 COUNTERPARTS = {
     "Falcon: Table IV": "bandwidth and latency between local and fabric devices",
@@ -59,7 +61,7 @@ def draw(data: FigureData) -> Drawing:
             "Latency, µs": columns.number("latency_us"),
             "Peer access": lambda row: wording.NONE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
         },
-        caption=f"{_caption(every, drawn)}{without_runs(data)}",
+        caption=f"{_caption(every, drawn)}",
         findings=_findings(rows, data.links),
         coverage=coverage_of_leases(data.leases, measured, "had their links measured"),
     )
@@ -75,14 +77,10 @@ def _caption(every: list[LinksOf], drawn: list[LinksOf]) -> str:
     said = " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
     repeats = min(each.document["settings"]["repeats"] for each in every)
     more = only_in_table(len(every) - len(drawn), "configuration", "table")
-    cpu = any(each.document["runs_on"] == "cpu" for each in every)
     return (
-        f"Above, bandwidth of one direction at the largest message that fitted into the stage's time ({said}), from the send until "
-        f"the receiver confirms arrival; below, half a round trip of the smallest message. Medians of {repeats} repeats "
-        f"or more, one colour scale for all panels; lines separate hosts; F after a device: behind the fabric. Types: {letters}."
-        f"{_untold(every)}"
-        f"{' Devices are CPU processes over gloo; differences between links are emulated.' if cpu else ''}{more}"
-        f"{_problems(every)}"
+        f"Above, bandwidth of one direction ({said}); below, half a round trip of the smallest message; medians "
+        f"of {repeats} repeats or "
+        f"more. Lines separate hosts; F: behind the fabric. Types: {letters}.{_untold(every)}{more}{_problems(every)}"
     )
 
 

@@ -8,13 +8,13 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, measured_as, nothing, telling
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, nothing, telling
 from campaign.statistics import comparable_cells
 
 TITLE = "Memory"
 SECTION = (
-    "Up to which batch is the memory sufficient? A batch that ran out of memory is a result. Larger, otherwise equal batches "
-    "need not be run: their result is implied."
+    "Up to which batch is the memory sufficient? Larger, otherwise equal batches need not be run: their "
+    "result is implied."
 )
 PLACE = 80
 UNITS = {"largest_ran": "", "smallest_out": ""}
@@ -41,16 +41,15 @@ def draw(data: FigureData) -> Drawing:
     shape = ["shape", "attached", "storage", "device", "precision"]
     panels = plot.panels(rows, [column for column in by if column not in shape])
     caption = (
-        "A mark for every planned batch of the compositions, workloads and precisions of which one ran out of memory; the line "
-        "joins the largest that ran with the smallest that did not."
-        f"{panels.sentence()}{_cut(panels)} {measured_as(data, rows)}"
+        "Every planned batch where one ran out of memory; the line joins the largest that ran with the smallest that did not."
+        f"{panels.sentence()}"
     )
     return plot.drawn(
         data,
         rows,
         lambda: _picture(panels, cells, by, shape),
         {
-            "Workload and composition": columns.described(by),
+            "Workload and composition": columns.described(telling(rows, by)),
             "Largest batch that ran": lambda row: _batch(row["largest_ran"]),
             "Smallest that ran out": lambda row: _batch(row["smallest_out"]),
             "Memory of": columns.text("memory"),
@@ -58,6 +57,7 @@ def draw(data: FigureData) -> Drawing:
             "Evidence (cell.repetition)": columns.text("evidence", wording.NONE),
         },
         caption=caption,
+        limits=(*panels.limits(), _cut(panels)),
         findings=_findings(rows, cells, by),
         coverage=coverage_of_cells(measured),
     )

@@ -8,16 +8,17 @@ import pandas as pd
 from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.bars import Bars, Groups, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 from campaign.statistics.variance_components import COULD, MAY, NOT, SpreadSources, spread_sources
 
 TITLE = "Node spread"
 SECTION = (
-    "What does it cost to spread the same number of devices over more hosts? A composable system can attach all of them to one "
-    "host; a traditional one has to use several. The drop is against the fewest hosts measured with as many devices. Equal "
-    "cells also differ from host to host; a smaller drop may have that cause."
+    "What does it cost to spread the same number of devices over more hosts? The drop is against the "
+    "fewest hosts measured."
 )
+RESTS_ON = ("links",)
+PART = ANSWERS
 PLACE = 30
 UNITS = {"drop_low": "pct", "drop_high": "pct"}
 COUNTERPARTS = {
@@ -39,10 +40,9 @@ def draw(data: FigureData) -> Drawing:
     answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
     caption = (
-        f"{data.metric.label.capitalize()} at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
-        f"{verdict.counted(rows, data.protocol, 'the fewest hosts')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
+        f"{data.metric.label.capitalize()} of equally many devices; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first of the group."
+        f"{panels.sentence()}"
     )
     hosts = sorted(set(plot.in_panels(panels, "hosts")))
     equal = [*comparable_cells.KIND, *comparable_cells.option_columns(data.cells), "batch", "ranks"]
@@ -56,24 +56,37 @@ def draw(data: FigureData) -> Drawing:
             data.metric.axis,
         ),
         {
-            "Workload": columns.described([*by, "batch"]),
+            "Workload": columns.described(telling(rows, [*by, "batch"])),
             "Devices": columns.count("ranks"),
             "Hosts": columns.count("hosts"),
             **columns.rate(data.metric.heading),
-            "CV": columns.percent("cv_pct"),
             "Against": lambda row: (
                 wording.axis("hosts", row["against_hosts"]) if row["against_n"] > 0 else wording.NONE
             ),
             "Drop": columns.percent("drop_pct"),
             "95 % interval ": columns.between("drop_low", "drop_high", wording.percent),
-            **verdict.COLUMNS,
+            **verdict.P,
             "Host-to-host spread explains it": lambda row: row["hosts_explain"] if row["p"] == row["p"] else "",
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        glance=lambda: _glance(rows),
+        limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
         findings=_findings(rows, by, found, data.metric.performance),
         coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "hosts")),
     )
+
+
+def _glance(rows: pd.DataFrame) -> str:
+    """The drop of each workload on more hosts, the largest number of devices of each."""
+    spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
+    most = spread[spread["ranks"] == spread.groupby("workload")["ranks"].transform("max")]
+    most = most.drop_duplicates(["workload", "hosts"])
+    dots = [
+        (f"{row['workload']}, {wording.axis('hosts', row['hosts'])}", *(row[name] for name in _DROP))
+        for row in most.to_dict("records")
+    ]
+    return plot.glance_dots(dots, f"drop against {most['against_hosts'].min():.0f} host, %", 0.0)
 
 
 def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, measure: str) -> tuple[str, ...]:

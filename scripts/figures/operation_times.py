@@ -9,11 +9,13 @@ from matplotlib.patches import Patch
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, without_runs
+from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
 from campaign.tables.leases import by_operation
 
 TITLE = "Operations of the fabric"
 SECTION = "How long does the fabric take to attach and to detach a device, and how much does that vary?"
+RESTS_ON = ("fabric",)
+PART = APPARATUS
 PLACE = 191
 
 _NAMES = {
@@ -37,7 +39,7 @@ def draw(data: FigureData) -> Drawing:
     source = f" Grey, recorded elsewhere: {recorded['source']}." if rows["recorded_median_s"].notna().any() else ""
     caption = (
         "Each dot is one operation; the line spans 5 to 95 % of them, the tick is the median. The rest of composing is "
-        f"what it took beside operations.{source}{without_runs(data)}"
+        f"what it took beside operations.{source}"
     )
     return plot.drawn(
         data,

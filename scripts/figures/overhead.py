@@ -6,14 +6,15 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Local, hybrid and fabric"
 SECTION = (
-    "What does attaching devices or storage through the fabric cost? The overhead is the increase of time for equal work "
-    "over the cell that is attached as the baseline configuration is and is otherwise equal. Below zero is faster."
+    "What does attaching devices or storage through the fabric cost, in time for equal work? Below zero is faster."
 )
+RESTS_ON = ("links",)
+PART = ANSWERS
 PLACE = 90
 UNITS = {"overhead_low": "pct", "overhead_high": "pct"}
 COUNTERPARTS = {
@@ -49,9 +50,7 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, "
-        f"{wording.interval_of(kept['method'], '95 % interval')}. Zero: as fast as the baseline. "
-        f"{verdict.counted(kept, data.protocol, 'the baseline')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} {measured_as(data, kept)}"
+        f"{wording.interval_of(kept['method'], '95 % interval')}. Zero: as fast as the baseline.{panels.sentence()}"
     )
     named = ["workload", *_row_names(kept), *by]
     return plot.drawn(
@@ -59,16 +58,18 @@ def draw(data: FigureData) -> Drawing:
         kept,
         lambda: _picture(panels, _row_names(kept)),
         {
-            "Workload": columns.described(named),
+            "Workload": columns.described(telling(kept, named)),
             "Attached": columns.text("treatment"),
             data.metric.heading: lambda row: wording.rate(row["mean"]),
             f"Baseline {data.metric.heading.lower()}": lambda row: wording.rate(row["against_mean"]),
             "Overhead": columns.percent("overhead_pct"),
             "95 % interval": columns.between("overhead_low", "overhead_high", wording.percent),
-            **verdict.COLUMNS,
+            **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        glance=lambda: _glance(kept),
+        limits=(*panels.limits(), alone, plot.cut(kept, _OVERHEAD)),
         findings=_findings(kept, by),
         coverage=coverage_of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"]),
     )
@@ -77,6 +78,16 @@ def draw(data: FigureData) -> Drawing:
 def _row_names(rows: pd.DataFrame) -> list[str]:
     """What, beside the workload, tells the rows of a panel apart."""
     return [column for column in ["batch"] if rows[column].nunique() > 1]
+
+
+def _glance(rows: pd.DataFrame) -> str:
+    """The overhead of each way to attach and workload."""
+    first = rows[rows["overhead_pct"].notna()].drop_duplicates(["treatment", "workload"])
+    dots = [
+        (f"{row['workload']}, {row['treatment']}", row["overhead_pct"], row["overhead_low"], row["overhead_high"])
+        for row in first.to_dict("records")
+    ]
+    return plot.glance_dots(dots, "overhead, % of baseline time", 0.0)
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Figure: overhead of other attachments against the model's size and the bytes that a step all-reduces, with a line through it."""
+"""Figure: overhead of other attachments against the model's size and the bytes that a step all-reduces, with a
+line through it."""
 
 from typing import Any
 
@@ -7,14 +8,20 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, intervals, verdict
 
 TITLE = "Overhead by size"
 SECTION = (
-    "Is the overhead of the fabric larger for large models? It is the increase of time over the cell that is attached as the "
-    "baseline is and is otherwise equal. A correlation is not a cause: what counts is communication that computing does not "
-    "hide."
+    "Is the overhead of the fabric larger for large models? What counts is communication that computing does not hide."
+)
+RESTS_ON = ("links",)
+PART = ANSWERS
+WITH = "overhead"
+METHOD = (
+    "the line over sizes is of least squares through the mean overhead of each workload, from three sizes on; "
+    "its slope has a 95 % "
+    "interval (Student t, n − 2), and p is of no slope, for all lines together (Holm)"
 )
 PLACE = 100
 COUNTERPARTS = {
@@ -49,12 +56,8 @@ def draw(data: FigureData) -> Drawing:
     thinned = " Of very many cells, only some are drawn." if many else ""
     caption = (
         f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, "
-        f"{wording.interval_of(rows['method'], '95 % interval')}. The "
-        "line is of least squares through the mean overhead of each workload, so that n of a line is its number of workloads; its "
-        f"slope has a 95 % interval (Student t, n − 2), and there is none through fewer than {_LEAST_SIZES} sizes. r: Pearson's "
-        f"correlation. p: of no slope, for all lines together (Holm). {verdict.rests_on(rows)}{verdict.order(data.protocol)}"
-        f"{panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
-        f"{measured_as(data, rows)}"
+        f"{wording.interval_of(rows['method'], '95 % interval')}. The line goes through the mean of each workload; "
+        f"r: Pearson's correlation.{panels.sentence()}"
     )
     options = [name for name in comparable_cells.option_columns(rows) if name not in by]
     overheads = comparable_cells.overhead(data.cells, data.baseline, data.design)
@@ -65,7 +68,7 @@ def draw(data: FigureData) -> Drawing:
         {
             "Against": columns.text("size_kind"),
             "Size": columns.number("size"),
-            "Cell": columns.described(["workload", "shape", "batch", *by[1:], *options]),
+            "Cell": columns.described(telling(rows, ["workload", "shape", "batch", *by[1:], *options])),
             "Attached": columns.text("treatment"),
             "Overhead": columns.percent("overhead_pct"),
             "95 % interval": columns.between("overhead_low", "overhead_high", wording.percent),
@@ -76,6 +79,7 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUNS,
         },
         caption=caption,
+        limits=(*panels.limits(), thinned, plot.cut(rows, _POINTS)),
         findings=_findings(rows, fits, by),
         data=rows.rename(columns={"size_kind": "size_unit"}),
         coverage=coverage_of_cells(overheads, rows["cell_id"]),

@@ -9,14 +9,16 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import THROUGHPUT
 from campaign.report import bars, columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, comparisons, intervals, verdict
 
 TITLE = "Throughput against cost"
-SECTION = (
-    "What does speed cost? Each mark is one cell: its throughput, and the cost of a million samples. On the Pareto front are "
-    "the cells that no other cell beats in both. Which of them to choose depends on the price of a device-hour or a joule; the "
-    "system file may give prices of devices."
+SECTION = "What does speed cost? On the Pareto front are the cells that no other cell beats in throughput and in cost."
+PART = ANSWERS
+METHOD = (
+    "a cell is behind the Pareto front where another cell's intervals are wholly better in speed and cost; "
+    "device-hours are those of "
+    "all composed devices, used or not"
 )
 PLACE = 180
 UNITS = {"front": ""}
@@ -57,10 +59,8 @@ def draw(data: FigureData) -> Drawing:
     thinned = " Of very many cells, only some are drawn, and all of the front." if many else ""
     caption = (
         f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, "
-        f"{wording.interval_of(rows['interval_method'])}. Device-hours are those of all composed devices, used or not. The line "
-        "joins the front, from the cheapest cell to the fastest, with their numbers of the table. Filled: on the front, or not "
-        "surely behind it (no cell whose interval is wholly better in both); hollow: behind."
-        f"{panels.sentence()}{thinned}{cut} {measured_as(data, rows)}"
+        f"{wording.interval_of(rows['interval_method'])}. The line joins the front; "
+        f"hollow: surely behind it.{panels.sentence()}"
     )
     told = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
     return plot.drawn(
@@ -69,7 +69,7 @@ def draw(data: FigureData) -> Drawing:
         lambda: _picture(panels),
         {
             "Cost": columns.text("cost_kind"),
-            "Workload": columns.described(["workload", *work]),
+            "Workload": columns.described(telling(rows, ["workload", *work])),
             "Cell": columns.described(named),
             "Front": lambda row: f"no. {row['front']}" if row["front"] else "within noise" if row["near"] else "behind",
             **columns.rate("Samples/s"),
@@ -79,6 +79,7 @@ def draw(data: FigureData) -> Drawing:
         },
         data=rows,
         caption=caption,
+        limits=(*panels.limits(), thinned, cut),
         findings=_findings(rows, by, named),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
@@ -175,7 +176,8 @@ def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str,
         first, last = front.iloc[0], front.iloc[-1]
         unit = str(first["cost_unit"]).partition(" ")[0]
         words = [
-            f"{wording.describe(row, named)} ({wording.rate(row['mean'])} samples/s at {wording.number(row['cost'])} {unit} for 1 "
+            f"{wording.describe(row, named)} ({wording.rate(row['mean'])} samples/s at "
+            f"{wording.number(row['cost'])} {unit} for 1 "
             "M)"
             for row in (first, last)
         ]

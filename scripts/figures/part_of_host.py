@@ -7,15 +7,12 @@ import pandas as pd
 from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.bars import Bars, Groups, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Part of a host"
-SECTION = (
-    "Does it affect a run that uses k devices of a host how many devices (n) are composed onto it? If not, one large "
-    "composition can serve many small runs. The variation of a case is over the differently composed hosts, at equal devices in "
-    "use."
-)
+SECTION = "Does it affect a run that uses k devices how many devices (n) are composed onto its host?"
+PART = ANSWERS
 PLACE = 50
 COUNTERPARTS = {
     "FASTER: Fig. 6": "part of a composed host's GPUs, coefficient of variation",
@@ -31,13 +28,10 @@ def draw(data: FigureData) -> Drawing:
         return nothing("every measured run used all devices of its hosts")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows), "hosts"]
     panels = plot.panels(rows, by)
-    compared = verdict.counted(rows, data.protocol, "the smallest host")
     caption = (
         f"{data.metric.label.capitalize()} of k devices in use of n composed onto a host; "
         f"{wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. {compared} CV of a group, under it or in the table: standard "
-        f"deviation over mean (n − 1) of its compositions' means. A cross names why a planned cell has no value.{panels.sentence()}"
-        f"{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
+        f"{wording.interval_of(rows['interval_method'])}. CV: of the means of a group's compositions.{panels.sentence()}"
     )
     sizes = sorted(set(plot.in_panels(panels, "devices_per_host")))
     return plot.drawn(
@@ -45,16 +39,17 @@ def draw(data: FigureData) -> Drawing:
         rows,
         lambda: Bars(sizes, say="of {} composed".format).multiples(panels, _groups, _below, data.metric.axis),
         {
-            "Workload": columns.described([*by, "batch"]),
+            "Workload": columns.described(telling(rows, [*by, "batch"])),
             "Used of composed": lambda row: f"{row['devices_used']} of {row['devices_per_host']}",
             **columns.rate(data.metric.heading),
             "CV of repetitions": columns.percent("cv_pct"),
             "CV of the case": columns.percent("case_cv_pct"),
             **columns.ratio("Against smallest host"),
-            **verdict.COLUMNS,
+            **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
         findings=_findings(rows, by, data.metric.performance),
         coverage=coverage_of_cells(_planned(data.cells)),
     )

@@ -7,14 +7,13 @@ import pandas as pd
 from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.bars import Bars, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Precision"
-SECTION = (
-    "What do shorter number formats gain, and what do they make possible? A cell that did not fit into memory or that "
-    "the device cannot compute is a result: it is drawn as a gap with its class."
-)
+SECTION = "What do shorter number formats gain, and what do they make possible?"
+RESTS_ON = ("devices",)
+PART = ANSWERS
 PLACE = 60
 COUNTERPARTS = {
     "FASTER: Fig. 8": "fp16 against tf32 by batch, on 1 and 12 GPUs",
@@ -32,9 +31,7 @@ def draw(data: FigureData) -> Drawing:
     reference = rows["reference"].iloc[0]
     caption = (
         f"{data.metric.label.capitalize()} by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {reference}. "
-        f"{verdict.counted(rows, data.protocol, reference)} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{first}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {reference}.{panels.sentence()}"
     )
     names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
     equal = [*comparable_cells.SHAPE, *comparable_cells.option_columns(data.cells), "workload", "batch"]
@@ -48,16 +45,17 @@ def draw(data: FigureData) -> Drawing:
             data.metric.axis,
         ),
         {
-            "Workload": columns.described(by),
+            "Workload": columns.described(telling(rows, by)),
             "Batch": columns.count("batch"),
             "Precision": columns.text("precision"),
             **columns.rate(data.metric.heading),
-            "CV": columns.percent("cv_pct"),
             **columns.ratio("Speed-up"),
-            **verdict.COLUMNS,
+            **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        glance=lambda: _glance(rows),
+        limits=(*panels.limits(), first, plot.cut(rows, plot.RATE)),
         findings=_findings(rows, by),
         coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "precision")),
     )
@@ -72,6 +70,17 @@ def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.
     known = set(like[rows["configuration"].isin(baseline.split(", "))])
     order = rows.assign(_other=~like.isin(known), _devices=-rows["ranks"])
     return order.sort_values(["_other", "_devices"], kind="stable").drop(columns=["_other", "_devices"])
+
+
+def _glance(rows: pd.DataFrame) -> str:
+    """The speed-up of each precision and workload, on the fewest devices."""
+    compared = rows[rows["ratio"].notna() & (rows["precision"] != rows["reference"])]
+    first = compared.sort_values(["ranks", "hosts"], kind="stable").drop_duplicates(["workload", "precision"])
+    dots = [
+        (f"{row['workload']}, {row['precision']}", row["ratio"], row["ratio_low"], row["ratio_high"])
+        for row in first.to_dict("records")
+    ]
+    return plot.glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:

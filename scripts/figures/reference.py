@@ -1,22 +1,21 @@
 """Figure: speed of the reference over the time of the campaign, and whether the system drifted."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 
 from campaign import wording
 from campaign.documents.run_numbers import BLOCK_ORDERS
 from campaign.report import columns, plot, prediction
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, measured_as, nothing
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing
 from campaign.statistics import verdict
 from campaign.statistics.drift import Drift, drift, is_adjusted
 
 TITLE = "Drift over the campaign"
 SECTION = (
-    "Was the system the same from the first composition to the last? The reference is one cell that is measured in every "
-    "composition, on the first device of its first host. What it does over time is no effect of a configuration."
+    "Was the system the same from the first composition to the last? The reference is one cell, measured "
+    "in every composition."
 )
+METHOD = "the drift of the reference is a straight trend over compositions, each counted once (t); no other figure holds these runs"
 PLACE = 42
 UNITS = {"relative": "", "deviation": ""}
 
@@ -33,10 +32,8 @@ def draw(data: FigureData) -> Drawing:
     runs, kinds = int(rows["runs"].sum()), rows["hardware"].nunique()
     caption = (
         f"{data.metric.label.capitalize()} of {asked['workload']} (batch {asked['batch']}, {asked['precision']}) on one device: "
-        f"{wording.plural(runs, 'run')} in {wording.plural(len(rows), 'composition')}. A point is a composition's mean against the "
-        f"middle of the campaign{_kinds(kinds)}; every other composition is shaded. Line: straight trend with its 95 % "
-        f"interval (t, {wording.plural(found.freedom, 'degree')} of freedom; each composition counts once). No other figure holds "
-        f"these runs. {measured_as(replace(data, runs=data.reference), data.reference)}"
+        f"{wording.plural(runs, 'run')} in {wording.plural(len(rows), 'composition')}, each against the middle of the "
+        f"campaign{_kinds(kinds)}. Line: straight trend with its 95 % interval."
     )
     return plot.drawn(
         data,

@@ -9,14 +9,20 @@ from matplotlib.ticker import FuncFormatter
 from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.report.link_selection import shown
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Bound by devices or by links"
 SECTION = (
-    "Do the links of a composition bound its training? The all-reduce of a step's gradients, by the links that were measured, is "
-    "set against the time that one device computes. Left of 1, it can hide behind computing; right of 1, no program can hide it."
+    "Do links bound training? Left of 1, the all-reduce of a step can hide behind computing; right of 1, "
+    "no program can hide it."
+)
+RESTS_ON = ("links",)
+METHOD = (
+    "the all-reduce of the roofline is that of a step's gradients, by the latency-bandwidth model of the "
+    "measured links; above its solid "
+    "line no cell can be, below the dashed one something else costs time"
 )
 PLACE = 145
 UNITS = {"allreduce": "s", "compute": "s", "intensity": ""}
@@ -34,11 +40,9 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.panels(rows, ["workload", *comparable_cells.option_columns(rows)])
     caption = (
         f"Efficiency against one device; {wording.runs_behind(rows['n_ok'])} a point, "
-        f"{wording.interval_of(rows['method'], '95 % interval')}. Across: time of the all-reduce of a step's gradients, by the "
-        "latency-bandwidth model of the measured links, over the time of a step on one device. Solid: all of it hides behind "
-        f"computing (no cell can be above). Dashed: none of it does; below, something else costs time. "
-        f"{verdict.rests_on(rows)}{verdict.order(data.protocol)}{panels.sentence()} "
-        f"{measured_as(data, rows)}"
+        f"{wording.interval_of(rows['method'], '95 % interval')}. Across: the all-reduce of a "
+        f"step's gradients over a device's computing. "
+        f"Solid: all of it hides behind computing; dashed: none does.{panels.sentence()}"
     )
     named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
     return plot.drawn(
@@ -57,6 +61,7 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUNS,
         },
         caption=caption,
+        limits=panels.limits(),
         findings=_findings(rows),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )

@@ -9,15 +9,23 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import Metric
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, scaling_curves, serving, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
 
 TITLE = "Scaling"
 SECTION = (
-    "How does performance scale with devices? The batch of each device is constant, so the global batch grows with the devices "
-    "(weak scaling). Speed-up and efficiency are against the fewest devices measured. Three models are fitted to each line, and "
-    "a point that is slower than its neighbours on both sides predict is reported as a dip."
+    "How does performance scale with devices, at a constant batch of each (weak scaling)? Speed-up and "
+    "efficiency are against the fewest devices measured."
+)
+RESTS_ON = ("devices",)
+PART = ANSWERS
+METHOD = (
+    "the model of a scaling line is that with the smallest AICc of Amdahl, Gustafson and latency-bandwidth, "
+    "where points lie on it (F "
+    f"test, 5 %) and within {MOST_RESIDUAL_PCT:.0f} %; a dip is a point below its neighbours on both sides "
+    f"(straight in 1/n; one-sided t, "
+    f"Holm, 5 %) by more than {LEAST_DIP_PCT:.0f} %"
 )
 PLACE = 10
 UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}
@@ -31,6 +39,7 @@ COUNTERPARTS = {
 _DIPS_NAMED = 5
 _SERIES_NAMED = 3
 _GAPS_NAMED = 3
+_HOSTS_NAMED = 6  # of a line; numbers of hosts beside more markers would cover each other
 _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
 
 
@@ -53,32 +62,39 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"{data.metric.label.capitalize()} (top) and efficiency (bottom) by devices in use; "
         f"{wording.runs_behind(rows['n_ok'])} a point, "
-        f"{wording.interval_of(rows['interval_method'])}. "
-        f"{verdict.counted(rows, data.protocol, 'the ideal speed-up')} Dotted: ideal. Lines join the compositions with the "
-        "fewest hosts; hollow markers are several hosts; a cross names why a cell of a line has no value."
-        f"{_models(rows)}{panels.sentence()}{cut} {measured_as(data, rows)}"
+        f"{wording.interval_of(rows['interval_method'])}. Dotted: ideal. Lines join the fewest hosts; open "
+        f"markers: more hosts.{panels.sentence()}"
     )
     return plot.drawn(
         data,
         rows,
         lambda: _picture(panels, data.metric),
         {
-            "Workload": columns.described([*by, "batch"]),
+            "Workload": columns.described(telling(rows, [*by, "batch"])),
             "Devices": columns.count("ranks"),
             "Hosts": columns.count("hosts"),
             **columns.rate(data.metric.heading),
-            "CV": columns.percent("cv_pct"),
             **columns.ratio("Speed-up"),
             "Efficiency": columns.percent("efficiency_pct", 0),
-            **verdict.COLUMNS,
-            "Model that fits best [95 %]": lambda row: scaling_curves.said(row) if row["ideal"] == 1 else "",
-            "Under its neighbours": _under,
+            **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        glance=lambda: _glance(rows),
+        limits=(*panels.limits(), cut),
         findings=_findings(rows, by, data.metric.performance),
         coverage=coverage_of_cells(rows),
     )
+
+
+def _glance(rows: pd.DataFrame) -> str:
+    """The speed-up of each workload by devices: of its line with the most points, the first of equals."""
+    measured = rows[rows["compact"] & rows["ratio"].notna()]
+    lines = []
+    for workload, own in measured.groupby("workload", sort=False):
+        line = max((group for _, group in own.groupby(["precision", "batch"], sort=False)), key=len)
+        lines.append((str(workload), line["ranks"].tolist(), line["ratio"].tolist()))
+    return plot.glance_lines(lines, "devices in use", "speed-up", ideal=True)
 
 
 def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -122,24 +138,6 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
         ends = (f"Scaling is best for {say(best)}.", f"Scaling is worst for {say(worst)}.")
     dips = tuple(_dips(rows, different))
     return (*dips, *ends, *_fits(rows, worst, different), *_no_dip(rows), *_without(rows, series))
-
-
-def _models(rows: pd.DataFrame) -> str:
-    """For the caption: how models were fitted, and what a dip is."""
-    fitted = (
-        " Dashed: the model with the smallest AICc (Amdahl, Gustafson, latency-bandwidth), where the points lie on it (F test, "
-        f"5 %) and within {MOST_RESIDUAL_PCT:.0f} % (root mean square)."
-        if rows["fit_holds"].any()
-        else ""
-    )
-    tested = int(rows["dip_p"].notna().sum())
-    if not tested:
-        return fitted
-    return (
-        f"{fitted} Dips: {wording.plural(tested, 'point')} with neighbours on both sides tested against them (straight in 1/n; "
-        f"one-sided t with the spread of runs and compositions; Holm, 5 %; the lower end of its interval above "
-        f"{LEAST_DIP_PCT:.0f} %); they are excluded from the models."
-    )
 
 
 def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]:
@@ -231,7 +229,7 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
         plot.ink_key("ideal", linestyle=":"),
         *([plot.ink_key("model that fits best", linestyle="--", linewidth=0.9)] if shown["fit_holds"].any() else []),
         *([plot.ink_key("dip", marker="o", markersize=11, **hollow)] if shown["dip"].any() else []),
-        *([plot.ink_key("several hosts", marker="o", **hollow)] if (shown["hosts"] > 1).any() else []),
+        *([plot.ink_key("several hosts (how many)", marker="o", **hollow)] if (shown["hosts"] > 1).any() else []),
     ]
     if (shown["compact"] & (shown["n_ok"] == 0)).any():
         handles.append(plot.ink_key("no value", linestyle="", marker="x", markersize=5))
@@ -274,7 +272,9 @@ def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
     counts = np.array(sorted(rows["ranks"].unique()), dtype=float)
     gaps = np.append(np.diff(counts), counts[-1] * 0.14)
     room = rows["ranks"].map(dict(zip(counts, gaps, strict=True)))
-    return rows["ranks"] + part * np.minimum(0.25 * room, 0.11 * counts[-1]) * ~rows["compact"].astype(bool)
+    # Of as many devices, more hosts stand further to the right.
+    hosts = rows.groupby("ranks")["hosts"].rank(method="dense") / rows.groupby("ranks")["hosts"].transform("nunique")
+    return rows["ranks"] + part * hosts * np.minimum(0.25 * room, 0.11 * counts[-1]) * ~rows["compact"].astype(bool)
 
 
 def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: float, higher: bool) -> None:
@@ -295,7 +295,8 @@ def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: fl
     bottom.plot(line["ranks"], line["efficiency_pct"], color=look.colour)
     if start["fit_holds"]:
         devices = np.linspace(start["ranks"], line["ranks"].max(), 40)
-        top.plot(devices, scaling_curves.line(start, devices), color=look.colour, linestyle="--", linewidth=0.9)
+        # In ink and above: it lies on the line that it describes.
+        top.plot(devices, scaling_curves.line(start, devices), color=plot.INK, linestyle="--", linewidth=0.9, zorder=4)
     dips = rows[rows["dip"]]
     if len(dips):
         ring = {"marker": "o", "markersize": 11, "linestyle": "", "markerfacecolor": "none"}
@@ -308,6 +309,11 @@ def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: fl
     for hollow, marked in measured.groupby(measured["hosts"] > 1, sort=True):
         plot.points(top, marked, marked["at"], plot.RATE, look, bool(hollow))
         plot.points(bottom, marked, marked["at"], _EFFICIENCY, look, bool(hollow))
+        if hollow and len(marked) <= _HOSTS_NAMED:
+            for _, beside in marked.sort_values("at").groupby("ranks"):
+                where = (beside["at"].iloc[-1], beside["mean"].iloc[-1])
+                words = ", ".join(f"{count}" for count in beside["hosts"])
+                top.annotate(words, where, (6, -3), textcoords="offset points", fontsize=plot.small_pt())
 
 
 def _ticks(counts: list[int]) -> list[int]:

@@ -7,16 +7,16 @@ import pandas as pd
 from campaign import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import Bars, Groups, grouped, tall_enough
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, only_in_table, telling
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, only_in_table, telling
 from campaign.statistics import comparable_cells, verdict
 from campaign.statistics.comparisons import Design
 
 TITLE = "Software optimisations"
 SECTION = (
-    "How much of the cost of a slow link can software recover? Ways to share the work among devices (ddp; dp, one process; "
-    "zero1 and fsdp, sharded) and other options, each in every precision, against the reference: ddp, no further option, "
-    "highest precision."
+    "How much of the cost of a slow link can software recover, against ddp without further options in "
+    "the highest precision?"
 )
+PART = ANSWERS
 PLACE = 70
 UNITS = {"variant_place": ""}
 COUNTERPARTS = {
@@ -47,9 +47,7 @@ def draw(data: FigureData) -> Drawing:
     more = only_in_table(rows["configuration"].nunique() - shown["configuration"].nunique(), "configuration")
     caption = (
         f"{data.metric.label.capitalize()} by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over the plain one of its configuration. "
-        f"{verdict.counted(rows, data.protocol, 'the plain one')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} {measured_as(data, shown)}"
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over the plain one.{panels.sentence()}"
     )
     drawn = plot.in_panels(panels, "configuration")
     places = dict(zip(plot.in_panels(panels, "variant"), plot.in_panels(panels, "variant_place"), strict=True))
@@ -60,16 +58,17 @@ def draw(data: FigureData) -> Drawing:
             panels, _groups, "configuration", data.metric.axis, tall_enough(2.6, drawn), rotation=90
         ),
         {
-            "Workload": columns.described(by),
+            "Workload": columns.described(telling(rows, by)),
             "Configuration": columns.text("configuration"),
             "Options": columns.text("variant"),
             **columns.rate(data.metric.heading),
             "Against": columns.text("against_variant", wording.NONE),
             **columns.ratio("Speed-up"),
-            **verdict.COLUMNS,
+            **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        limits=(*panels.limits(), more, plot.cut(shown, plot.RATE)),
         findings=_findings(rows, by),
         coverage=coverage_of_cells(_planned(data.cells)[0]),
     )

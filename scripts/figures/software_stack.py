@@ -7,14 +7,11 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_hosts, measured_as, nothing
+from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_hosts, nothing
 
 TITLE = "Software stack"
-SECTION = (
-    "Which software and hardware did the runs use? The host of a driver reports its system, processor, GPUs and the packages "
-    "that can change a number; the environment of an external program is reported separately. Hosts that differ are named: a "
-    "version can look like an effect of hardware."
-)
+SECTION = "Which software and hardware did the runs use? Hosts that differ are named."
+PART = APPARATUS
 PLACE = 220
 COUNTERPARTS = {
     "Falcon: Table I": "software stack",
@@ -43,10 +40,7 @@ def draw(data: FigureData) -> Drawing:
     left_out = len(rows) - len(page)
     more = f" {wording.plural(left_out, 'further package')} in the data." if left_out else ""
     hosts = wording.plural(len(_hosts(rows)), "host")
-    caption = (
-        f"As found on {hosts} when runs were measured; versions are no samples, so there is no interval. Unknown versions are "
-        f"absent.{more} {measured_as(data, rows)}"
-    )
+    caption = f"As found on {hosts} when runs were measured. Unknown versions are absent.{more}"
     known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
     return plot.drawn(
         data,

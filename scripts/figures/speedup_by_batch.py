@@ -7,14 +7,13 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Speed-up by batch"
-SECTION = (
-    "Does a larger batch scale better? A larger batch computes longer between two exchanges of gradients, so it should, "
-    "until the memory is full. The speed-up of each device count is against the smallest count at the same batch."
-)
+SECTION = "Does a larger batch scale better? It computes longer between two exchanges of gradients."
+PART = ANSWERS
+WITH = "scaling"
 PLACE = 20
 UNITS = {"efficiency_low": "pct", "efficiency_high": "pct"}
 COUNTERPARTS = {
@@ -35,9 +34,7 @@ def draw(data: FigureData) -> Drawing:
     rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, data.design))
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
-        f"of means{_interval(rows)}. Dotted: ideal. "
-        f"{verdict.counted(rows, data.protocol, 'the ideal')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} {measured_as(data, rows)}"
+        f"of means{_interval(rows)}. Dotted: ideal.{panels.sentence()}"
     )
     series = comparable_cells.scaling(data.cells, data.design)
     return plot.drawn(
@@ -45,15 +42,16 @@ def draw(data: FigureData) -> Drawing:
         rows,
         lambda: _picture(panels),
         {
-            "Workload": columns.described(by),
+            "Workload": columns.described(telling(rows, by)),
             "Batch": columns.count("batch"),
             "Devices": columns.count("ranks"),
             "Against": columns.number("against_ranks"),
             **columns.ratio("Speed-up", "95 % interval"),
-            **verdict.COLUMNS,
+            **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        limits=(*panels.limits(), plot.cut(rows, _SPEEDUP)),
         findings=_findings(effects, by),
         coverage=coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch")),
     )

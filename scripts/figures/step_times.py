@@ -7,14 +7,16 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.statistics import comparable_cells
 from campaign.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_PCT, percentiles, windows
 
 TITLE = "Step times"
-SECTION = (
-    "How are the times of single steps distributed, and was the measured window steady? A long tail is not seen in a mean. "
-    "A trend inside of the window says that the warm-up was too short, or that the device changed its pace."
+SECTION = "How are the times of single steps distributed, and was the measured window steady?"
+METHOD = (
+    "percentiles of step times are of all steps in the measured window, with 95 % intervals (Woodruff) over "
+    "compositions, or over runs "
+    "where there is one"
 )
 PLACE = 45
 UNITS = {"tail": ""}
@@ -36,15 +38,11 @@ def draw(data: FigureData) -> Drawing:
     drawn = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MOST_PANELS)
     drawn = rows[rows["cell_id"].isin(drawn["cell_id"])]
     more = len(rows) - len(drawn)
-    left_out = f" Drawn: the {len(drawn)} cells with the longest tails; the table has all." if more else ""
-    interval = wording.interval_of(
-        wording.by_runs(rows["n_ok"], "Woodruff, 95 %"), "percentiles of all steps with 95 % interval"
-    )
+    left_out = f" Drawn: the {len(drawn)} cells with the longest tails." if more else ""
+    interval = wording.interval_of(wording.by_runs(rows["n_ok"]), "percentiles with 95 % interval")
     caption = (
-        "Share of steps that take at most so long; a line a run, a colour a composition; steps of the slowest rank, inside of "
-        f"the measured window. {wording.runs_behind(rows['n_ok'])} a cell, {interval}, over compositions, or over runs where "
-        f"there is one composition; none where steps are too few.{left_out} "
-        f"{measured_as(data, rows)}"
+        "Share of steps of the slowest rank that take at most so long; a line a run, a colour a composition; "
+        f"{wording.runs_behind(rows['n_ok'])} a cell, {interval}.{left_out}"
     )
     named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
     return plot.drawn(
@@ -108,7 +106,8 @@ def _unsteady(rows: pd.DataFrame) -> tuple[str, ...]:
     said = wording.with_interval(worst["trend_pct"], worst["trend_low_pct"], worst["trend_high_pct"], wording.percent)
     return (
         f"The measured window was not steady in {wording.plural(len(found), 'cell')}: from its first to its last quarter, steps "
-        f"change by {said} ({_where(worst, rows)}). More warmup_steps, or warmup_steps_max, help where steps still become shorter.",
+        f"change by {said} ({_where(worst, rows)}). More warmup_steps, or warmup_steps_max, help where steps "
+        f"still become shorter.",
     )
 
 

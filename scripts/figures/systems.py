@@ -6,15 +6,13 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, telling
+from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Systems"
-SECTION = (
-    "How do equally many devices of two systems compare? A composition is held against the one of the first system with as many "
-    "devices and hosts; where that system has none, against the one on the fewest hosts. Workload, batch, precision, storage and "
-    "options are equal. Hosts are part of a system: a difference may be that of the hosts that were used."
-)
+SECTION = "How do equally many devices of two systems compare? A difference may be that of the hosts that were used."
+RESTS_ON = ("devices",)
+PART = ANSWERS
 PLACE = 15
 COUNTERPARTS = {"FASTER: Figs 1 to 4": "composed A100 of FASTER against the two A100 a host of Grace"}
 
@@ -35,16 +33,15 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.panels(lines, by)
     caption = (
         f"{data.metric.label.capitalize()} against devices in use; {wording.runs_behind(lines['n_ok'])} a point, "
-        f"{wording.interval_of(lines['interval_method'])}. A line joins a system's compositions on the fewest hosts; single points "
-        f"are on more. Ratios are to {first}. {verdict.counted(rows, data.protocol, first)}"
-        f"{panels.sentence()}{plot.cut(lines, plot.RATE)} {measured_as(data, lines)}"
+        f"{wording.interval_of(lines['interval_method'])}. Lines join compositions on the fewest hosts. Ratios are to {first}."
+        f"{panels.sentence()}"
     )
     return plot.drawn(
         data,
         rows,
         lambda: _picture(panels, data.metric.axis),
         {
-            "Cell": columns.described(by),
+            "Cell": columns.described(telling(rows, by)),
             "Devices": columns.count("ranks"),
             "Composition": columns.text("configuration"),
             "Against": columns.text("against_configuration"),
@@ -54,10 +51,11 @@ def draw(data: FigureData) -> Drawing:
             data.metric.heading: lambda row: wording.rate(row["mean"]),
             f"{data.metric.heading} of {first}": lambda row: wording.rate(row["against_mean"]),
             **columns.ratio("Ratio", "95 % interval"),
-            **verdict.COLUMNS,
+            **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
+        limits=(*panels.limits(), plot.cut(lines, plot.RATE)),
         findings=_findings(rows, telling(rows, [*by, "ranks"])),
         coverage=coverage_of_cells(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
     )

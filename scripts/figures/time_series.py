@@ -7,14 +7,12 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import bars, columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.statistics import comparable_cells
 
 TITLE = "Over the time of a run"
-SECTION = (
-    "What happens during a run? A mean hides a device that waits at every step, or memory that fills up. One run of each cell is "
-    "shown, from its start: programs start and warm up before what is measured."
-)
+SECTION = "What happens during a run? One run of each cell is shown, from its start."
+METHOD = "time series start with the run, and a point is a mean over a 100th of it, so that shorter peaks are not seen"
 PLACE = 160
 UNITS = {"parts": ""}
 COUNTERPARTS = {
@@ -59,9 +57,8 @@ def draw(data: FigureData) -> Drawing:
     more = rows["cell_id"].nunique() - drawn["cell_id"].nunique()
     rest = f" {wording.plural(more, 'further cell')} in the data only." if more else ""
     caption = (
-        "n = 1 run a line, so there is no interval: the first valid one of its cell. The line is the mean of its devices or "
-        f"hosts, the band spans them, each point over a {_BINS}th of the run, so that shorter peaks are not seen. Time 0 is the "
-        f"start of the run. Drawn: {'; '.join(which)}.{rest}{panels.sentence()} {measured_as(data, rows)}"
+        f"One run of each cell, the first valid one. The line is the mean of its devices or hosts, the band spans them. Drawn: "
+        f"{'; '.join(which)}.{panels.sentence()}"
     )
     beside = {"Mean over the run": "mean", "Least": "least", "Most": "most"}
     return plot.drawn(
@@ -81,6 +78,7 @@ def draw(data: FigureData) -> Drawing:
         },
         data=rows,
         caption=caption,
+        limits=(*panels.limits(), rest),
         findings=_findings(series, drawn),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )

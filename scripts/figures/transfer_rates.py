@@ -11,10 +11,8 @@ from campaign.statistics import comparisons, verdict
 from campaign.statistics.comparisons import Design
 
 TITLE = "Transfer rates"
-SECTION = (
-    "How much data do the links transfer? Rates are from counters, averaged over the measured time. Large models send more at "
-    "each step, so a slow link shows here before it shows in throughput."
-)
+SECTION = "How much data do the links transfer, by their counters, over the measured time?"
+RESTS_ON = ("links",)
 PLACE = 110
 COUNTERPARTS = {
     "Falcon: Fig. 12": "PCIe traffic of fabric GPUs, both directions together",

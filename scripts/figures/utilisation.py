@@ -6,10 +6,9 @@ from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Utilisation"
 SECTION = (
-    "How busy were devices and hosts during the measurement? Samplers on every host read their counters during each run. A "
-    "device counts as busy while any program runs on it, even one that only waits for others. A high utilisation is therefore "
-    "no proof of efficiency."
+    "How busy were devices and hosts? A device counts as busy while any program runs on it, even one that only waits."
 )
+RESTS_ON = ("devices",)
 PLACE = 150
 COUNTERPARTS = {
     "Falcon: Figs 9, 10, 13, 14": "utilisation of GPUs, their memory, CPU and host memory, by model and configuration",

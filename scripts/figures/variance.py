@@ -9,25 +9,31 @@ from campaign import wording
 from campaign.documents.metric import Metric
 from campaign.report import columns, plot, prediction
 from campaign.report.bars import Bars, Groups, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.statistics import intervals, verdict
 from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
 from campaign.statistics.variance_components import (
     HOST,
     LEASE,
-    METHOD,
     RUN,
     TOGETHER,
     Component,
     SpreadSources,
     spread_sources,
 )
+from campaign.statistics.variance_components import (
+    METHOD as METHOD_OF_PARTS,
+)
 
 TITLE = "Variance and slow hosts"
 SECTION = (
-    "How much does a cell vary from run to run, from one composition of the same hosts to the next, and from "
-    "host to host? A smaller difference is no effect of the hardware. Hosts on which the same cells are slower than elsewhere "
-    "are named."
+    "How much does a cell vary from run to run, between compositions, and between hosts? A smaller "
+    "difference is no effect of the hardware."
+)
+METHOD = (
+    f"spreads have chi-square intervals ({METHOD_OF_PARTS}); each host is held against the others in the same "
+    f"cells, and named where it "
+    "is slower among all (Holm, 5 %): of twenty campaigns without a slow host, one names a host by chance"
 )
 PLACE = 40
 UNITS = {"freedom": ""}
@@ -57,10 +63,8 @@ def draw(data: FigureData) -> Drawing:
         *_none_slow(found),
     )
     caption = (
-        f"Left: standard deviation of {data.metric.label} inside of cells, in percent; "
-        f"{wording.runs_behind(list(counts))} a cell, 95 % "
-        f"interval (chi-square; {METHOD}). A cross: this campaign cannot determine it.{_cut(parts)} "
-        f"{_caption_of(found)}{measured_as(data, data.cells)}"
+        f"Left: standard deviation of {data.metric.label} inside of cells; {wording.runs_behind(list(counts))} a cell, 95 % "
+        f"interval. A cross: unknown. {_caption_of(found)}"
     )
     return plot.drawn(
         data,
@@ -78,6 +82,7 @@ def draw(data: FigureData) -> Drawing:
             "Remark": columns.text("remark"),
         },
         caption=caption,
+        limits=(_cut(parts),),
         findings=findings,
         coverage=coverage_of_cells(data.cells),
         prediction=prediction.of_cells(data.cells),
@@ -184,14 +189,9 @@ def _p(value: float) -> str:
 def _caption_of(found: SpreadSources) -> str:
     compared = sum(not host.why for host in found.hosts)
     if not compared:
-        return "Hosts: no cell was run on one host and on another, so they cannot be compared. "
-    errors = sorted({host.error_of for host in found.hosts if not host.why})
+        return "Hosts cannot be compared: no cell was run on two of them."
     left_out = f" The {_MOST_HOSTS} slowest are drawn." if compared > _MOST_HOSTS else ""
-    return (
-        f"Right: each of {wording.plural(compared, 'host')} against the other hosts in the same cells; the interval holds "
-        f"{'; '.join(errors)}. Named: slower, among all hosts (Holm, 5 %): of twenty campaigns without a slow host, one names a "
-        f"host by chance.{left_out} "
-    )
+    return f"Right: each of {wording.plural(compared, 'host')} against the others in the same cells.{left_out}"
 
 
 def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:

@@ -7,14 +7,13 @@ import pandas as pd
 from campaign import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import Bars, Groups, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, comparisons
 
 TITLE = "Work and bytes of a step"
-SECTION = (
-    "How much does a step compute and communicate, and which share of a device's peak is reached? A model that does "
-    "little arithmetic for each byte that it all-reduces depends on its links; one that does much, on its devices."
-)
+SECTION = "How much does a step compute and communicate, and which share of a device's peak is reached?"
+RESTS_ON = ("devices",)
+METHOD = "arithmetic of a step is counted exactly for the forward pass, and three times that for training"
 PLACE = 140
 UNITS = {"parameters": ""}
 
@@ -30,10 +29,9 @@ def draw(data: FigureData) -> Drawing:
     by = ["workload", *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by)
     caption = (
-        "Training arithmetic that each device reaches, in GFLOP/s (forward counted exactly, training as three times that), at the "
-        f"largest batch; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"Arithmetic that each device reaches at the largest batch; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: the share "
-        f"of the device's dense peak, where that is known.{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
+        f"of the device's dense peak, where that is known.{panels.sentence()}"
     )
     names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
     return plot.drawn(
@@ -48,7 +46,7 @@ def draw(data: FigureData) -> Drawing:
             rotation=60,
         ),
         {
-            "Workload": columns.described(by),
+            "Workload": columns.described(telling(rows, by)),
             "Configuration": columns.text("configuration"),
             "Batch": columns.count("batch"),
             "Precision": columns.text("precision"),
@@ -62,6 +60,7 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUNS,
         },
         caption=caption,
+        limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
         findings=_findings(rows, by),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )

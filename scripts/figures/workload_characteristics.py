@@ -9,15 +9,13 @@ import yaml
 from campaign import wording
 from campaign.errors import ConfigError
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, measured_as, nothing
+from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_cells, first_and_last, nothing
 from campaign.statistics import comparable_cells
 from campaign.workloads.trainer.model_catalog import MODELS, model_info
 
 TITLE = "Workloads"
-SECTION = (
-    "Which workloads were measured? Parameters and arithmetic are counted from the model itself, not quoted. What an external "
-    "program does not report is left open."
-)
+SECTION = "Which workloads were measured? What an external program does not report is left open."
+PART = APPARATUS
 PLACE = 210
 UNITS = {"parameters": ""}
 COUNTERPARTS = {
@@ -55,9 +53,8 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty or not rows[[*_NUMBERS, "domain", "description"]].replace("", None).notna().any(axis=None):
         return nothing("only the names of the planned workloads are known")
     caption = (
-        "Parameters, arithmetic and bytes are exact counts, so there is no interval; training is counted as three times the "
-        "forward pass, per sample. GFLOP for each MB: a device's arithmetic in a step over what it all-reduces, at the largest "
-        f"batch. Layers: as their authors count them. {measured_as(data, rows)}"
+        "Parameters, arithmetic and bytes are exact counts. GFLOP for each MB: a device's arithmetic in a step over what it "
+        "all-reduces, at the largest batch. Layers: as their authors count them."
     )
     return plot.drawn(
         data,

@@ -29,7 +29,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, shown in figure.all_figures().items():
         drawing = shown.draw(data)
         words = figure.page_document(shown, drawing)
-        drawings[name] = {**words, "svg": drawing.svg or "<svg/>"}
+        drawings[name] = {**words, "svg": drawing.svg or "<svg/>", "csv": shown.csv(drawing) if drawing.rows else ""}
     out = tmp_path_factory.mktemp("page") / "report.html"
     report.write_report(out, report.assemble(runs, cells, synthetic.leases(), synthetic.context_document(), drawings))
     return out
@@ -66,6 +66,30 @@ def test_the_page_never_scrolls_sideways(show: Callable[..., Any], width: int) -
     assert wide <= inner == width
 
 
+@pytest.mark.parametrize(("width", "least"), [(1280, 3), (390, 1)])
+def test_the_first_screen_holds_an_answer_and_a_picture(show: Callable[..., Any], width: int, least: int) -> None:
+    driver = show(width)
+    driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = false); scrollTo(0, 0)")
+    seen = driver.execute_script(
+        "const inside = e => { const r = e.getBoundingClientRect(); return r.width && r.top >= 0 && r.bottom <= innerHeight };"
+        "return ['.glances p', '.glances svg'].map(q => [...document.querySelectorAll(q)].filter(inside).length)"
+    )
+    assert min(seen) >= least
+    assert driver.execute_script("return document.querySelector('.basis').getBoundingClientRect().top") < (
+        800 if width > 600 else 4000
+    )
+
+
+def test_what_is_folded_is_printed(show: Callable[..., Any]) -> None:
+    driver = show(1000, media="print")
+    driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = false)")
+    unseen = driver.execute_script(
+        "return [...document.querySelectorAll('details.fold figcaption, details.fold td')]"
+        ".filter(e => !e.checkVisibility({contentVisibilityAuto: true})).length"
+    )
+    assert unseen == 0
+
+
 def test_on_a_phone_tables_and_pictures_scroll_in_their_box_and_stay_legible(show: Callable[..., Any]) -> None:
     driver = show(360)
     boxes = driver.execute_script(
@@ -75,8 +99,8 @@ def test_on_a_phone_tables_and_pictures_scroll_in_their_box_and_stay_legible(sho
     assert boxes
     assert all(overflow == "auto" and width <= 360 and tab == 0 for overflow, width, tab in boxes)
     smallest = driver.execute_script(
-        "return Math.min(...[...document.querySelectorAll('.picture text')].map(e => parseFloat(getComputedStyle(e).fontSize)"
-        " * e.ownerSVGElement.getScreenCTM().a))"
+        "return Math.min(...[...document.querySelectorAll('.picture text')].filter(e => e.checkVisibility()).map("
+        "e => parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a))"
     )
     assert smallest >= 7
 

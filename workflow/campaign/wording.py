@@ -109,10 +109,10 @@ def between(low: float, high: float, say: Any = number) -> str:
 def with_interval(
     value: float, low: float, high: float, say: Any = number, about: str = "", none: str = "one run, no interval"
 ) -> str:
-    """'8.1 % (95 % interval 7.6 % to 8.6 %; bert, fp32)'; `none` where there is no interval."""
-    known = math.isfinite(low) and math.isfinite(high)
-    inside = f"95\u202f% interval {between(low, high, say)}" if known else none
-    return f"{say(value)} ({inside}; {about})" if about else f"{say(value)} ({inside})"
+    """'8.1 % [7.6 % to 8.6 %] (bert, fp32)': the value with its 95 % interval; `none` where there is no interval."""
+    if math.isfinite(low) and math.isfinite(high):
+        return f"{say(value)} [{between(low, high, say)}]" + (f" ({about})" if about else "")
+    return f"{say(value)} ({none}; {about})" if about else f"{say(value)} ({none})"
 
 
 def basis(predicted: Iterable[Any]) -> str:
@@ -231,10 +231,10 @@ def by_runs(counts: Iterable[float], method: str = "Student t, 95 %") -> list[st
 
 
 def interval_of(methods: Iterable[str], said: str = "mean with 95 % interval") -> str:
-    """Of intervals, for a caption: 'mean with 95 % interval (Student t)'; 'one run each, so no interval' where no row has one."""
+    """Of intervals, for a caption: 'mean with 95 % interval'; 'one run each, so no interval' where no row has one."""
     known = list(methods)
-    if made := made_by(known):
-        return said + made
+    if made_by(known):
+        return said
     return "one run each, so no interval" if any("one run" in name for name in known) else "no interval"
 
 

@@ -62,8 +62,12 @@ def test_a_new_file_is_drawn_and_on_the_page(scripts: Path, tmp_path: Path, monk
     page = (tmp_path / "page.html").read_text()
     assert '<section id="held-time"' in page
     assert "<svg" in page.partition('<section id="held-time"')[2].partition("</section>")[0]
-    # Figures that declare no place come last.
-    assert page.index('<section id="composition-times"') < page.index('<section id="held-time"')
+    # Figures that declare no part are evidence.
+    assert (
+        page.index('<section id="evidence"')
+        < page.index('<section id="held-time"')
+        < page.index('<section id="apparatus"')
+    )
 
 
 def test_bars_of_a_column_that_no_run_has_are_left_out_with_the_reason() -> None:

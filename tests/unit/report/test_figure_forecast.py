@@ -91,7 +91,7 @@ def test_parts_are_summed_over_leases_and_judged_lease_by_lease() -> None:
         "7 of 10 parts of leases took a time within the 95 % interval.",
         "Held: 9.72 device-hours and 2.43 host-hours; expected were 8.09 and 2.02.",
     )
-    assert "Sums over the 2 leases that were measured in one go" in drawing.caption
+    assert "Sums over 2 leases that were measured in one go" in drawing.caption
     check(PARTS, drawing)
     unknown = {"expected_s": None, "low_s": None, "high_s": None}
     others = [row(4, 0.0, **unknown, parts=parts(3650.0, **unknown))]

@@ -78,7 +78,6 @@ def test_drift_is_an_alarm_with_its_size_and_what_it_means() -> None:
     assert drawing.alarm
     assert drawing.svg.count("trend") >= 1
     assert "24 runs in 12 compositions" in drawing.caption
-    assert "5 warm-up and 20 measured steps a run" in drawing.caption
     assert len(drawing.rows) == len(drawing.data) == 12
     check(FIGURE, drawing)
 
@@ -113,11 +112,9 @@ def test_drift_comes_first_on_the_page_and_in_the_summary(tmp_path: Path, change
     assert (said.index("The system drifted" if first else "No drift") < said.index("Something scales")) == first
     plan = report_data.planned()
     runs = runs_table(report_data.records(plan))
-    shown = {name: {**document, "svg": "<svg></svg>"} for name, document in documents.items()}
+    shown = {name: {**document, "svg": "<svg></svg>", "csv": ""} for name, document in documents.items()}
     context = build_context(runs, cells_table(plan, runs), [], report_data.context_document(), shown)
-    assert [each["anchor"] for each in context["findings"]] == (
-        ["reference", "scaling"] if first else ["scaling", "reference"]
-    )
+    assert [each["anchor"] for each in context["alarms"]] == (["reference"] if first else [])
 
 
 def test_adjusted_comparisons_say_so_in_captions_and_sentences() -> None:

@@ -82,8 +82,7 @@ def test_hosts_are_named_by_chance_as_seldom_as_the_caption_says() -> None:
     innocent = sum(bool(hosts) for hosts in named[1::2]) + sum(bool(hosts - {"host2"}) for hosts in named[::2])
     # 5 % of 48 are 2.4; more than 7 come once in 200 times.
     assert innocent <= 7
-    caption = drawn("variance", plan, spread_data.records(plan, slow=0.06, seed=0)).caption
-    assert "of twenty campaigns without a slow host, one names a host by chance" in caption
+    assert "of twenty campaigns without a slow host, one names a host by chance" in load_figure("variance").method
 
 
 def test_components_are_near_what_was_planted() -> None:

@@ -47,7 +47,7 @@ def _scaling(of: Campaign, _: Path) -> Sequence[float]:
     pairs = dict(zip(keys, against, strict=True))
     key = best(keys, lambda key: of.cost[pairs[key]] / of.cost[key])
     ratio, low, high = of.between(key, pairs[key])
-    return [key[1], 2, ratio, 95, low, high, of.k, 1, 100 * ratio / 2]
+    return [key[1], 2, ratio, low, high, of.k, 1, 100 * ratio / 2]
 
 
 def _by_batch(of: Campaign, _: Path) -> Sequence[float]:
@@ -56,19 +56,19 @@ def _by_batch(of: Campaign, _: Path) -> Sequence[float]:
 
     precision = max(("fp32", "bf16"), key=lambda name: speed_up(4, name)[0] / speed_up(8, name)[0])
     small, large = speed_up(4, precision), speed_up(8, precision)
-    return [2, small[0], 95, *small[1:], 4, large[0], 95, *large[1:], 8, of.k]
+    return [2, small[0], *small[1:], 4, large[0], *large[1:], 8, of.k]
 
 
 def _spread(of: Campaign, _: Path) -> Sequence[float]:
     keys = of.where(configuration="2x1-local")
     key = best(keys, lambda key: of.cost[key] / of.cost[like(key, "1x2-local")])
     ratio, low, high = of.between(key, like(key, "1x2-local"))
-    return [2, 2, 1, 100 * (1 - ratio), 95, 100 * (1 - high), 100 * (1 - low), key[1], of.k]
+    return [2, 2, 1, 100 * (1 - ratio), 100 * (1 - high), 100 * (1 - low), key[1], of.k]
 
 
 def _variance(of: Campaign, _: Path) -> Sequence[float]:
     value, low, high = of.run_to_run_pct()
-    return [value, 95, low, high]
+    return [value, low, high]
 
 
 def _part(of: Campaign, _: Path) -> Sequence[float]:
@@ -76,7 +76,7 @@ def _part(of: Campaign, _: Path) -> Sequence[float]:
     key = best(keys, lambda key: abs(of.cost[like(key, "1x1-local")] / of.cost[key] - 1))
     bounds = of.between(key, like(key, "1x1-local"))
     value, low, high = (100 * (each - 1) for each in bounds)
-    return [1, 2, key[1], value, 95, low, high, of.k]
+    return [1, 2, key[1], value, low, high, of.k]
 
 
 def _precision(of: Campaign, _: Path) -> Sequence[float]:
@@ -88,7 +88,7 @@ def _precision(of: Campaign, _: Path) -> Sequence[float]:
         cell = of.cells[key]
         shape = [1, 2] if cell["devices_used"] < cell["devices_per_host"] else [of.ranks(key)]
         shape = shape if cell["hosts"] == 1 else [of.ranks(key), cell["hosts"]]
-        said += [ratio, 95, low, high, *shape, key[1], of.k]
+        said += [ratio, low, high, *shape, key[1], of.k]
     return said
 
 
@@ -99,7 +99,7 @@ def _overhead(of: Campaign, _: Path) -> Sequence[float]:
     for key in (ordered[0], ordered[-1]):
         bounds = of.between(like(key, "1x2-local"), key)
         value, low, high = (100 * (each - 1) for each in bounds)
-        said += [value, 95, low, high, key[1], of.k]
+        said += [value, low, high, key[1], of.k]
     return said
 
 

@@ -80,7 +80,7 @@ def test_a_sentence_quotes_what_differs_where_anything_does(
     assert all(f"w{sizes.index(size)}" in sentence for size in quoted)
 
 
-def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
+def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
     rows = pd.DataFrame(
         [
             row(0.0, 0.001, paired=True, method=intervals.PAIRED),
@@ -88,15 +88,10 @@ def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
             row(NAN, NAN, method=intervals.ITSELF),
         ]
     )
-    said = verdict.counted(rows, {"order": "blocks"}, "fp32")
-    assert said.startswith(
-        "1 of 2 cells differs significantly from fp32 (within one composition, t paired by block: 1; t over compositions: 1;"
-    )
-    assert "Holm" in said
-    assert "difference of 1.5\u202f% in 80 of 100 cases" in said
-    assert "drift" not in said
-    assert "drift" in verdict.counted(rows, {"order": "sequential"}, "fp32")
-    assert verdict.counted(rows[2:], {}, "fp32") == "No comparison with fp32 has an interval."
+    assert verdict.limits(rows, {"order": "blocks"}) == ("1 statement holds for one composition only.",)
+    assert verdict.limits(rows[1:], {"order": "blocks"}) == ()
+    assert verdict.limits(rows[1:], {"order": "sequential"}) == (verdict.SEQUENTIAL,)
+    assert verdict.limits(rows[2:], {}) == ("No comparison has an interval.",)
 
 
 ONE = {"compositions": 1, "against_compositions": 1}
@@ -128,8 +123,8 @@ def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, 
 def test_one_composition_each_is_said_instead_of_a_result() -> None:
     alone = row(NAN, NAN, method=intervals.ONE_EACH, freedom=NAN, **ONE)
     assert verdict.doubt(alone, -1.0, 2.0, "no significant difference in 4 cells") == f" ({verdict.ONE_EACH})"
-    said = verdict.counted(pd.DataFrame([alone]), {}, "fp32")
-    assert said.startswith("No comparison with fp32 is tested")
+    (said,) = verdict.limits(pd.DataFrame([alone]), {})
+    assert said.startswith("Comparisons not tested: one composition of each")
     assert verdict.basis({**alone, "in_order": True}) == ""
     assert "differ" not in said
     assert "degrees" not in said
@@ -151,9 +146,9 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     )
     assert verdict.unlike(rows) == ""
     planned = {"compositions": 3, "lease_order": "least-recomposition"}
-    assert "drift of the system over the campaign can pose" in verdict.counted(rows, planned, "fp32")
-    assert verdict.ORDER_UNKNOWN in verdict.counted(rows, {"compositions": 3}, "fp32")
-    assert "drift" not in verdict.counted(rows, {"compositions": 3, "lease_order": "blocks"}, "fp32")
+    assert verdict.LEASES_IN_ORDER in verdict.limits(rows, planned)
+    assert verdict.ORDER_UNKNOWN in verdict.limits(rows, {"compositions": 3})
+    assert "drift" not in " ".join(verdict.limits(rows, {"compositions": 3, "lease_order": "blocks"}))
 
 
 def test_a_table_says_how_each_was_compared() -> None:

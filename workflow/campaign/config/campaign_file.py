@@ -11,6 +11,7 @@ from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
 from campaign.documents.fields import AxisName, Count, FileModel, Label, Many, Name, Precision, as_typed
 from campaign.documents.metric import Better
+from campaign.paths import SCRIPTS
 
 
 class HostDevices(FileModel):
@@ -293,6 +294,27 @@ class PrimaryMetric(FileModel):
     """`higher` or `lower`. Default: as the workload file says, or the unit: rates are better higher, times and energies lower."""
 
 
+class ReportLayout(FileModel):
+    """Which figures the report shows, and in which order."""
+
+    open: tuple[Name, ...] = ()
+    """Figures that stand open under Answers, in this order, such as `[precision, scaling]`; the others are folded. Default: those
+    that their files put there. `campaign figures --only` lists the names."""
+    hide: tuple[Name, ...] = ()
+    """Figures that the page leaves out."""
+
+    @model_validator(mode="after")
+    def _names_figures(self) -> ReportLayout:
+        known = sorted(path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py"))
+        for key, names in (("open", self.open), ("hide", self.hide)):
+            for name in names:
+                if name.replace("-", "_") not in known:
+                    raise ValueError(f"'{key}' names no figure '{name}'; there are: {', '.join(known)}")
+        if both := set(self.open) & set(self.hide):
+            raise ValueError(f"'open' and 'hide' both name {', '.join(sorted(both))}; remove it from one")
+        return self
+
+
 class CampaignFile(FileModel):
     """A campaign: what is compared, on which system or systems, and how it is measured."""
 
@@ -331,6 +353,8 @@ class CampaignFile(FileModel):
     """Settings for some cells. Later entries win."""
     protocol: Protocol = Protocol()
     """How each cell is measured."""
+    report: ReportLayout = ReportLayout()
+    """Which figures the report shows, and in which order."""
     references: tuple[str, ...] = ()
     """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`, or paths of YAML files relative to this one."""
     imported: bool = False

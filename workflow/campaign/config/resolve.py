@@ -181,10 +181,13 @@ class Campaign:
 
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
-        gone = "system" if self.file.systems else "systems"
+        gone = {"system" if self.file.systems else "systems"}
+        gone |= {
+            key for key in ("version", "report") if getattr(self.file, key) == type(self.file).model_fields[key].default
+        }
         document: dict[str, Any] = {
             "schema_version": CAMPAIGN_SCHEMA,
-            "campaign": self.file.model_dump(mode="json", exclude={gone, *([] if self.file.version else ["version"])}),
+            "campaign": self.file.model_dump(mode="json", exclude=gone),
             **self._systems(),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, only_in_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, only_in_table
 from campaign.statistics import comparable_cells, comparisons, intervals
 from campaign.statistics.comparisons import Design
 
@@ -134,11 +134,8 @@ def drawing(
     # Panels have ranges of their own.
     cut = next((said for _, group in drawn.groupby("quantity") if (said := plot.cut(group, plot.RATE))), "")
     left_out = only_in_table(drawn["configuration"].nunique() - MOST_CONFIGURATIONS, "configuration")
-    others = " Other batches and precisions are in the data table." if len(drawn) < len(rows) else ""
     caption = (
-        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(drawn['interval_method'])}. {what} {remarks}"
-        f"Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
-        f"{measured_as(data, drawn)}"
+        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(drawn['interval_method'])}. {what}"
     )
     # Ten thousand cells are of few workloads and batches: those are put into words once.
     same = rows.groupby(axes, sort=False, dropna=False)
@@ -158,6 +155,7 @@ def drawing(
         },
         data=rows,
         caption=caption,
+        limits=(f"Drawn: {'; '.join(of_which)}.", remarks, left_out, cut),
         findings=findings,
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )

@@ -93,7 +93,8 @@ def _counts(tables: Path, context: Mapping[str, Any]) -> list[str]:
 
 
 def _valid_runs(tables: Path, became: str) -> list[str]:
-    """How often configurations were composed, which is what every statement between them rests on; and runs that have no number."""
+    """How often configurations were composed, which is what every statement between them rests on; and runs
+    that have no number."""
     leases: defaultdict[str, set[str]] = defaultdict(set)
     without = 0
     for row in _rows(tables / "runs.csv"):

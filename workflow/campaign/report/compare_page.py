@@ -137,7 +137,8 @@ def _predictions(rows: pd.DataFrame) -> list[str]:
     off_pct = 100 * (of_both.where(pairs["predicted"], 1 / of_both) - 1)
     worst = int(off_pct.abs().to_numpy().argmax())
     return [
-        f"Prediction against measurement in {wording.plural(len(pairs), 'cell')}: {wording.percent(off_pct.abs().median())} off in "
+        f"Prediction against measurement in {wording.plural(len(pairs), 'cell')}: "
+        f"{wording.percent(off_pct.abs().median())} off in "
         f"the median, at most {wording.percent(abs(float(off_pct.iloc[worst])))} ({pairs['cell'].iloc[worst]}), "
         f"{int((off_pct.abs() <= _NEAR_PCT).sum())} of {len(pairs)} within {_NEAR_PCT:g}\u202f%."
     ]

@@ -20,6 +20,13 @@ class MetricSaid(ClosedModel):
     better: Literal["higher", "lower"] = "higher"
 
 
+class LayoutSaid(ClosedModel):
+    """Figures that stand open under Answers, in their order, and those that are left out; as the campaign file names them."""
+
+    open: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+
+
 class CampaignSaid(ClosedModel):
     """What the campaign says of itself."""
 
@@ -28,6 +35,7 @@ class CampaignSaid(ClosedModel):
     question: str
     system: str
     baseline: str
+    report: LayoutSaid = LayoutSaid()
     metric: MetricSaid = Field(default=MetricSaid(), description="the primary metric")
     metrics: tuple[MetricSaid, ...] = Field(
         default=(), description="it and those whose unit or direction a workload file says"

@@ -15,11 +15,19 @@ A figure is one file in `scripts/figures/`. A file there is found, drawn, and pu
             return nothing("no lease was released")
         return chart(data, rows, lambda axes: axes.bar(rows["configuration"], rows["held_s"]), "Mean over leases.", ["..."])
 
-What it may declare besides: `PLACE`, its place on the page (figures without one come last, by name); `UNITS`, the unit of each CSV
-column whose name says none ("" for a number without unit); `COUNTERPARTS`, what of published studies it shows (study and figure
-there -> what that shows), from which `reports/README.md` is generated. The name of the file is the name of the figure's files, and
-with dashes its anchor on the page. `draw` computes nothing: numbers come from `campaign.tables`, comparisons from
-`campaign.statistics`, words from `campaign.wording` and `campaign.statistics.verdict`; what is found stands first in `findings`.
+What it may declare besides:
+
+- `PART`, the part of the page that it stands in: `ANSWERS`, `EVIDENCE` (the default) or `APPARATUS`;
+- `WITH`, the anchor of the figure whose section it continues; `PLACE`, its place there (figures without one come last, by name);
+- `METHOD`, how its numbers are made, where a caption has no room for it;
+- `RESTS_ON`, what it says something about (devices, links, fabric): where that was emulated, the figure says so;
+- `UNITS`, the unit of each CSV column whose name says none ("" for a number without unit);
+- `COUNTERPARTS`, what of published studies it shows (study and figure there -> what that shows), for `reports/README.md`.
+
+The name of the file is the name of the figure's files, and with dashes its anchor on the page. A caption has at most 40 words: what
+marks mean, and on how many runs they rest. What limits the statements is in `limits`; how everything was measured and tested stands
+once on the page. `draw` computes nothing: numbers come from `campaign.tables`, comparisons from `campaign.statistics`, words from
+`campaign.wording` and `campaign.statistics.verdict`; what is found stands first in `findings`.
 
 Files of a figure: `<name>.svg` (stands alone), `<name>.csv` (the numbers drawn) and `<name>.json` (words for the page).
 '''
@@ -28,7 +36,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,16 +51,19 @@ from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
 from campaign.report import LAST, prediction, svg
 from campaign.report.prediction import Prediction
-from campaign.statistics import comparisons
+from campaign.statistics import comparisons, verdict
 from campaign.statistics.comparisons import Design
+from campaign.statistics.intervals import SIGNIFICANT
 from campaign.statistics.step_times import MARKS
-from campaign.tables import measured_protocol
 from campaign.tables.cells import STATES
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table, operations_table
 
-# A table in the page is for reading; beyond this many rows a reader wants the CSV.
-ROWS_ON_PAGE = 150
+ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
+"""Parts of the page."""
+# A table in the page is for reading; beyond this many rows, and of evidence beside its picture, a reader wants the CSV.
+ROWS_ON_PAGE = {ANSWERS: 5, EVIDENCE: 0, APPARATUS: 0}
+ROWS_WITHOUT_PICTURE = 12
 
 _SUMMARY = ("mean", "sd", "ci_low", "ci_high")
 """Numbers of the primary metric, unless a column `unit` says otherwise."""
@@ -100,8 +111,9 @@ class FigureData:
 class Drawing:
     """A figure as drawn. Without `svg` it is a table, where there are rows; otherwise `empty_reason` says why there is nothing.
 
-    caption: number of runs, interval, protocol. findings: what there is to see, as sentences, alarms first; alt: the first of
-    them. data: the numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the
+    caption: what marks mean, number of runs, interval. findings: what there is to see, as sentences, alarms first; alt: the first
+    of them; limits: what limits them. narrow: the picture drawn for a phone; glance: a small picture of what is found.
+    data: the numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the
     figure is about was measured, counted before anything is left out for want of a number. metric: the campaign's primary one.
     alarm: whether what it shows is to be known before everything else, and comes first on the page. prediction: what its numbers
     are; a figure gives it only where its rows name neither cells nor workloads.
@@ -111,6 +123,9 @@ class Drawing:
     caption: str = ""
     alt: str = ""
     findings: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    narrow: str | None = None
+    glance: str | None = None
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
     headings: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
@@ -123,12 +138,17 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as its file declares it; see the module. section: the introduction to its section of the page."""
+    """A figure as its file declares it; see the module. section: the introduction to its section; within: the
+    figure that it continues."""
 
     name: str
     title: str
     section: str
     drawn_by: Callable[[FigureData], Drawing]
+    method: str = ""
+    rests_on: Sequence[str] = ()
+    part: str = EVIDENCE
+    within: str = ""
     place: int = LAST
     units: Mapping[str, str] = field(default_factory=dict)
     counterparts: Mapping[str, str] = field(default_factory=dict)
@@ -150,7 +170,12 @@ class Figure:
         if drawing.svg is None:
             return drawing
         alt, title = wording.alternative(drawing.findings), wording.marked(self.title, shown.basis)
-        return replace(drawing, alt=alt, svg=svg.adapted(drawing.svg, self.anchor, title, alt))
+        others = {
+            name: svg.adapted(picture, f"{self.anchor}-{name}", title, alt)
+            for name in ("narrow", "glance")
+            if (picture := getattr(drawing, name))
+        }
+        return replace(drawing, alt=alt, svg=svg.adapted(drawing.svg, self.anchor, title, alt), **others)
 
     def csv(self, drawing: Drawing) -> str:
         """The numbers drawn, with their units in the names of columns or in a column `unit`, `size_unit` or `cost_unit`."""
@@ -184,7 +209,14 @@ def _declared(name: str, path: Path, module: ModuleType) -> Figure:
     missing = [needed for needed in ("TITLE", "SECTION", "draw") if not hasattr(module, needed)]
     if missing:
         raise RecordError(f"{path}: a figure declares TITLE, SECTION and draw(data); missing: {', '.join(missing)}")
-    optional = {key.lower(): getattr(module, key) for key in ("PLACE", "UNITS", "COUNTERPARTS") if hasattr(module, key)}
+    optional = {
+        key.lower(): getattr(module, key)
+        for key in ("METHOD", "RESTS_ON", "PART", "PLACE", "UNITS", "COUNTERPARTS")
+        if hasattr(module, key)
+    }
+    optional |= {"within": getattr(module, "WITH", "")}
+    if optional.get("part", EVIDENCE) not in ROWS_ON_PAGE:
+        raise RecordError(f"{path}: PART {optional['part']!r}: there are {', '.join(ROWS_ON_PAGE)}")
     return Figure(name, module.TITLE, module.SECTION, module.draw, **optional)
 
 
@@ -208,9 +240,13 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
     """What the page says about a figure, JSON-serialisable; the picture itself is a file of its own."""
     return {
         "anchor": figure.anchor,
+        "part": figure.part,
+        "within": figure.within,
         "place": 0 if drawing.alarm else figure.place,
         "title": wording.marked(figure.title, drawing.prediction.basis if drawing.prediction else wording.MEASURED),
         "section": figure.section,
+        "method": figure.method,
+        "rests_on": list(figure.rests_on),
         "shown": drawing.svg is not None or bool(drawing.rows),
         "picture": drawing.svg is not None,
         "reason": drawing.empty_reason,
@@ -218,10 +254,39 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "caption": drawing.caption,
         "alt": drawing.alt,
         "findings": list(drawing.findings),
-        "headings": list(drawing.headings),
-        "rows": [list(row) for row in drawing.rows[:ROWS_ON_PAGE]],
-        "rows_left_out": max(0, len(drawing.rows) - ROWS_ON_PAGE),
+        "limits": list(drawing.limits),
+        "tested": _tested(drawing.data),
+        "narrow": drawing.narrow,
+        "glance": drawing.glance,
+        **_short_table(
+            drawing.headings, drawing.rows, ROWS_ON_PAGE[figure.part] if drawing.svg else ROWS_WITHOUT_PICTURE
+        ),
     }
+
+
+def _tested(rows: pd.DataFrame) -> dict[str, int]:
+    """How many comparisons were made in each way, and how many of them differ (`differ`); for the page's
+    account of all figures."""
+    if not {"p", "p_holm", "method"} <= set(rows):
+        return {}
+    tested = rows[rows["p"].notna()]
+    methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
+    return {"differ": int((tested["p_holm"] < SIGNIFICANT).sum()), **{str(name): int(n) for name, n in methods.items()}}
+
+
+def _short_table(headings: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> dict[str, Any]:
+    """A table for the page: its first rows, without the columns that say nothing, or the same in all of several rows."""
+    several = len(rows) > 1
+    values = [{row[at] for row in rows} for at in range(len(headings))]
+    kept = [at for at, said in enumerate(values) if said - _EMPTY and not (at and several and len(said) == 1)]
+    return {
+        "headings": [headings[at] for at in kept],
+        "rows": [[row[at] for at in kept] for row in rows[:most]],
+        "rows_left_out": max(0, len(rows) - most),
+    }
+
+
+_EMPTY = {"", "0", wording.NONE}
 
 
 def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
@@ -289,30 +354,21 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
 
 
-def measured_as(data: FigureData, rows: pd.DataFrame) -> str:
-    """For the end of a caption: how the runs of these cells were measured, as their records say it, what their measured windows
-    suffer from, and what stood for hardware.
-
-    rows: with `cell_id`; without, all cells are meant.
-    """
-    runs = data.runs
-    if "cell_id" in rows:
-        runs = runs[runs["cell_id"].isin(rows["cell_id"])]
-    return measured_protocol.said(runs, data.context, data.protocol) + _windows(data.cells, rows)
+def limits_of(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
+    """What limits the statements of a figure's rows, as sentences: planned cells without a value, how comparisons were made, and
+    measured windows that are not as they should be."""
+    crosses = "A cross names why a planned cell has no value." if "n_ok" in rows and (rows["n_ok"] == 0).any() else ""
+    compared = verdict.limits(rows, data.protocol) if {"p_holm", "method"} <= set(rows) else ()
+    return crosses, *compared, _windows(data.cells, rows) if "cell_id" in rows else ""
 
 
 def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     """How many of these cells have a measured window that is not as it should be; '' for none, or where nobody has looked."""
-    shown = cells[cells["cell_id"].isin(rows["cell_id"])] if "cell_id" in rows else cells
+    shown = cells[cells["cell_id"].isin(rows["cell_id"])]
     marks = shown.drop_duplicates("cell_id")["window"].str.split(", ").explode() if "window" in shown else pd.Series()
     counts = {mark: int((marks == mark).sum()) for mark in MARKS}
     said = [f"{mark} in {wording.plural(count, 'cell')}" for mark, count in counts.items() if count]
-    return f" Measured window: {', '.join(said)}." if said else ""
-
-
-def without_runs(data: FigureData) -> str:
-    """For the end of a caption of what is not of runs (links, times of leases), after a space: what stood for hardware."""
-    return measured_protocol.conditions(data.context)
+    return f"Measured window: {', '.join(said)}." if said else ""
 
 
 def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None) -> str:

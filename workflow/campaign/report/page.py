@@ -7,6 +7,8 @@ no clock. All text that comes from campaigns, hosts or logs is escaped by the te
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,16 +22,22 @@ from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text, reading
 from campaign.report import in_page_order, prediction
-from campaign.report.context_schema import ContextDocument, Excluded, HostLeftOut
+from campaign.report.context_schema import ContextDocument, Excluded, HostLeftOut, LayoutSaid
+from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
 from campaign.report.sections.question import questions
 from campaign.report.sections.recommendation import recommended
 from campaign.report.templates import filled, inline
+from campaign.tables import measured_protocol
 
-# Of each figure, in the summary; beside the figure are all.
-FINDINGS_IN_SUMMARY = 2
+# Sections of the first part that stand open, "What to build" among them; more are folded.
+OPEN_ANSWERS = 8
+# Small pictures side by side, and further answers as sentences, on the first screen.
+GLANCES, SENTENCES = 3, 3
+# A longer CSV is not carried by the page; it stands beside the figures.
+CSV_IN_PAGE_BYTES = 100_000
 
 _SCHEDULERS = {
     IMPORTED: "unknown: the runs were made without this program",
@@ -69,9 +77,17 @@ class _DrawingDocument(BaseModel):
     """What `figure.page_document` writes."""
 
     anchor: str
+    part: str
+    within: str
     place: float
     title: str
     section: str
+    method: str
+    rests_on: list[str]
+    limits: list[str]
+    tested: dict[str, int]
+    narrow: str | None
+    glance: str | None
     shown: bool
     picture: bool
     reason: str | None
@@ -85,14 +101,16 @@ class _DrawingDocument(BaseModel):
 
 
 def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
-    """Finished figures by file name, from their (svg, json) files."""
+    """Finished figures by file name, from their (svg, json) files, with the CSV where it is not long."""
     drawings = {}
     for svg, words in files:
         with reading(words, "delete the figure and run again"):
             document = load_json(words)
             _DrawingDocument.model_validate(document)
             picture = read_text(svg) if document["shown"] or svg.exists() else ""
-            drawings[svg.stem] = {**document, "svg": picture}
+            data = svg.with_suffix(".csv")
+            short = data.exists() and data.stat().st_size <= CSV_IN_PAGE_BYTES
+            drawings[svg.stem] = {**document, "svg": picture, "csv": read_text(data) if short else ""}
     return drawings
 
 
@@ -109,36 +127,39 @@ def build_context(
         said = ContextDocument.model_validate(context_document)
     except ValidationError as error:
         raise RecordError(f"report context: {first_problem(error)}") from error
-    ordered = in_page_order(drawings)
-    shown = [
-        {**drawing, "svg": inline(drawing["svg"]), "published": beside(said.published, drawing["anchor"])}
-        for drawing in ordered
-        if drawing["shown"]
-    ]
+    ordered = _as_asked(in_page_order(drawings), said.campaign.report)
+    shown = [_section(drawing, said) for drawing in ordered if drawing["shown"]]
+    answers, evidence, apparatus = (_of_part(shown, part) for part in (ANSWERS, EVIDENCE, APPARATUS))
+    # Those with a small picture come first; they stand in the order of the page.
+    chosen = sorted(answers, key=lambda each: not each["glance"])[:GLANCES]
+    first = [each for each in answers if each in chosen]
+    advice = recommended(recommendation)
+    covered = coverage(cells, metric_of(context_document))
     return {
         "campaign": said.campaign,
-        "protocol": wording.protocol(said.campaign.protocol),
         "system": said.system,
         "prediction": said.prediction,
         "notes": said.notes,
+        "basis": _basis(runs, said),
+        "conditions": [f"{each[:1].upper()}{each[1:]}." for each in said.conditions],
         "counts": _counts(runs, cells, said.excluded),
+        "lost": _lost(cells),
         "remarks": _remarks(runs, cells, said.hosts_left_out),
-        "findings": [
-            {**drawing, "findings": drawing["findings"][:FINDINGS_IN_SUMMARY]}
-            for drawing in shown
-            if drawing["findings"]
-        ],
+        # A drift, a slow host or a slow link is to be known before any answer.
+        "alarms": [each for each in shown if each["place"] == 0 and each["findings"]],
+        "glances": first,
+        "sentences": [each for each in answers if each["findings"] and each not in first][:SENTENCES],
         "questions": questions(said.questions),
-        "coverage": {
-            **coverage(cells, metric_of(context_document)),
-            "became": wording.became(prediction.of_cells(cells).basis),
-        },
+        "answers": answers,
+        "open_answers": OPEN_ANSWERS - bool(advice),
+        "evidence": evidence,
+        "apparatus": apparatus,
+        "coverage": {**covered, "became": wording.became(prediction.of_cells(cells).basis)},
         "failed": failed_runs(runs, cells),
         "excluded": said.excluded,
-        "sections": shown,
         "left_out": [drawing for drawing in ordered if not drawing["shown"]],
         "compositions": compositions(leases),
-        "idle": idle(runs, cells),
+        "idle": idle(runs),
         "hosts_left_out": said.hosts_left_out,
         "scheduler": _scheduler(said.launchers),
         "flags": _flags(runs, said.flags),
@@ -146,10 +167,96 @@ def build_context(
         "software": said.software,
         "environments": {name: _json(document) for name, document in sorted(said.environments.items())},
         "schema_versions": sorted(said.schema_versions.items()),
-        "recommendation": recommended(recommendation),
+        "protocol": measured_protocol.said(runs, said.campaign.protocol),
+        "tests": _tests(shown),
+        "methods": [f"{each['method'][:1].upper()}{each['method'][1:]}." for each in shown if each["method"]],
+        "recommendation": advice,
         "recommendation_svg": inline(recommendation["svg"]) if recommendation else "",
+        "recommendation_narrow": inline(narrow)
+        if (narrow := ((advice or {}).get("figure") or {}).get("narrow"))
+        else "",
         "published": published(said.published, {drawing["anchor"] for drawing in shown}),
     }
+
+
+def _as_asked(ordered: Sequence[Mapping[str, Any]], layout: LayoutSaid) -> list[Mapping[str, Any]]:
+    """Figures in the parts and the order that the campaign's file asks for, without those that it hides."""
+    first = [name.replace("_", "-") for name in layout.open]
+    hidden = {name.replace("_", "-") for name in layout.hide}
+    kept = [each for each in ordered if each["anchor"] not in hidden]
+    if not first:
+        return kept
+    parts = {ANSWERS: EVIDENCE}  # what is not asked for is no answer
+    asked = {each["anchor"]: {**each, "part": ANSWERS, "within": ""} for each in kept if each["anchor"] in first}
+    others = [
+        {**each, "part": parts.get(each["part"], each["part"])} if each["within"] not in first else each
+        for each in kept
+        if each["anchor"] not in first
+    ]
+    return [*(asked[name] for name in first if name in asked), *others]
+
+
+def _section(drawing: Mapping[str, Any], said: ContextDocument) -> dict[str, Any]:
+    """A figure as the page shows it: pictures as elements, published claims beside it, and what was emulated of
+    what it rests on."""
+    emulated = [each for each in said.conditions if any(word in each for word in drawing["rests_on"])]
+    pictures = {name: inline(drawing[name]) if drawing[name] else "" for name in ("svg", "narrow", "glance")}
+    return {
+        **drawing,
+        **pictures,
+        "coverage": "" if drawing["coverage"] and _complete(drawing["coverage"]) else drawing["coverage"],
+        "limits": [*drawing["limits"], *(f"{each[:1].upper()}{each[1:]}." for each in emulated)],
+        "published": beside(said.published, drawing["anchor"]),
+    }
+
+
+def _complete(coverage: str) -> bool:
+    """Whether all cells of a figure were measured ('4 of 4 planned cells measured; ...'), which the page says once for all."""
+    found = re.match(r"([0-9,]+) of ([0-9,]+) planned", coverage)
+    return bool(found) and found[1] == found[2] and "without" not in coverage
+
+
+def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
+    """The sections of a part in order, each with the figures that continue it; one that continues what is not
+    shown stands alone."""
+    own = [each for each in shown if each["part"] == part]
+    anchors = {each["anchor"] for each in own}
+    return [
+        {**each, "continued": [other for other in own if other["within"] == each["anchor"]]}
+        for each in own
+        if each["within"] not in anchors
+    ]
+
+
+def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
+    """What stands behind the numbers, in a line: '30 compositions, 81 runs; the fabric is simulated'."""
+    valid = runs[runs["status"] == "ok"]
+    leases = valid.loc[valid["lease_id"] != "", "lease_id"].nunique()
+    counted = [wording.plural(leases, "composition")] if leases else []
+    counted.append(wording.plural(len(valid), "valid run"))
+    return "; ".join([", ".join(counted), *said.conditions])
+
+
+def _lost(cells: pd.DataFrame) -> str:
+    """What was planned and has no number, in a line; empty where everything has."""
+    counts = [(name, int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
+    told = ", ".join(f"{count:,} {name}" for name, count in counts)
+    return f"Of {wording.plural(len(cells), 'planned cell')}: {told}." if told else ""
+
+
+def _tests(shown: Iterable[Mapping[str, Any]]) -> str:
+    """How the comparisons of all figures were made, and how many of them differ."""
+    methods = Counter[str]()
+    for drawing in shown:
+        methods.update(drawing["tested"])
+    differ, tested = methods.pop("differ", 0), methods.total()
+    if not tested:
+        return ""
+    made = "; ".join(f"{name}: {count:,}" for name, count in methods.most_common())
+    return (
+        f"{differ:,} of {wording.plural(tested, 'comparison')} in figures differ significantly: at 5\u202f% for all of a figure "
+        f"together (Holm). Tests: {made}."
+    )
 
 
 def render(context: Mapping[str, Any]) -> str:
@@ -180,7 +287,8 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
     if outliers := int(cells["n_outliers"].sum()):
         of = wording.plural(int((cells["n_outliers"] > 0).sum()), "cell")
         said.append(
-            f"{wording.plural(outliers, 'run')} of {of} marked as outliers (by a rule with 1 false alarm in 100 cells). They count "
+            f"{wording.plural(outliers, 'run')} of {of} marked as outliers (by a rule with 1 false alarm in 100 "
+            f"cells). They count "
             "like any other run; tables/cells.csv lists them."
         )
     if strangers:

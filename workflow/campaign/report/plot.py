@@ -29,7 +29,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign import wording
 from campaign.report import prediction, svg
-from campaign.report.figure import Drawing, FigureData, page_table
+from campaign.report.figure import Drawing, FigureData, limits_of, page_table
 
 INK = svg.INK
 
@@ -43,7 +43,6 @@ HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 MOST_PANELS = 12
 # Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
 MOST_SERIES = len(COLOURS)
-_COLUMNS = 3
 _MOST_TICKS = 6
 _SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
@@ -63,11 +62,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Medium:
-    """What figures are drawn for. widths_in: of a figure with one, two, and more panels in a row; scale: of heights, against the
-    page's; style: what differs from the page's style; path (without suffix), formats, title: where else a figure is
-    saved, and as what."""
+    """What figures are drawn for.
 
-    widths_in: tuple[float, float, float]
+    widths_in: of a figure with one, two and three panels in a row; as many fit as there are widths. scale: of heights, against the
+    page's; style: what differs from the page's style; path (without suffix), formats, title: where else a figure is saved, and as
+    what.
+    """
+
+    widths_in: tuple[float, ...]
     scale: float = 1.0
     style: Path | None = None
     path: Path | None = None
@@ -76,6 +78,8 @@ class Medium:
 
 
 PAGE = Medium((5.95, 7.87, 9.6))
+PHONE = Medium((3.65,))
+_PHONE_BYTES = 250_000  # A larger picture has more in it than a phone shows, and takes as long to draw again.
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
 
 
@@ -129,11 +133,14 @@ class Panels:
     """How many series are drawn of how many, where it is not all."""
 
     def sentence(self) -> str:
-        """For the caption, after a space: what holds for all panels, and how many are in the table only; '' for neither."""
-        said = f" All panels: {self.common}." if self.common else ""
-        more = f" {wording.plural(self.left_out, 'further panel')} in the data table only." if self.left_out else ""
-        part = f" Drawn: {self.series}; the others are in the data table." if self.series else ""
-        return said + more + part
+        """For the caption, after a space: what holds for all panels; '' for nothing."""
+        return f" All panels: {self.common}." if self.common else ""
+
+    def limits(self) -> tuple[str, ...]:
+        """What is not drawn, as sentences."""
+        more = f"{wording.plural(self.left_out, 'further panel')} in the data only." if self.left_out else ""
+        part = f"Drawn: {self.series}; the others are in the data." if self.series else ""
+        return more, part
 
 
 def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: str = "") -> Panels:
@@ -174,9 +181,9 @@ def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) 
 
     Returns the figure and, for each panel, its axes from top to bottom.
     """
-    columns = min(count, _COLUMNS)
-    rows = math.ceil(count / columns)
     medium = _medium.get()
+    columns = min(count, len(medium.widths_in))
+    rows = math.ceil(count / columns)
     size_in = medium.widths_in[columns - 1], medium.scale * (rows * height_in + 0.5)
     figure = MplFigure(figsize=size_in, layout="constrained")
     outer = figure.add_gridspec(rows, columns)
@@ -220,7 +227,7 @@ def logarithmic(axes: Axes, which: str = "x") -> None:
 
 def is_left(position: int) -> bool:
     """Whether a panel is the first of its row, the one that carries the label of the y axis."""
-    return position % _COLUMNS == 0
+    return position % len(_medium.get().widths_in) == 0
 
 
 def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
@@ -287,6 +294,65 @@ def multiples(
     return to_svg(figure)
 
 
+_GLANCE_IN = (3.1, 1.75)
+_MOST_GLANCES = 4
+
+
+def glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, none: float) -> str:
+    """A small picture of a few numbers with their intervals, below each other, for use inside `style`.
+
+    rows: label, value, low and high, nan without an interval; of more than four, the first. none: the value of no difference.
+    """
+    figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
+    axes = figure.add_subplot()
+    for place, (label, value, low, high) in enumerate(rows[:_MOST_GLANCES]):
+        each = look(place)
+        interval = [[max(0.0, value - low)], [max(0.0, high - value)]]
+        axes.errorbar(value, place, xerr=interval, color=each.colour, marker=each.marker)
+        axes.annotate(
+            textwrap.shorten(label, 44, placeholder=" …"),
+            (0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 7),
+            textcoords="offset points",
+            fontsize=small_pt(),
+            annotation_clip=False,
+        )
+    axes.axvline(none, color=INK, linewidth=0.9)
+    axes.set_ylim(min(len(rows), _MOST_GLANCES) - 0.6, -0.9)
+    axes.set(yticks=[], xlabel=x)
+    axes.margins(x=0.08)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=True, axis="x")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    return to_svg(figure)
+
+
+def glance_lines(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], x: str, y: str, ideal: bool) -> str:
+    """A small picture of a few lines (label, places, values), each with its label in the legend, for use inside `style`.
+
+    ideal: whether a line of equal places and values is drawn too.
+    """
+    figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
+    axes = figure.add_subplot()
+    for place, (label, at, values) in enumerate(lines[:_MOST_GLANCES]):
+        each = look(place)
+        axes.plot(
+            at, values, color=each.colour, marker=each.marker, label=textwrap.shorten(label, 30, placeholder=" …")
+        )
+    places = sorted({float(place) for _, at, _ in lines for place in at})
+    if ideal:
+        axes.plot(
+            places, [place / places[0] for place in places], color=INK, linestyle=":", linewidth=0.9, label="ideal"
+        )
+    axes.set(
+        xlabel=x, ylabel=y, xticks=places if len(places) <= _MOST_TICKS else places[:: len(places) // _MOST_TICKS + 1]
+    )
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="best", fontsize=small_pt())
+    return to_svg(figure)
+
+
 def gap(axes: Axes, x: float, words: str) -> None:
     """Mark where a planned value is not: a cross on the axis and, above it, the class of what happened."""
     across = axes.get_xaxis_transform()
@@ -334,18 +400,19 @@ def range_of(rows: pd.DataFrame, columns: Columns) -> tuple[float, float]:
 
 
 def cut(rows: pd.DataFrame, columns: Columns) -> str:
-    """For the caption: that some intervals are wider than the picture, where they are."""
+    """That some intervals are wider than the picture, where they are."""
     low, high = range_of(rows, columns)
     wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
-    return " Very wide intervals are cut in the picture; the table has them in full." if wider else ""
+    return "Very wide intervals are cut in the picture." if wider else ""
 
 
 def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look, hollow: bool = False) -> None:
     """Markers with intervals at x for the rows that have a value; rows without an interval get a marker alone."""
     value = rows[columns.value].to_numpy(dtype=float)
     bars = [value - rows[columns.low].to_numpy(dtype=float), rows[columns.high].to_numpy(dtype=float) - value]
-    fill = "none" if hollow else look.colour
-    axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, markerfacecolor=fill, linestyle="")
+    # Caps would fill an open marker.
+    how: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5, "capsize": 0} if hollow else {}
+    axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, linestyle="", **how)
 
 
 def shares(axes: Axes, values: Any, look: Look, least: float = 0.0, most: int | None = None, **how: Any) -> None:
@@ -366,7 +433,7 @@ def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
     prediction.mark_axes(figure.axes)
-    if medium.path:
+    if medium.path and figure.get_size_inches()[0] != _GLANCE_IN[0]:
         _settle(figure)
         for kind in medium.formats:
             # Without a date, the same figure is the same file.
@@ -389,11 +456,22 @@ def drawn(
 ) -> Drawing:
     """The drawing of a picture, which is made in the report's style, with its table.
 
-    picture: None for a table alone; columns: heading -> what it says of a row; said: the other fields of a Drawing.
+    picture: None for a table alone; columns: heading -> what it says of a row; said: the other fields of a Drawing, its glance as a
+    function like the picture.
     """
+    pictures: dict[str, str] = {}
     with style(of.style):
-        svg = picture() if picture else None
-    return Drawing(**{"svg": svg, "data": rows, **page_table(rows, columns), **said})
+        if picture:
+            pictures["svg"] = picture()
+            if _medium.get() is PAGE and len(pictures["svg"]) <= _PHONE_BYTES:
+                with drawn_for(PHONE):
+                    pictures["narrow"] = picture()
+        if glance := said.pop("glance", None):
+            pictures["glance"] = glance()
+    limits = dict.fromkeys(each.strip() for each in (*said.pop("limits", ()), *limits_of(of, rows)) if each)
+    return Drawing(
+        **{"svg": None, **pictures, "data": rows, "limits": tuple(limits), **page_table(rows, columns), **said}
+    )
 
 
 def chart(

@@ -22,9 +22,9 @@ NO_RATE = "no service was measured at a rate of requests (option rate_per_s)"
 SHORT = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 NO_OBJECTIVE = "no workload file of a service has an 'objective'"
 EXPLAINED = (
-    "TTFT is the time to the first token, TPOT the time per output token after it, E2E the time to the end of the answer. All "
-    "count from the time at which a request was due, whether the generator was in time or not; failed requests count as infinitely "
-    "late."
+    "TTFT: to the first token; TPOT: per token after it; E2E: to the end; all from when a request was due. "
+    "Failed requests count as "
+    "infinitely late."
 )
 
 

@@ -8,10 +8,9 @@ Rows are those of `campaign.statistics.comparable_cells`: p, p_holm, n_tests, pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from campaign import wording
@@ -229,29 +228,19 @@ def detectable(row: Mapping[Any, Any]) -> str:
     return wording.percent(least, _decimals(least)) if math.isfinite(least) else wording.NONE
 
 
-def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> str:
-    """For a caption: how many cells were compared with the reference (in words), how, and how many differ."""
-    tested, in_order = rows[rows["p"].notna()], order(protocol)
+def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
+    """What limits the statements of a figure, as sentences; empty where nothing does.
+
+    Comparisons that rest on one composition, on a borrowed spread, on another protocol or on an order that is not random, and
+    those that are not tested.
+    """
+    tested = rows[rows["p"].notna()]
     alone = rows[rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED])] if "method" in rows else rows[:0]
-    if tested.empty and len(alone):
-        return f"No comparison with {reference} is tested: {why_not_tested(alone)}.{in_order}"
-    if tested.empty:
-        return f"No comparison with {reference} has an interval.{in_order}"
-    found = int((tested["p_holm"] < SIGNIFICANT).sum())
-    methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
-    made = "; ".join(f"{method}: {count:,}" for method, count in methods.items())
-    said = (
-        f"{found:,} of {wording.plural(len(tested), 'cell')} {'differs' if found == 1 else 'differ'} significantly from {reference}"
-        f" ({made}; 5\u202f% for all together, Holm)."
-    )
-    said += f" {rests_on(tested)}"
+    said = list(_borrowed(tested)) if len(tested) else ["" if len(alone) else "No comparison has an interval."]
     if len(alone):
-        said += f" {wording.plural(len(alone), 'further comparison')} not tested: {why_not_tested(alone)}."
-    least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()
-    if math.isfinite(least):
-        detected = wording.percent(least, _decimals(least))
-        said += f" The median comparison would detect a difference of {detected} in 80 of 100 cases."
-    return said + in_order
+        what = wording.plural(len(alone), "comparison") if len(tested) else "Comparisons"
+        said.append(f"{what} not tested: {why_not_tested(alone)}.")
+    return tuple(each.strip() for each in (*said, unlike(rows) if "unlike" in rows else "", order(protocol)) if each)
 
 
 def rests_on(rows: pd.DataFrame) -> str:
@@ -263,11 +252,19 @@ def rests_on(rows: pd.DataFrame) -> str:
     counts = sorted({int(n) for name in ("compositions", "against_compositions") for n in rows[name] if n})
     ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (counts[0], counts[-1]))) if counts else "no"
     said = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
+    said += "".join(f" {each}" for each in _borrowed(rows))
+    if rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED]).all():
+        said += f" Nothing is tested: {why_not_tested(rows)}."
+    return said + unlike(rows)
+
+
+def _borrowed(rows: pd.DataFrame) -> Iterator[str]:
+    """Sentences on comparisons within one composition, and on those whose spread is that of other cells."""
     within = rows["method"].isin([intervals.PAIRED, intervals.RUNS_OF_ONE])
     if count := int(within.sum()):
         which = wording.plural(count, "statement")
         which = "All statements hold" if within.all() else f"{which} {'holds' if count == 1 else 'hold'}"
-        said += f" {which} for one composition only."
+        yield f"{which} for one composition only."
     names = ", ".join(dict.fromkeys(each for each in rows["lent_by"] if each)) if "lent_by" in rows else ""
     sources = {
         intervals.BORROWED: _BORROWED,
@@ -280,10 +277,7 @@ def rests_on(rows: pd.DataFrame) -> str:
             ends = " to ".join(
                 dict.fromkeys(wording.number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
             )
-            said += f" In {wording.plural(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
-    if rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED]).all():
-        said += f" Nothing is tested: {why_not_tested(rows)}."
-    return said + unlike(rows)
+            yield f"In {wording.plural(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
 
 
 def unlike(rows: pd.DataFrame) -> str:
@@ -316,7 +310,7 @@ def _decimals(pct: float) -> int:
     return 2 if pct < 0.5 else 1
 
 
-# For the table of a figure, after the columns of the ratio.
+# What a comparison rests on, for a table of comparisons; a figure's table has the first.
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "p (Holm)": lambda row: p_value(row["p_holm"]),
     "Detectable": detectable,
@@ -324,3 +318,5 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
     "Degrees of freedom": _degrees,
     "Compared": _how,
 }
+
+P = {"p (Holm)": COLUMNS["p (Holm)"]}

@@ -1,4 +1,4 @@
-"""How runs were measured, in the words of captions: steps and windows as their records have them, and what stood for hardware."""
+"""How runs were measured, in words: steps and windows as their records have them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pandas as pd
 from campaign import wording
 
 
-def said(runs: pd.DataFrame, context: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The protocol in words: 'Protocol: .. Processes on CPU cores stand for devices.' runs: of the runs table, valid or not;
-    context: the report's."""
+def said(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
+    """The protocol in words. runs: of the runs table, valid or not."""
     runs = runs[runs["status"] == "ok"]
     steps = []
     if len(runs) and (runs["measured_steps"] > 0).any():
@@ -25,12 +24,7 @@ def said(runs: pd.DataFrame, context: Mapping[str, Any], protocol: Mapping[str, 
             steps.append(f"in {' to '.join(dict.fromkeys(ends))}")
     how = {name: value for name, value in protocol.items() if name not in ("warmup_steps", "measured_steps")}
     told = [" ".join(steps), wording.protocol(how)] if steps else [wording.protocol(how)]
-    return f"Protocol: {', '.join(told)}.{conditions(context)}"
-
-
-def conditions(context: Mapping[str, Any]) -> str:
-    """What stood for hardware, as sentences after a space; '' for nothing. context: the report's document."""
-    return "".join(f" {each[0].upper()}{each[1:]}." for each in context.get("conditions", ()))
+    return ", ".join(told)
 
 
 def _between(counts: pd.Series[int]) -> str:

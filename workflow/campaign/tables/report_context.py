@@ -117,6 +117,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "question": campaign.file.question,
             "system": campaign.system_names,
             "baseline": baseline(campaign),
+            **({"report": report} if (report := document["campaign"].get("report")) else {}),
             "metric": campaign.metric.document(),
             **({"earlier_spread": [asdict(each) for each in collected.earlier]} if collected.earlier else {}),
             "metrics": [each.document() for each in declared_metrics(campaign.file, campaign.workloads).values()],

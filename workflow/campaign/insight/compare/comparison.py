@@ -158,7 +158,13 @@ def _measured(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...
     told = []
     for tables, ids in ((base, rows["cell_id"]), (other, rows["other_cell_id"])):
         runs, context = tables.runs[tables.runs["cell_id"].isin(ids)], tables.context
-        told.append(measured_protocol.said(runs, context, dict(context["campaign"]).get("protocol") or {}))
+        how = measured_protocol.said(runs, dict(context["campaign"]).get("protocol") or {})
+        told.append(
+            ". ".join(
+                [f"Protocol: {how}", *(f"{each[:1].upper()}{each[1:]}" for each in context.get("conditions", ()))]
+            )
+            + "."
+        )
     names = _called_apart(base.name, other.name)
     return (
         (told[0],) if told[0] == told[1] else tuple(f"{name}: {each}" for name, each in zip(names, told, strict=True))

@@ -12,48 +12,32 @@ from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.tables.cells import SHOWN, shown_states, tally
 
-# Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
+# Up to so many planned cells the page has a row for each of note; beyond, one for each configuration and workload.
 CELLS_ON_PAGE = 200
 # Failed runs have a row each, with the path of their log.
 FAILED_ON_PAGE = 500
 
 
 def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]:
-    """Every planned cell and what became of it; grouped when there are too many for a page."""
+    """What became of planned cells: those of which there is more to say than their number; grouped when there are too many."""
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
-    cells = cells.assign(state=shown_states(cells))
+    cells = cells.assign(state=shown_states(cells), why=[_why(row) for row in cells.to_dict("records")])
+    lost = ~cells["state"].isin(("measured", "predicted")) | (cells["n_ok"] < cells["n_planned"])
+    told = cells[lost | (cells["n_outliers"] > 0)]
     axes = naming_columns(cells)
-    headings = (
-        "Cell",
-        "State",
-        "Runs",
-        f"Mean ({metric.unit})" if metric.unit else "Mean",
-        "95 % interval",
-        "Median",
-        "95 % interval ",
-        "CV",
-        "Why, and flags",
-    )
     rows = [
         (
             wording.describe(row, axes),
             row["state"],
             f"{row['n_ok']} of {row['n_planned']}",
             wording.rate(row["mean"]),
-            wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            wording.rate(row["median"]),
-            wording.between(row["median_low"], row["median_high"], wording.rate),
-            wording.percent(row["cv_pct"]),
-            "; ".join(part for part in (_why(row), _outliers(row)) if part),
+            "; ".join(part for part in (row["why"], _outliers(row)) if part),
         )
-        for row in cells.to_dict("records")
+        for row in told.to_dict("records")
     ]
-    intervals = (
-        f"{metric.label.capitalize()} is the mean and the median over valid runs, each with its 95 % interval: of the mean"
-        f"{wording.made_by(cells['interval_method'])}, of the median{wording.made_by(cells['median_method'])}."
-    )
-    return {"unit": "cell", "intervals": intervals, "headings": headings, "rows": rows}
+    mean = f"Mean ({metric.unit})" if metric.unit else "Mean"
+    return {"unit": "cell", "headings": ("Cell", "State", "Runs", mean, "Why, and flags"), "rows": rows}
 
 
 def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
@@ -95,7 +79,7 @@ def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
                 tally(reasons),
             )
         )
-    return {"unit": "configuration and workload", "intervals": "", "headings": headings, "rows": rows}
+    return {"unit": "configuration and workload", "headings": headings, "rows": rows}
 
 
 def states_of(cells: pd.DataFrame) -> list[str]:

@@ -13,12 +13,12 @@ from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text
 from campaign.insight.recommend.document import UNKNOWN, RecommendationAnswer, RecommendationDocument, RecommendedChoice
 
-# Of one objective; a campaign of many workloads and precisions has more in its recommendation.json.
-ANSWERS_ON_PAGE = 40
-ANSWERS_IN_SUMMARY = 6
+# Of the first objective, and of each other one; a campaign of many workloads and precisions has more in its recommendation.json.
+ANSWERS_ON_PAGE = 4
+ANSWERS_TO_OTHERS = 1
 FILE = "recommendation.json"
 
-_HEADINGS = ("For", "Build", "Gives", "As good, or perhaps")
+_HEADINGS = ("For", "Build", "Gives")
 
 
 def read_recommendation(directory: Path) -> dict[str, Any] | None:
@@ -45,41 +45,40 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "basis": document.basis,
         "constraints": document.constraints,
         "objectives": [
-            _objective([answer for answer in document.answers if answer.objective == objective])
-            for objective in objectives
-        ],
-        "models": [
-            {"sentence": model.sentence, "parameters": _parameters(document, place)}
-            for place, model in enumerate(document.models)
+            _objective(
+                [answer for answer in document.answers if answer.objective == objective],
+                ANSWERS_TO_OTHERS if place else ANSWERS_ON_PAGE,
+            )
+            for place, objective in enumerate(objectives)
         ],
         "figure": document.figure,
     }
 
 
-def _objective(answers: Sequence[RecommendationAnswer]) -> dict[str, Any]:
-    shown = answers[:ANSWERS_ON_PAGE]
+def _objective(answers: Sequence[RecommendationAnswer], most: int) -> dict[str, Any]:
+    shown = answers[:most]
     return {
         "objective": answers[0].objective,
         "meaning": f"{answers[0].meaning[:1].upper()}{answers[0].meaning[1:]}",
         "headings": _HEADINGS,
         "rows": [_row(answer) for answer in shown],
-        "summary": [_in_summary(answer) for answer in answers[:ANSWERS_IN_SUMMARY]],
+        "summary": [_in_summary(answer) for answer in answers[:1]],
         "left_out": len(answers) - len(shown),
-        "beyond": [_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond],
-        "evidence": [
-            (answer.about, each.words, each.cell_id, wording.plural(each.runs, "run"), answer.choice.predicted)
-            for answer in shown
-            if answer.choice
-            for each in answer.choice.evidence
-        ],
+        # One of them: the others of an objective are alike.
+        "beyond": [_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond][:1],
     }
 
 
-def _row(answer: RecommendationAnswer) -> tuple[str, str, str, str]:
+def _row(answer: RecommendationAnswer) -> tuple[str, str, str]:
     choice = answer.choice
     if choice is None:
-        return answer.about, "no answer", f"{answer.sentences[0].rstrip('.')}{_further(answer)}", wording.NONE
-    return answer.about, _built(choice), f"{choice.said}; {_known_by(choice)}{_further(answer)}", answer.beside()
+        return answer.about, "no answer", f"{answer.sentences[0].rstrip('.')}{_further(answer)}"
+    tied = answer.beside() if answer.tied_total + answer.not_told_apart_total else ""
+    return (
+        answer.about,
+        f"{choice.configuration}, {choice.batches}",
+        "; ".join(filter(None, [choice.said, _known_by(choice), tied])),
+    )
 
 
 def _in_summary(answer: RecommendationAnswer) -> str:
@@ -116,7 +115,3 @@ def _known_by(choice: RecommendedChoice) -> str:
         else f"predicted from {wording.plural(choice.evidence_total, 'cell')}, not measured"
     )
     return how if choice.memory == "fits" else f"{how}; whether the batch fits into memory is unknown"
-
-
-def _parameters(document: RecommendationDocument, place: int) -> list[tuple[str, str, str, str]]:
-    return [(each.name, each.value, each.interval, each.start) for each in document.models[place].parameters]
