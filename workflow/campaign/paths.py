@@ -160,6 +160,11 @@ class Results:
         return self.plan / "earlier_spread.json"
 
     @property
+    def analysis(self) -> Path:
+        """What is compared and how, as it was written before the first run, and every later change."""
+        return self.plan / "analysis.json"
+
+    @property
     def progress(self) -> Path:
         return self.directory / "progress.jsonl"
 

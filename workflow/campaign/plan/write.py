@@ -29,6 +29,7 @@ from campaign.documents.record import Store
 from campaign.documents.rounds import keep_rounds
 from campaign.files import content_hash, read_text
 from campaign.paths import Results
+from campaign.plan import analysis
 from campaign.plan.concurrency import isolation
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.lease_plans import lease_plans, part_forecasts, plan_digest
@@ -208,8 +209,8 @@ def plan_rows(plan: Plan) -> Iterator[list[str]]:
 
 
 def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = None) -> list[Path]:
-    """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, what a budget chose, and what earlier
-    campaigns tell of the spread of compositions; gives the paths.
+    """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, what a budget chose, the analysis, and
+    what earlier campaigns tell of the spread of compositions; gives the paths.
 
     renewed: names of leases whose document gets a new token, so that Snakemake measures them; None: those with a missing run.
     What is there already and says the same is left alone: whoever reads it is not disturbed, and nothing is made again from it.
@@ -222,6 +223,7 @@ def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = N
         files.write_json(results.budget, plan.budget.document())
     if plan.rounds:
         keep_rounds(results, plan.rounds)
+    analysis.keep(results, plan.campaign)
     keep(results.earlier_spread, plan.campaign.system_names, plan.earlier)
     again = {lease.name for lease in plan.leases if lease.missing} if renewed is None else renewed
     paths: list[Path] = []

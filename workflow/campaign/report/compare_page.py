@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
+from campaign.insight.compare.claims import summary
 from campaign.insight.compare.comparison import Comparison
 from campaign.insight.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.paths import REPORTS
@@ -28,9 +29,32 @@ _NEAR_PCT = 10.0  # of a prediction
 _BASIS = ("Compositions", "Degrees of freedom", "Compared")
 
 
-def compare_page(comparison: Comparison, back: str = "") -> str:
-    """The page as HTML. back: address of the page that it was asked for from, where there is one."""
-    return filled("compare.html.j2", {**_context(comparison), "back": back})
+CLAIM_HEADINGS = ("Claim", "Figure", "In the archive", "Expected of a repetition", "Here", "Compositions", "Verdict")
+
+
+def compare_page(comparison: Comparison, back: str = "", held: pd.DataFrame | None = None) -> str:
+    """The page as HTML. back: address of the page that it was asked for from, where there is one; held: the base's claims held against
+    the other campaign (`campaign.insight.compare.claims.held_against`), where that measures an archive again."""
+    claims = None
+    if held is not None:
+        rows = [claim_row(row) for row in held.to_dict("records")]
+        claims = {"headings": CLAIM_HEADINGS, "rows": rows, "summary": summary(held)}
+    return filled("compare.html.j2", {**_context(comparison), "back": back, "claims": claims})
+
+
+def claim_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    """A claim under CLAIM_HEADINGS."""
+    return (
+        row["claim"],
+        row["figure"],
+        wording.with_interval(row["ratio"], row["low"], row["high"], wording.times),
+        wording.between(row["expected_low"], row["expected_high"], wording.times),
+        wording.with_interval(row["here"], row["here_low"], row["here_high"], wording.times, none="no interval")
+        if np.isfinite(row["here"])
+        else wording.NONE,
+        f"{row['here_compositions']} / {row['compositions']}",
+        f"{row['verdict']}: {row['why']}" if row["why"] else row["verdict"],
+    )
 
 
 def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:

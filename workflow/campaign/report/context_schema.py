@@ -27,6 +27,15 @@ class LayoutSaid(ClosedModel):
     hide: tuple[str, ...] = ()
 
 
+class AnalysisSaid(ClosedModel):
+    """A version of the analysis: what is compared and how (`campaign.plan.analysis`)."""
+
+    hash: str
+    written: str = Field(description="date and time, UTC; empty for one that no plan was written with")
+    runs: int = Field(description="how many runs had a record then")
+    changed: tuple[str, ...] = Field(default=(), description="keys that differ from the version before")
+
+
 class CampaignSaid(ClosedModel):
     """What the campaign says of itself."""
 
@@ -36,6 +45,7 @@ class CampaignSaid(ClosedModel):
     system: str
     baseline: str
     report: LayoutSaid = LayoutSaid()
+    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none in results of earlier versions")
     metric: MetricSaid = Field(default=MetricSaid(), description="the primary metric")
     metrics: tuple[MetricSaid, ...] = Field(
         default=(), description="it and those whose unit or direction a workload file says"

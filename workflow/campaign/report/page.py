@@ -22,7 +22,7 @@ from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text, reading
 from campaign.report import in_page_order, prediction
-from campaign.report.context_schema import ContextDocument, Excluded, HostLeftOut, LayoutSaid
+from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
@@ -167,6 +167,7 @@ def build_context(
         "software": said.software,
         "environments": {name: _json(document) for name, document in sorted(said.environments.items())},
         "schema_versions": sorted(said.schema_versions.items()),
+        "analysis": analysis_said(said.campaign.analysis),
         "protocol": measured_protocol.said(runs, said.campaign.protocol),
         "tests": _tests(shown),
         "methods": [f"{each['method'][:1].upper()}{each['method'][1:]}." for each in shown if each["method"]],
@@ -177,6 +178,20 @@ def build_context(
         else "",
         "published": published(said.published, {drawing["anchor"] for drawing in shown}),
     }
+
+
+def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
+    """Whether what is compared and how was written down before the first run, and what changed later; the hash of the first."""
+    if not versions:
+        return []
+    first, *later = versions
+    when = f"after {wording.plural(first.runs, 'run')}" if first.runs else "before the first run"
+    told = [f"Hash {first.hash} of figures, claims, objective, exclusions, metric, baseline, matrix and protocol, written {when}, "
+            f"on {first.written} UTC."]  # fmt: skip
+    for each in later:
+        at = f"on {each.written} UTC, with {wording.plural(each.runs, 'run')} measured" if each.written else "since the last plan"
+        told.append(f"Changed after the first run, {at}, in {', '.join(each.changed)} (hash {each.hash}).")
+    return told if later else [*told, "Unchanged since."]
 
 
 def _as_asked(ordered: Sequence[Mapping[str, Any]], layout: LayoutSaid) -> list[Mapping[str, Any]]:

@@ -21,6 +21,7 @@ from campaign.documents.superseded import RecordedHosts
 from campaign.files import load_json, read_json, reading
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
+from campaign.plan import analysis
 from campaign.plan.control_runs import references_of
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import costs_of
@@ -100,6 +101,7 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
         hosts_left_out=left_out,
         reference=of_reference,
         earlier=kept(results.earlier_spread),
+        analysis=analysis.kept(results.analysis),
     )
 
 

@@ -28,6 +28,7 @@ from campaign.fabrics import fabric_kind
 from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.launch.emulation_plan import sentence
 from campaign.paths import Results
+from campaign.plan.analysis import Analysis, said
 from campaign.plan.control_runs import hardware
 from campaign.plan.cost.history import given_times, measured_forecasts
 from campaign.plan.matrix import Matrix
@@ -71,6 +72,8 @@ class Collected:
     """How much compositions differed in earlier campaigns on the system."""
     draws: pd.DataFrame | None = None
     """Of a simulation in place of a measurement: numbers of each cell by draw (`campaign.statistics.experiment_design`)."""
+    analysis: Sequence[Analysis] = ()
+    """The analysis as it was written down, and its later versions."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
 
@@ -117,6 +120,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "question": campaign.file.question,
             "system": campaign.system_names,
             "baseline": baseline(campaign),
+            **({"analysis": analysis} if (analysis := list(said(collected.analysis, campaign))) else {}),
             **({"report": report} if (report := document["campaign"].get("report")) else {}),
             "metric": campaign.metric.document(),
             **({"earlier_spread": [asdict(each) for each in collected.earlier]} if collected.earlier else {}),

@@ -1,0 +1,105 @@
+"""The analysis as it was written before the first run: what replaces it, what stands beside it, and what a reader is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.config.resolve import Campaign, from_document
+from campaign.paths import Results
+from campaign.plan import analysis
+from campaign.plan.matrix import expand
+from campaign.report.context_schema import AnalysisSaid
+from campaign.report.page import analysis_said
+from tests import campaign_files
+
+
+def changed(directory: Path, **changes: Any) -> Campaign:
+    return campaign_files.load(directory, {f"campaign.{name.replace('__', '.')}": value for name, value in changes.items()})
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    made = Results(tmp_path, "small")
+    made.plan.mkdir(parents=True)
+    return made
+
+
+def record(results: Results) -> None:
+    path = results.records / "00" / "0.1.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+
+
+def sentences(results: Results, campaign: Campaign) -> list[str]:
+    found = analysis.said(analysis.kept(results.analysis), campaign)
+    return analysis_said([AnalysisSaid.model_validate(each) for each in found])
+
+
+def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path: Path, results: Results) -> None:
+    analysis.keep(results, changed(tmp_path / "a"))
+    first = changed(tmp_path / "b", axes__batch=[1])
+    analysis.keep(results, first)
+    assert [each.hash for each in analysis.kept(results.analysis)] == [analysis.version(first).hash]
+    told = sentences(results, first)
+    assert "written before the first run" in told[0]
+    assert told[1:] == ["Unchanged since."]
+    record(results)
+    analysis.keep(results, first)
+    assert sentences(results, first) == told
+    later = changed(tmp_path / "c", axes__batch=[1], exclude=[{"when": "batch == 2", "why": "slow"}], protocol__repetitions=4)
+    assert "since the last plan, in exclude, protocol.repetitions" in sentences(results, later)[1]
+    analysis.keep(results, later)
+    told = sentences(results, later)
+    assert len(told) == 2
+    assert "with 1 run measured, in exclude, protocol.repetitions" in told[1]
+    assert len(sentences(results, first)) == 3, "the way back is a change as well"
+
+
+def test_what_was_measured_and_moved_aside_does_not_make_a_change_early(tmp_path: Path, results: Results) -> None:
+    analysis.keep(results, changed(tmp_path / "a"))
+    aside = results.superseded / "20260101T0000" / "records" / "00" / "0.1.json"
+    aside.parent.mkdir(parents=True)
+    aside.write_text("{}")
+    analysis.keep(results, changed(tmp_path / "b", axes__batch=[1]))
+    assert len(analysis.kept(results.analysis)) == 2
+
+
+def test_what_was_first_written_after_runs_says_so(tmp_path: Path, results: Results) -> None:
+    record(results)
+    campaign = changed(tmp_path / "a")
+    assert sentences(results, campaign) == [], "results of earlier versions have none"
+    analysis.keep(results, campaign)
+    assert "written after 1 run," in sentences(results, campaign)[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"title": "another"}, {"protocol__time_limit_s": 5}, {"protocol__telemetry_s": 2}, {"protocol__attempts": 2}],
+)
+def test_words_and_operations_are_no_part_of_it(tmp_path: Path, changes: dict[str, Any]) -> None:
+    one, two = changed(tmp_path / "a"), changed(tmp_path / "b", **changes)
+    assert analysis.version(one).hash == analysis.version(two).hash
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"report": {"hide": ["scaling"]}}, {"metric": {"name": "step_median_s"}}, {"baseline": "1x2-local"},
+        {"references": ["falcon"]}, {"protocol__compositions": 2}, {"protocol__seed": 9},
+    ],
+)  # fmt: skip
+def test_choices_are_part_of_it_and_of_no_cell(tmp_path: Path, changes: dict[str, Any]) -> None:
+    one, two = changed(tmp_path / "a"), changed(tmp_path / "b", **changes)
+    assert analysis.version(one).hash != analysis.version(two).hash
+    if "protocol__seed" not in changes:
+        assert {cell.id for cell in expand(one).cells} == {cell.id for cell in expand(two).cells}
+
+
+def test_it_is_the_same_of_the_campaign_as_used(tmp_path: Path) -> None:
+    campaign = changed(tmp_path, references=["falcon"], report={"open": ["scaling"]})
+    stored = from_document(json.loads(json.dumps(campaign.document())))
+    assert analysis.version(stored) == analysis.version(campaign)
