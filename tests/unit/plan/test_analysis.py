@@ -18,7 +18,9 @@ from tests import campaign_files
 
 
 def changed(directory: Path, **changes: Any) -> Campaign:
-    return campaign_files.load(directory, {f"campaign.{name.replace('__', '.')}": value for name, value in changes.items()})
+    return campaign_files.load(
+        directory, {f"campaign.{name.replace('__', '.')}": value for name, value in changes.items()}
+    )
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path
     record(results)
     analysis.keep(results, first)
     assert sentences(results, first) == told
-    later = changed(tmp_path / "c", axes__batch=[1], exclude=[{"when": "batch == 2", "why": "slow"}], protocol__repetitions=4)
+    later = changed(
+        tmp_path / "c", axes__batch=[1], exclude=[{"when": "batch == 2", "why": "slow"}], protocol__repetitions=4
+    )
     assert "since the last plan, in exclude, protocol.repetitions" in sentences(results, later)[1]
     analysis.keep(results, later)
     told = sentences(results, later)

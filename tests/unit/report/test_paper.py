@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from campaign.cli.main import main
 from campaign.errors import ConfigError
-from campaign.report import paper, plot
+from campaign.report import plot
+from campaign.report.figure import all_figures, data_of
+from campaign.report.paper import figures as paper
+from campaign.report.paper.latex import CAPTION_WORDS, caption, escaped
 from campaign.tables import io
 from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
@@ -32,10 +38,14 @@ ONLY = ["scaling", "composition_times"]
 
 
 def test_a_paper_gets_pdf_and_svg_of_its_columns_with_fonts_inside(tables: Tables, tmp_path: Path) -> None:
-    files, left_out = paper.draw(tables, tmp_path, for_paper=True, only=ONLY)
-    assert {path.name for path in files} == {"figures.tex", *(f"{n}.{k}" for n in ONLY for k in ("pdf", "svg", "csv"))}
-    assert all(path.is_file() for path in files)
-    assert left_out == {}
+    drawn = paper.draw(tables, tmp_path, for_paper=True, only=ONLY)
+    assert {path.name for path in drawn.files} == {
+        "figures.tex",
+        *(f"{n}.{k}" for n in ONLY for k in ("pdf", "svg", "csv")),
+    }
+    assert all(path.is_file() for path in drawn.files)
+    assert drawn.left_out == {}
+    assert len(drawn.documents) == len(ONLY)
     for name in ONLY:
         width_in = (
             float(str(ElementTree.parse(tmp_path / f"{name}.svg").getroot().get("width")).removesuffix("pt")) / 72
@@ -54,9 +64,9 @@ def test_a_paper_gets_pdf_and_svg_of_its_columns_with_fonts_inside(tables: Table
 def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_was(
     tables: Tables, tmp_path: Path
 ) -> None:
-    before = paper.all_figures()["composition_times"].draw(paper.data_of(tables)).svg
+    before = all_figures()["composition_times"].draw(data_of(tables)).svg
     paper.draw(tables, tmp_path, for_paper=True, only=["composition-times"])
-    assert paper.all_figures()["composition_times"].draw(paper.data_of(tables)).svg == before
+    assert all_figures()["composition_times"].draw(data_of(tables)).svg == before
     text = (tmp_path / "figures.tex").read_text()
     assert "\\includegraphics{composition_times.pdf}" in text
     assert "\\label{fig:composition-times}" in text
@@ -64,12 +74,11 @@ def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_wa
 
 
 def test_captions_have_coverage_and_tables_are_latex_tables(tables: Tables, tmp_path: Path) -> None:
-    files, _ = paper.draw(
-        tables, tmp_path, for_paper=True, only=["software-stack", "workload-characteristics", "scaling"]
-    )
+    only = ["software-stack", "workload-characteristics", "scaling"]
+    files = paper.draw(tables, tmp_path, for_paper=True, only=only).files
     assert {path.suffix for path in files} == {".csv", ".pdf", ".svg", ".tex"}
     text = (tmp_path / "figures.tex").read_text()
-    assert "Coverage: " in text.partition("\\label{fig:scaling}")[0]
+    assert "Coverage: " in text.partition("\\label{fig:scaling}")[2].partition("\\end{figure")[0]
     for name in ("software-stack", "workload-characteristics"):
         assert f"\\label{{tab:{name}}}" in text
     assert text.count("\\begin{table*}") == text.count("\\toprule") == text.count("\\bottomrule") == 2
@@ -80,17 +89,37 @@ def test_captions_have_coverage_and_tables_are_latex_tables(tables: Tables, tmp_
 
 
 def test_every_character_that_means_something_to_latex_is_escaped() -> None:
-    assert paper.escaped("5 % of a_b & {c} #1 $x^2 ~ \\") == (
+    assert escaped("5 % of a_b & {c} #1 $x^2 ~ \\") == (
         r"5 \% of a\_b \& \{c\} \#1 \$x\textasciicircum{}2 \textasciitilde{} \textbackslash{}"
     )
-    assert paper.escaped("−2.5× ±1–3") == r"$-$2.5$\times$ $\pm$1--3"
+    assert escaped("−2.5× ±1–3") == r"$-$2.5$\times$ $\pm$1--3"
+    assert escaped("[a] *\n<b>|é ő 中") == r"{[}a{]} {*} \textless{}b\textgreater{}\textbar{}é o ?"
+
+
+@given(st.text())
+def test_any_text_becomes_one_line_of_letters_that_pdflatex_has(text: str) -> None:
+    said = escaped(text)
+    assert all(
+        " " <= each <= "~" or each in "áàâãäéèêëíìîïóòôõöúùûüñ" or each.lower() in "áàâãäéèêëíìîïóòôõöúùûüñĩũẽ"
+        for each in said
+    )
+    plain = re.sub(r"\\[#$%&_{}]|\\[a-z]+\{\}|\\,|\$[^$]*\$|\{[\[\]*]\}", "", said)
+    assert not set(plain) & set("#$%&_{}\\^[]*")
+
+
+@given(st.lists(st.text("ab ", min_size=1, max_size=60).map(lambda each: f"A{each}."), min_size=1, max_size=9))
+def test_a_caption_has_few_words_and_loses_none(sentences: list[str]) -> None:
+    text = " ".join(" ".join(sentences).split())
+    kept, rest = caption(text)
+    assert f"{kept} {rest}".strip() == text
+    assert len(kept.split()) <= CAPTION_WORDS or kept.count(". A") == 0
 
 
 def test_a_page_gets_svg_and_what_has_no_data_says_why(tables: Tables, tmp_path: Path) -> None:
-    files, left_out = paper.draw(tables, tmp_path, for_paper=False, only=["link_matrices", "scaling"])
-    assert [path.name for path in files] == ["scaling.svg", "scaling.csv"]
-    assert "currentColor" in files[0].read_text()
-    assert "no links" in next(iter(left_out.values()))
+    drawn = paper.draw(tables, tmp_path, for_paper=False, only=["link_matrices", "scaling"])
+    assert [path.name for path in drawn.files] == ["scaling.svg", "scaling.csv"]
+    assert "currentColor" in drawn.files[0].read_text()
+    assert "no links" in next(iter(drawn.left_out.values()))
 
 
 def test_a_figure_that_does_not_exist_is_named_with_those_that_do(tables: Tables, tmp_path: Path) -> None:
@@ -98,14 +127,20 @@ def test_a_figure_that_does_not_exist_is_named_with_those_that_do(tables: Tables
         paper.draw(tables, tmp_path, for_paper=True, only=["scalling"])
 
 
+def test_every_caption_has_at_most_so_many_words(tables: Tables, tmp_path: Path) -> None:
+    paper.draw(tables, tmp_path, for_paper=True)
+    captions = re.findall(r"\\caption\{(.*)\}\n", (tmp_path / "figures.tex").read_text())
+    assert len(captions) > 5
+    assert [each for each in captions if len(each.split()) > CAPTION_WORDS] == []
+
+
 def test_the_command_draws_from_a_directory_of_results(tables: Tables, tmp_path: Path) -> None:
     io.write(tables, tmp_path / "tables")
     out = tmp_path / "out"
-    done = CliRunner().invoke(
-        main, ["figures", str(tmp_path), "--for", "paper", "--only", "scaling", "--output", str(out)]
-    )
+    done = CliRunner().invoke(main, ["paper", str(tmp_path), "--only", "scaling", "--output", str(out)])
     assert done.exit_code == 0, done.output
-    assert {path.name for path in out.iterdir()} == {"scaling.pdf", "scaling.svg", "scaling.csv", "figures.tex"}
+    pieces = {"figures.tex", "numbers.tex", "methods.tex", "artifact.tex", "claims.csv", "cells.csv"}
+    assert {path.name for path in out.iterdir()} == {"scaling.pdf", "scaling.svg", "scaling.csv", *pieces}
     done = CliRunner().invoke(main, ["figures", str(out)])
     assert done.exit_code == 1
     assert "holds no results of a campaign" in done.output

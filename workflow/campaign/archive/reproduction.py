@@ -37,7 +37,9 @@ def write_campaign(archive: Opened, directory: Path, system: LoadedFile[SystemFi
     if directory.exists():
         raise ConfigError(f"{directory}: already exists and is not replaced; give another --output")
     # campaign.json says what the programs were called, so that those in config/inputs/ are found.
-    members = {name: each for name, each in beside(campaign).items() if name == CAMPAIGN or name.startswith(f"{CONFIG}/")}
+    members = {
+        name: each for name, each in beside(campaign).items() if name == CAMPAIGN or name.startswith(f"{CONFIG}/")
+    }
     programs = [name for name in archive.index.sha256 if is_program(name)]
     path = f"{CONFIG}/campaign.yaml"
     document = yaml.safe_load(members[path]) | {"name": f"{campaign.name}{SUFFIX}"}
@@ -50,7 +52,10 @@ def write_campaign(archive: Opened, directory: Path, system: LoadedFile[SystemFi
         members[f"{CONFIG}/systems/{system.model.name}.yaml"] = system.source.path.read_bytes()
     members[path] = _yaml(document)
     try:
-        for name, content in {**members, **{name: (archive.directory / name).read_bytes() for name in programs}}.items():
+        for name, content in {
+            **members,
+            **{name: (archive.directory / name).read_bytes() for name in programs},
+        }.items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_bytes(content)
         for name in programs:

@@ -50,9 +50,15 @@ GROUPS = {
     },
     "Publish and share": {
         "figures": ("report", "Draw the figures of a campaign, for a page."),
-        "paper": ("report", "Write figures, numbers, methods and the artifact appendix of a campaign for a paper in LaTeX."),
+        "paper": (
+            "report",
+            "Write figures, numbers, methods and the artifact appendix of a campaign for a paper in LaTeX.",
+        ),
         "archive": ("archive", "Pack a campaign into one file; verify, merge and extract such archives."),
-        "reproduce": ("reproduce", "Make an archive's campaign run here, and hold its claims against what is measured."),
+        "reproduce": (
+            "reproduce",
+            "Make an archive's campaign run here, and hold its claims against what is measured.",
+        ),
         "import": ("import_logs", "Make records from logs that were written without this program."),
     },
     "Your site": {

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     help="Hold the archive's claims against this campaign (file, archive, or results directory), and write a page.",
 )
 @results_option
-@output_option("Directory of the campaign's files. Default: <campaign>-again. With --against, the page: <archive>.claims.html.")
+@output_option(
+    "Directory of the campaign's files. Default: <campaign>-again. With --against, the page: <archive>.claims.html."
+)
 def reproduce(archive: Path, system: str | None, again: Path | None, results: Path, output: Path | None) -> None:
     """Make an archive's campaign run here; once it is measured, hold the archive's claims against it.
 
@@ -64,7 +66,9 @@ def _write(archive: Path, system: str | None, results: Path, output: Path | None
     left_out = [*plan.unfit.items(), *((each.shape, each.why) for each in plan.impossible)]
     show(
         TextTable("Does not fit, left out", ["configuration", "why"], left_out),
-        TextTable("Cells left out", ["rule", "why", "cells"], [(r.rule, r.why, r.cells) for r in plan.removed], ["cells"]),
+        TextTable(
+            "Cells left out", ["rule", "why", "cells"], [(r.rule, r.why, r.cells) for r in plan.removed], ["cells"]
+        ),
     )
     if not fitting:
         raise ConfigError(f"{path}: no configuration of the archive fits the system")

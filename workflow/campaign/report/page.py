@@ -169,7 +169,7 @@ def build_context(
         "schema_versions": sorted(said.schema_versions.items()),
         "analysis": analysis_said(said.campaign.analysis),
         "protocol": measured_protocol.said(runs, said.campaign.protocol),
-        "tests": _tests(shown),
+        "tests": tests_said(shown),
         "methods": [f"{each['method'][:1].upper()}{each['method'][1:]}." for each in shown if each["method"]],
         "recommendation": advice,
         "recommendation_svg": inline(recommendation["svg"]) if recommendation else "",
@@ -189,7 +189,11 @@ def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
     told = [f"Hash {first.hash} of figures, claims, objective, exclusions, metric, baseline, matrix and protocol, written {when}, "
             f"on {first.written} UTC."]  # fmt: skip
     for each in later:
-        at = f"on {each.written} UTC, with {wording.plural(each.runs, 'run')} measured" if each.written else "since the last plan"
+        at = (
+            f"on {each.written} UTC, with {wording.plural(each.runs, 'run')} measured"
+            if each.written
+            else "since the last plan"
+        )
         told.append(f"Changed after the first run, {at}, in {', '.join(each.changed)} (hash {each.hash}).")
     return told if later else [*told, "Unchanged since."]
 
@@ -259,7 +263,7 @@ def _lost(cells: pd.DataFrame) -> str:
     return f"Of {wording.plural(len(cells), 'planned cell')}: {told}." if told else ""
 
 
-def _tests(shown: Iterable[Mapping[str, Any]]) -> str:
+def tests_said(shown: Iterable[Mapping[str, Any]]) -> str:
     """How the comparisons of all figures were made, and how many of them differ."""
     methods = Counter[str]()
     for drawing in shown:

@@ -100,7 +100,9 @@ def held_against(base: Tables, other: Tables) -> pd.DataFrame:
         for place, row in enumerate(stated.to_dict("records"))
     ]  # fmt: skip
     within = (value >= expected_low) & (value <= expected_high)
-    verdicts = [NOT_COMPARABLE if why else INSIDE if inside else OUTSIDE for why, inside in zip(whys, within, strict=True)]
+    verdicts = [
+        NOT_COMPARABLE if why else INSIDE if inside else OUTSIDE for why, inside in zip(whys, within, strict=True)
+    ]
     return stated.assign(
         expected_low=expected_low, expected_high=expected_high, here=value, here_low=low, here_high=high,
         here_compositions=here.compositions, verdict=verdicts, why=whys,
@@ -153,5 +155,7 @@ def _words(cells: pd.DataFrame, rows: pd.DataFrame) -> Sequence[str]:
         a, b = by_id.loc[cell], by_id.loc[against]
         apart = [name for name in names if a[name] != b[name]]
         shared = wording.describe(a, [name for name in names if name not in apart and a[name] != ""])
-        told.append(f"{wording.describe(a, apart)} against {wording.describe(b, apart)}{f' ({shared})' if shared else ''}")
+        told.append(
+            f"{wording.describe(a, apart)} against {wording.describe(b, apart)}{f' ({shared})' if shared else ''}"
+        )
     return told

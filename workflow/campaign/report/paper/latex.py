@@ -1,0 +1,104 @@
+"""Text and tables as LaTeX prints them. Needs the packages graphicx and booktabs, and no more."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+# Of a table on one page; more are in its CSV file.
+ROWS = 45
+CAPTION_WORDS = 40
+# Characters: of a column that is not broken into lines, of a heading's line at least, and of a page's width.
+_LONG, _NARROW, _CHARACTERS = 24, 8, 150
+
+# Brackets and stars are arguments after the end of a row.
+_LATEX = {c: f"\\{c}" for c in "#$%&_{}"} | {c: f"{{{c}}}" for c in "[]*"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "−": "$-$", "×": r"$\times$", "±": r"$\pm$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\rightarrow$",
+    "²": "$^2$", "·": r"$\cdot$", "–": "--", "—": "---", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "µ": r"\textmu{}",
+    "μ": r"\textmu{}", "\u202f": r"\,", "\u00a0": "~",
+}  # fmt: skip
+_ACCENTS = "\u0300\u0301\u0302\u0303\u0308"
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX prints it, in one line; a letter that pdfLaTeX has no glyph for becomes the nearest one, or a question mark."""
+    return "".join(_escaped(character) for character in re.sub(r"[ \t\r\n\f\v\x85\u2028\u2029]+", " ", text))
+
+
+def _escaped(character: str) -> str:
+    if found := _LATEX.get(character):
+        return found
+    if " " <= character <= "~":
+        return character
+    plain = unicodedata.normalize("NFKD", character)
+    if len(plain) == 2 and plain[0] in "aeiounAEIOUN" and plain[1] in _ACCENTS:
+        return unicodedata.normalize("NFC", character)
+    return "".join(_LATEX.get(each, each) for each in plain if " " <= each <= "~") or "?"
+
+
+def caption(text: str) -> tuple[str, str]:
+    """The sentences of a caption that fit into CAPTION_WORDS, and those that do not."""
+    sentences = re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text)
+    words, kept = 0, 0
+    for sentence in sentences:
+        words += len(sentence.split())
+        if kept and words > CAPTION_WORDS:
+            break
+        kept += 1
+    return " ".join(sentences[:kept]), " ".join(sentences[kept:])
+
+
+def note(*texts: str) -> str:
+    """Small print below a caption; '' for none."""
+    said = " ".join(text for text in texts if text)
+    return (
+        f"  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {escaped(said)}\\end{{minipage}}\n"
+        if said
+        else ""
+    )
+
+
+def table(
+    label: str, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], file: str, notes: Sequence[str] = ()
+) -> str:
+    """A table over both columns, in the rules of booktabs, with as many rows as fit on a page. file: where all of them are."""
+    shown = rows[:ROWS]
+    left_out = len(rows) - len(shown)
+    more = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
+    longest = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
+    # Headings are broken into lines as wide as their columns, and so are columns that hold sentences: they share what is left.
+    lines_of = [
+        textwrap.wrap(text, max(width, _NARROW), break_long_words=False) or [""]
+        for text, width in zip(headings, longest, strict=True)
+    ]
+    widths = [max(width, *map(len, lines)) for width, lines in zip(longest, lines_of, strict=True)]
+    broken = sum(width for width in widths if width > _LONG)
+    left = max(0.2, 1 - (sum(widths) - broken + 2 * len(widths)) / _CHARACTERS)
+    kinds = [f"p{{{left * width / broken:.2f}\\textwidth}}" if width > _LONG else "l" for width in widths]
+    first = [r"\shortstack[l]{" + r" \\ ".join(map(escaped, lines)) + "}" for lines in lines_of]
+    lines = [" & ".join(row) + r" \\" for row in (first, *([escaped(text) for text in row] for row in shown))]
+    says, rest = caption(title)
+    return (
+        "% needs \\usepackage{booktabs}\n"
+        "\\begin{table*}\n  \\centering\n  \\scriptsize\n  \\setlength{\\tabcolsep}{3pt}\n"
+        f"  \\caption{{{escaped(says)}}}\n"
+        f"  \\label{{tab:{label}}}\n"
+        f"  \\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}\n"
+        f"    \\toprule\n    {lines[0]}\n    \\midrule\n"
+        + "".join(f"    {line}\n" for line in lines[1:])
+        + f"    \\bottomrule\n  \\end{{tabular}}\n{note(rest, more, *notes)}\\end{{table*}}\n"
+    )
+
+
+def listed(items: Iterable[str], kind: str = "itemize") -> str:
+    """A list of texts that are LaTeX already."""
+    lines = "".join(f"  \\item {item}\n" for item in items)
+    return f"\\begin{{{kind}}}\n{lines}\\end{{{kind}}}\n" if lines else ""
+
+
+def code(text: str) -> str:
+    """A command or a path, which may be broken after a slash."""
+    return f"\\texttt{{{escaped(text)}}}".replace("/", "/\\allowbreak{}")
