@@ -22,7 +22,8 @@ SUFFIX = "-again"
 
 
 def write_campaign(archive: Opened, directory: Path, system: LoadedFile[SystemFile] | None = None) -> Path:
-    """Write `config/` with the campaign, its systems, workloads and programs into a directory that is not there; gives the campaign file.
+    """Write `config/` with the campaign, its systems, workloads and programs into a directory that is not there;
+    gives the campaign file.
 
     system: another one to run on. Devices that it does not have become its own. ArchiveError for what was never measured by this
     program; ConfigError for a campaign of several systems and another one.
@@ -32,7 +33,8 @@ def write_campaign(archive: Opened, directory: Path, system: LoadedFile[SystemFi
         raise ArchiveError(f"campaign '{campaign.name}' was imported from logs; its runs cannot be made again")
     if system and campaign.file.systems:
         raise ConfigError(
-            f"campaign '{campaign.name}' compares {campaign.system_names}; leave --system out, and name others in `systems` of its file"
+            f"campaign '{campaign.name}' compares {campaign.system_names}; leave --system out, and name others in "
+            f"`systems` of its file"
         )
     if directory.exists():
         raise ConfigError(f"{directory}: already exists and is not replaced; give another --output")

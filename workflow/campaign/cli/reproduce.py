@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 def reproduce(archive: Path, system: str | None, again: Path | None, results: Path, output: Path | None) -> None:
     """Make an archive's campaign run here; once it is measured, hold the archive's claims against it.
 
-    Without --against, writes the campaign, system and workload files, and the programs that the archive holds. What does not fit the
-    system is left out and listed with the reason. The new campaign has a name of its own, so it measures everything.
+    Without --against, writes the campaign, system and workload files, and the programs that the archive holds. What
+    does not fit the system is left out and listed with the reason. The new campaign has a name of its own, so it
+    measures everything.
 
-    With --against, each ratio that the archive's answers state is inside or outside the prediction interval that the archive's spread
-    of compositions gives for a repetition, or not comparable, with the reason.
+    With --against, each ratio that the archive's answers state is inside or outside the prediction interval that the
+    archive's spread of compositions gives for a repetition, or not comparable, with the reason.
 
     \b
     campaign reproduce published.zip --system mine
@@ -92,11 +93,10 @@ def _system(text: str) -> LoadedFile[SystemFile]:
 
 
 def _hold(archive: Path, again: Path, results: Path, page: Path) -> None:
-    from campaign import wording
     from campaign.archive.open_results import tables_from
     from campaign.insight.compare import compare
     from campaign.insight.compare.claims import held_against, summary
-    from campaign.report.compare_page import claim_row, compare_page, CLAIM_HEADINGS
+    from campaign.report.compare_page import CLAIM_HEADINGS, claim_row, compare_page
     from campaign.report.page import write_report
 
     base, other = tables_from(archive, results), tables_from(again, results)

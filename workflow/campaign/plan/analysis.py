@@ -1,8 +1,8 @@
 """The analysis of a campaign as it was written down before the first run: what is compared, and by which choices.
 
-plan/analysis.json of the results (`analysis/1`) holds every version: a change before the first run replaces the last one, a later change
-stands beside it with its date. So a reader sees whether anything was chosen after numbers were known. Nothing of it is part of the
-identity of a cell.
+plan/analysis.json of the results (`analysis/1`) holds every version: a change before the first run replaces the last
+one, a later change stands beside it with its date. So a reader sees whether anything was chosen after numbers were
+known. Nothing of it is part of the identity of a cell.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _FILE = ("question", "metric", "baseline", "configurations", "axes", "zip", "exc
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One version. written: date and time (UTC), empty for one that no plan was written with yet; runs: how many had a record then."""
+    """One version. written: date and time (UTC), empty for one that no plan was written with yet; runs: how many had
+    a record then."""
 
     hash: str
     written: str
@@ -36,8 +37,8 @@ class Analysis:
 
 
 def choices(campaign: Campaign) -> dict[str, Any]:
-    """What is compared and how, without what does not bear on it. Keys that are left at their default are left out, so that a new key of
-    a later version changes nothing."""
+    """What is compared and how, without what does not bear on it. Keys that are left at their default are left out,
+    so that a new key of a later version changes nothing."""
     file = campaign.file.model_dump(mode="json", include={*_FILE, "protocol"}, exclude_defaults=True)
     protocol = {name: value for name, value in file.pop("protocol", {}).items() if name in _PROTOCOL}
     objectives = {name: each for name, workload in sorted(campaign.workloads.items())
@@ -81,7 +82,8 @@ def kept(path: Path) -> Sequence[Analysis]:
 
 
 def said(found: Sequence[Analysis], campaign: Campaign) -> Iterator[dict[str, Any]]:
-    """What the report is told of each version, and of a change since the last plan: hash, written, runs, and the keys that changed."""
+    """What the report is told of each version, and of a change since the last plan: hash, written, runs, and the
+    keys that changed."""
     now = version(campaign)
     later = [now] if found and found[-1].hash != now.hash else []
     for before, each in zip((None, *found), (*found, *later), strict=False):

@@ -1,9 +1,10 @@
 """Claims of a campaign: the ratios that its answers state; and each held against a campaign that was measured again.
 
-A claim is the ratio of two cells, with its interval between compositions. What it predicts of compositions that are made anew is not
-its confidence interval: a new mean deviates as well. With the variance V of the logarithm of the ratio, its Student t, and a new mean
-over as many compositions and runs, the prediction interval is `ratio * exp(+-t * sqrt(V + V))` (Hahn & Meeker, 1991, "Statistical
-Intervals", section 4.8). A campaign with fewer of either deviates by more, at most in proportion, and its interval is that much wider.
+A claim is the ratio of two cells, with its interval between compositions. What it predicts of compositions that are
+made anew is not its confidence interval: a new mean deviates as well. With the variance V of the logarithm of the
+ratio, its Student t, and a new mean over as many compositions and runs, the prediction interval is `ratio * exp(+-t *
+sqrt(V + V))` (Hahn & Meeker, 1991, "Statistical Intervals", section 4.8). A campaign with fewer of either deviates by
+more, at most in proportion, and its interval is that much wider.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _ONE_COMPOSITION = (intervals.PAIRED, intervals.RUNS_OF_ONE)
 
 
 def claims(tables: Tables) -> pd.DataFrame:
-    """The comparisons that the answers of a campaign state, each once: figure (title), claim (words), cell_id, against_cell, ratio, low,
-    high (95 %), expected_low, expected_high (of a new mean over as many compositions; nan where its spread is not known), p, p_holm
+    """The comparisons that the answers of a campaign state, each once: figure (title), claim (words), cell_id,
+    against_cell, ratio, low, high (95 %), expected_low, expected_high (of a new mean over as many compositions; nan where its spread is not known), p, p_holm
     (over its figure), and `Ratios.basis`. A ratio above 1 is better than the cell that it is against."""
     cells, design = tables.cells, tables.design
     baseline = str(tables.context["campaign"].get("baseline", ""))
@@ -76,8 +77,8 @@ def expected(base: Design, other: Design, pairs: _Pairs, here: _Pairs) -> tuple[
 
 
 def held_against(base: Tables, other: Tables) -> pd.DataFrame:
-    """The claims of `base` with what `other` measured: here, here_low, here_high, verdict, and why it is not comparable; the prediction
-    is for as many compositions and runs as `other` has."""
+    """The claims of `base` with what `other` measured: here, here_low, here_high, verdict, and why it is not
+    comparable; the prediction is for as many compositions and runs as `other` has."""
     stated = claims(base)
     if stated.empty:
         return stated.assign(verdict="", why="", here=np.nan, here_low=np.nan, here_high=np.nan)
@@ -138,7 +139,7 @@ def _unpredicted(row: Mapping[Any, Any]) -> str:
     return "" if row["tested"] else f"not tested in the archive: {verdict.not_tested(row)}"
 
 
-def _missing(states: Mapping[str, str], *cells: Any) -> str:
+def _missing(states: Mapping[Any, str], *cells: Any) -> str:
     """Why one of two cells has no value here."""
     unmatched = [each for each in cells if not isinstance(each, str)]
     if unmatched:

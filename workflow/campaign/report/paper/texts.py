@@ -101,7 +101,8 @@ def _replicates(tables: Tables, said: ContextDocument) -> Iterator[str]:
     valid = tables.runs[tables.runs["status"] == "ok"]
     states = ", ".join(f"{count} {name}" for name, count in state_counts(tables.cells) if count != "0")
     yield (
-        f"Campaign {said.campaign.name} on {said.campaign.system} planned {wording.plural(len(tables.cells), 'cell')} (configuration, "
+        f"Campaign {said.campaign.name} on {said.campaign.system} planned {wording.plural(len(tables.cells), 'cell')} "
+        f"(configuration, "
         f"workload, batch, precision): {states}."
     )
     if valid.empty:
@@ -112,7 +113,8 @@ def _replicates(tables: Tables, said: ContextDocument) -> Iterator[str]:
         composed = leased.groupby("cell_id")["lease_id"].nunique()
         runs = leased.groupby(["cell_id", "lease_id"]).size()
         yield (
-            f"The unit of replication is the composition: hardware was composed anew {wording.plural(leased['lease_id'].nunique(), 'time')}, "
+            f"The unit of replication is the composition: hardware was composed anew "
+            f"{wording.plural(leased['lease_id'].nunique(), 'time')}, "
             f"each cell was measured in {_range(composed, 'composition')} with {_range(runs, 'valid run')} in each, "
             f"{wording.plural(len(valid), 'valid run')} in all."
         )
@@ -134,8 +136,10 @@ def _statistics(tables: Tables, documents: Iterable[Mapping[str, Any]], stated: 
     metric = metric_of(tables.context)
     mean = "harmonic mean of rates" if metric.higher else "mean"
     yield (
-        f"The primary metric is {metric.label}{f' in {metric.unit}' if metric.unit else ''}. The value of a cell is the {mean} over its "
-        f"compositions of the {mean} over their runs; a run further than {FAR:g} robust standard deviations from the median of its cell "
+        f"The primary metric is {metric.label}{f' in {metric.unit}' if metric.unit else ''}. The value of a cell is "
+        f"the {mean} over its "
+        f"compositions of the {mean} over their runs; a run further than {FAR:g} robust standard deviations from the "
+        f"median of its cell "
         "counts as that far, and none is left out."
     )
     if outliers := int(tables.cells["n_outliers"].sum()):
@@ -193,7 +197,8 @@ def artifact(tables: Tables, source: Path, stated: pd.DataFrame) -> str:
         "\\subsection*{Artifact Setup}",
         "\\paragraph{Hardware}" + " ".join(map(escaped, _hardware(said))) + "\n",
         "\\paragraph{Software}" + " ".join(map(escaped, _software(said))) + "\n",
-        "\\paragraph{Datasets and Inputs}The archive holds the programs and input files of its workloads; its README lists those that "
+        "\\paragraph{Datasets and Inputs}The archive holds the programs and input files of its workloads; its README "
+        "lists those that "
         "are left out.\n",
         "\\paragraph{Installation}" + code(f"pip install composable-campaign=={__version__}") + "\n",
         "\\section*{Artifact Evaluation}",
@@ -206,7 +211,7 @@ def _contributions(said: ContextDocument, stated: pd.DataFrame) -> Iterator[str]
     """The question, and how much of each kind of comparison answers it."""
     if said.campaign.question:
         yield f"[$C_1$] {escaped(said.campaign.question)}"
-    counts = stated["figure"].value_counts(sort=False) if len(stated) else {}
+    counts: Mapping[Any, int] = stated["figure"].value_counts(sort=False).to_dict()
     told = "; ".join(f"{name}: {wording.plural(int(count), 'comparison')}" for name, count in counts.items())
     yield f"[TODO] What the paper concludes.{f' The campaign states: {escaped(told)}.' if told else ''}"
 
@@ -243,7 +248,8 @@ def _times(tables: Tables) -> Iterator[str]:
     yield "Artifact setup: a few minutes, for an installation from the package registry."
     if total > 0:
         yield escaped(
-            f"Artifact execution: {wording.duration(total)} of compositions one after another, as recorded ({wording.plural(len(times), 'composition')}); "
+            f"Artifact execution: {wording.duration(total)} of compositions one after another, as recorded "
+            f"({wording.plural(len(times), 'composition')}); "
             "less where leases run side by side, more where a scheduler queues them."
         )
     else:
@@ -252,8 +258,9 @@ def _times(tables: Tables) -> Iterator[str]:
 
 
 def _hardware(said: ContextDocument) -> Iterator[str]:
-    yield f"System {said.system.name}{f': {said.system.description}' if said.system.description else ''} Fabric: {said.system.fabric}."
-    seen = {}
+    described = f": {said.system.description}" if said.system.description else "."
+    yield f"System {said.system.name}{described} Fabric: {said.system.fabric}."
+    seen: dict[str, None] = {}
     for each in said.environments.values():
         parts = [str(each[key]) for key in ("cpu", "machine") if each.get(key)]
         parts += [f"{each['memory_gib']} GiB"] if each.get("memory_gib") else []
