@@ -34,7 +34,7 @@ CLAIM_HEADINGS = ("Claim", "Figure", "In the archive", "Expected of a repetition
 
 def compare_page(comparison: Comparison, back: str = "", held: pd.DataFrame | None = None) -> str:
     """The page as HTML. back: address of the page that it was asked for from, where there is one; held: the base's
-    claims held against the other campaign (`campaign.insight.compare.claims.held_against`), where that measures an archive again."""
+    claims against the other campaign (`campaign.insight.compare.claims.held_against`), where that measures an archive again."""
     claims = None
     if held is not None:
         rows = [claim_row(row) for row in held.to_dict("records")]

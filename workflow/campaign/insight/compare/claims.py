@@ -29,9 +29,12 @@ _ONE_COMPOSITION = (intervals.PAIRED, intervals.RUNS_OF_ONE)
 
 
 def claims(tables: Tables) -> pd.DataFrame:
-    """The comparisons that the answers of a campaign state, each once: figure (title), claim (words), cell_id,
-    against_cell, ratio, low, high (95 %), expected_low, expected_high (of a new mean over as many compositions; nan where its spread is not known), p, p_holm
-    (over its figure), and `Ratios.basis`. A ratio above 1 is better than the cell that it is against."""
+    """The comparisons that the answers of a campaign state, each once.
+
+    figure (title), claim (words), cell_id, against_cell, ratio, low, high (95 %), expected_low, expected_high (of a new
+    mean over as many compositions; nan where its spread is not known), p, p_holm (over its figure), and `Ratios.basis`.
+    A ratio above 1 is better than the cell that it is against.
+    """
     cells, design = tables.cells, tables.design
     baseline = str(tables.context["campaign"].get("baseline", ""))
     answers = {
