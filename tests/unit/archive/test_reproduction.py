@@ -1,4 +1,4 @@
-"""An archive's campaign made to run again: the same cells under another name, here or on another system; its claims held against it."""
+"""An archive's campaign made to run again, here or on another system, and its claims held against what was measured."""
 
 from __future__ import annotations
 

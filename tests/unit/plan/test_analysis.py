@@ -11,9 +11,13 @@ import pytest
 from campaign.config.resolve import Campaign, from_document
 from campaign.paths import Results
 from campaign.plan import analysis
+from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand
+from campaign.plan.request import PlanRequest
+from campaign.plan.write import write_plan
 from campaign.report.context_schema import AnalysisSaid
-from campaign.report.page import analysis_said
+from campaign.report.page import analysis_said, assemble
+from campaign.tables.collect import gather, tables_of
 from tests import campaign_files
 
 
@@ -107,3 +111,18 @@ def test_it_is_the_same_of_the_campaign_as_used(tmp_path: Path) -> None:
     campaign = changed(tmp_path, references=["falcon"], report={"open": ["scaling"]})
     stored = from_document(json.loads(json.dumps(campaign.document())))
     assert analysis.version(stored) == analysis.version(campaign)
+
+
+def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
+    path = campaign_files.write_files(tmp_path / "config")
+    plan = read_plan(PlanRequest(path, tmp_path / "results"))
+    results = Results(tmp_path / "results", "small")
+    write_plan(plan, results)
+    (only,) = analysis.kept(results.analysis)
+    assert (only.hash, only.runs) == (analysis.version(plan.campaign).hash, 0)
+    tables = tables_of(gather(plan.campaign, results.directory))
+    assert [each["hash"] for each in tables.context["campaign"]["analysis"]] == [only.hash]
+    page = assemble(tables.runs, tables.cells, tables.leases, tables.context, {})
+    provenance = page.partition('id="provenance"')[2]
+    assert f"<dt>Analysis</dt><dd>Hash {only.hash} of figures" in provenance
+    assert "Unchanged since." in provenance
