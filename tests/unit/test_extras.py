@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from click.testing import CliRunner
 
 from campaign import errors
-from campaign.cli.main import main
 from campaign.emulators.control_planes.server import Server
 from campaign.errors import ConfigError, needs_extra
 from campaign.paths import ROOT
@@ -22,17 +20,11 @@ from campaign.tables.sql import Database
 from campaign.workloads.traces.chakra_file import read_nodes
 
 
-def _serve(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["serve", "--port=0", f"--results={tmp_path}"], standalone_mode=False)
-    raise ConfigError(result.output)
-
-
 def _server(tmp_path: Path) -> None:
     Server(cast(Any, None), tmp_path)
 
 
 MISSING: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "serve": ("uvicorn", _serve),
     "chakra": ("google.protobuf", read_nodes),
     "sql": ("duckdb", lambda _: Database([])),
     "emulate": ("trustme", _server),

@@ -41,7 +41,6 @@ GROUPS = {
         "summary": ("report", "Show the findings of a campaign on one screen: what was measured, and what to build."),
         "report": ("report", "Write the report as one HTML page."),
         "sql": ("sql", "Run one query over the tables runs, cells, leases, links and telemetry."),
-        "serve": ("serve", "Show the results of all campaigns in a browser."),
     },
     "Answer questions": {
         "recommend": ("recommend", "Recommend what to build, from measured cells and model predictions."),
@@ -54,6 +53,7 @@ GROUPS = {
             "report",
             "Write figures, numbers, methods and the artifact appendix of a campaign for a paper in LaTeX.",
         ),
+        "site": ("site", "Write one static site over the results of many campaigns, with the history of every cell."),
         "archive": ("archive", "Pack a campaign into one file; verify, merge and extract such archives."),
         "reproduce": (
             "reproduce",

@@ -1,5 +1,5 @@
-"""A read-only site of the results of all campaigns: what is planned, measured and running, filtered, drawn and compared.
+"""A site of files over the results of many campaigns: reports, comparisons, and what became of cells over time.
 
-`results_index`: the campaigns below a results root, live. `pages`: what the templates lay out. `application`: the requests.
-Nothing here writes, composes or asks Slurm anything.
+`campaigns`: results directories and archives, each made a directory of the site. `history`: cells that several campaigns
+measured, and where they changed; pure. `pages`: what the templates lay out. `write`: all of it, of which only what changed is written.
 """

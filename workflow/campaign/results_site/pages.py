@@ -1,192 +1,216 @@
-"""What the pages lay out, in words: pure, from tables and what was asked for in the address."""
+"""What the templates of the site lay out, in words and coordinates; pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
+import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.documents.cell import AXES
-from campaign.documents.expression import parse
-from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.plan.selection import HOST
-from campaign.results_site.results_index import CampaignProgress
-from campaign.statistics.comparable_cells import naming_columns, option_columns
-from campaign.tables.cells import STATES, shown_states
-from campaign.tables.io import Tables
+from campaign.results_site.campaigns import Entry
+from campaign.results_site.history import History, Point, dated
+from campaign.statistics.change_points import LEAST, Change
+from campaign.statistics.intervals import Floats
 
-CELLS_ON_PAGE = 100
-CHOICES = ("configuration", "workload", "batch", "precision", "state")
-"""Axes that a filter chooses values of."""
-_MOST_CHOICES = 200
+CHANGES_ON_PAGE = 20
+POINTS_IN_TABLE = 20
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480.0, 200.0, 62.0, 14.0, 12.0, 30.0
 
 
 @dataclass(frozen=True)
-class Filter:
-    """What was asked for. where: an expression over axes, as of `--where`; chosen: values by axis, as text; page: from 1."""
+class Page:
+    """The histories of one configuration on one system. name: of its files in history/."""
 
-    where: str = ""
-    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    page: int = 1
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]]) -> Filter:
-        """The filter that the pairs of an address ask for; unknown names are left out."""
-        chosen: dict[str, tuple[str, ...]] = {}
-        where, page = "", 1
-        for name, value in pairs:
-            if name == "where":
-                where = value.strip()
-            elif name == "page" and value.isdecimal() and len(value) < 9:
-                page = max(1, int(value))
-            elif name in CHOICES and value:
-                chosen[name] = (*chosen.get(name, ()), value)
-        return cls(where, chosen, page)
-
-    def query(self, **changes: Any) -> str:
-        """The address part that asks for this; '' when nothing is asked."""
-        new = replace(self, **changes)
-        pairs = [(name, value) for name, values in new.chosen.items() for value in values]
-        pairs += [("where", new.where)] if new.where else []
-        pairs += [("page", str(new.page))] if new.page > 1 else []
-        return f"?{urlencode(pairs)}" if pairs else ""
+    name: str
+    system: str
+    configuration: str
+    histories: tuple[History, ...]
 
     @property
-    def asks(self) -> bool:
-        """Whether it leaves anything out."""
-        return bool(self.where or self.chosen)
+    def campaigns(self) -> int:
+        return len({point.campaign for each in self.histories for point in each.points})
 
 
-def filtered(tables: Tables, asked: Filter) -> Tables:
-    """Tables of the cells that are asked for; ConfigError for an expression that names no axis."""
-    cells = tables.cells
-    for name, values in asked.chosen.items():
-        cells = cells[cells[name].astype(str).isin(values)]
-    if asked.where:
-        options = option_columns(cells)
-        names = frozenset(AXES) | {name.removeprefix("option_") for name in options}
-        chosen = parse(asked.where, names | {HOST}, "where")
-        rows = cells.rename(columns={name: name.removeprefix("option_") for name in options}).to_dict("records")
-        # An axis of that name comes first, as in `--where`.
-        hosts = _hosts(tables.runs) if HOST in chosen.names - names else None
-        axes = [{str(key): value for key, value in row.items()} for row in rows]
-        cells = cells[
-            [
-                chosen(row) if hosts is None else any(chosen({**row, HOST: each}) for each in hosts[row["cell_id"]])
-                for row in axes
-            ]
-        ]
-    kept = set(cells["cell_id"])
-    runs = tables.runs[tables.runs["cell_id"].isin(kept)]
-    sampled = tables.telemetry
-    if "cell_id" in sampled:
-        sampled = sampled[sampled["cell_id"].isin(kept)]
-    cells, runs, sampled = (frame.reset_index(drop=True) for frame in (cells, runs, sampled))
-    return replace(tables, cells=cells, runs=runs, telemetry=sampled)
+def history_pages(found: Sequence[History], plain: Callable[[str], str]) -> list[Page]:
+    """The pages of histories; plain: makes a name part of an address."""
+    of: dict[tuple[str, str], list[History]] = defaultdict(list)
+    for each in found:
+        of[str(each.key["system"]), each.configuration].append(each)
+    pages, taken = [], set[str]()
+    for (system, configuration), own in of.items():
+        name = plain(f"{system} {configuration}")
+        while name in taken:
+            name += "-2"
+        taken.add(name)
+        pages.append(Page(name, system, configuration, tuple(own)))
+    return pages
 
 
-def _hosts(runs: pd.DataFrame) -> Mapping[str, set[str]]:
-    """The hosts that runs of a cell touched, by its id."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for cell_id, names in zip(runs["cell_id"], runs["host_names"], strict=True):
-        found[cell_id].update(filter(None, names.split(", ")))
-    return found
-
-
-def choices(tables: Tables, asked: Filter) -> list[dict[str, Any]]:
-    """The form: by axis, its values and which are chosen; axes of one value are left out."""
-    form = []
-    for name in CHOICES:
-        values = [str(value) for value in tables.cells[name].drop_duplicates()]
-        if len(values) > 1:
-            chosen = asked.chosen.get(name, ())
-            form.append({"name": name, "values": [(value, value in chosen) for value in values[:_MOST_CHOICES]]})
-    return form
-
-
-def progress_words(progress: CampaignProgress, now_s: float) -> dict[str, Any]:
-    """CampaignProgress for a page. done_pct: whole percent; a campaign is not 100 % before its last run."""
-    share = 100 * progress.runs_done / progress.runs if progress.runs else 0.0
-    ago = "" if progress.last_s is None else f"{wording.duration(max(0.0, now_s - progress.last_s))} ago"
-    return {
-        "state": progress.state,
-        "runs": f"{progress.runs_done:,} of {wording.plural(progress.runs, 'run')}",
-        "done_pct": int(share),
-        "last": f"{progress.last}, {ago}" if progress.last else ago,
-        "leases": progress.leases,
-        "live": progress.state == "measuring",
-    }
-
-
-def coverage(cells: pd.DataFrame, query: Filter) -> dict[str, Any]:
-    """Configurations by workloads: how many of the planned cells are measured, and the address of these alone."""
-    workloads = list(cells["workload"].drop_duplicates())
-    grouped = cells.groupby(["configuration", "workload"], sort=False)["state"]
-    states = {key: group.value_counts() for key, group in grouped}
-    rows = []
-    for configuration in cells["configuration"].drop_duplicates():
-        entries: list[tuple[str, str, str] | None] = []
-        for workload in workloads:
-            found = states.get((configuration, workload))
-            if found is None:
-                entries.append(None)
-                continue
-            planned, measured = int(found.sum()), int(found.get("measured", 0))
-            state = _state(found.to_dict())
-            chosen = {**query.chosen, "configuration": (configuration,), "workload": (workload,)}
-            entries.append((f"{measured:,}/{planned:,}", state, query.query(chosen=chosen, page=1)))
-        rows.append((configuration, entries))
-    return {"workloads": workloads, "rows": rows}
-
-
-def _state(found: Mapping[Any, int]) -> str:
-    present = [name for name in STATES if found.get(name)]
-    return present[0] if len(present) == 1 else "partly"
-
-
-def cell_rows(cells: pd.DataFrame, asked: Filter, metric: Metric = THROUGHPUT) -> dict[str, Any]:
-    """One page of cells, with the addresses of the pages before and after."""
-    pages = max(1, -(-len(cells) // CELLS_ON_PAGE))
-    page = min(asked.page, pages)
-    part = cells.iloc[(page - 1) * CELLS_ON_PAGE : page * CELLS_ON_PAGE]
-    part = part.assign(state=shown_states(part))
-    axes = naming_columns(cells)
-    rows = [
-        (
-            wording.describe(row, axes),
-            row["state"],
-            f"{row['n_ok']} of {row['n_planned']}",
-            wording.rate(row["mean"]),
-            wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            wording.percent(row["cv_pct"]),
-            _why(row),
-        )
-        for row in part.to_dict("records")
+def index(entries: Sequence[Entry], compared: Mapping[str, Entry], pages: Sequence[Page]) -> dict[str, Any]:
+    """The first page. compared: of a campaign, the one before it that it is compared with."""
+    names = {each.directory: each.name for each in entries}
+    changes = [
+        (each.points[change.at].started, f"history/{page.name}.html#cell-{number}", _subject(page, each), words)
+        for page in pages
+        for number, each in enumerate(page.histories, 1)
+        for change, words in zip(each.changes, _changes(each, names), strict=True)
     ]
-    headings = ("Cell", "State", "Runs", metric.heading, "95 % interval", "CV", "Why, and flags")
+    changes.sort(key=lambda each: -each[0])
     return {
-        "headings": headings,
-        "rows": rows,
-        "total": wording.plural(len(cells), "cell"),
-        "page": page,
-        "pages": pages,
-        "before": asked.query(page=page - 1) if page > 1 else None,
-        "after": asked.query(page=page + 1) if page < pages else None,
+        "changes": [each[1:] for each in changes[:CHANGES_ON_PAGE]],
+        "changes_left_out": max(0, len(changes) - CHANGES_ON_PAGE),
+        "campaigns": [_listed(each, compared.get(each.directory)) for each in reversed(entries)],
+        "pages": [
+            (page, len(page.histories), page.campaigns, sum(bool(each.changes) for each in page.histories))
+            for page in pages
+        ],
+        "least": LEAST,
     }
 
 
-def _why(row: Mapping[Any, Any]) -> str:
-    said = [row["failure_reasons"] or row["failures"], row["missing_reasons"] if row["n_missing"] else "", row["flags"]]
-    said += [f"measured window: {row['window']}"] if row.get("window") else []
-    return "; ".join(text for text in said if text)
+def _listed(entry: Entry, before: Entry | None) -> dict[str, Any]:
+    start, end = dated(entry.started), dated(entry.ended)
+    return {
+        "entry": entry,
+        "dates": start[:10] if start[:10] == end[:10] else f"{start[:10]} to {end[:10]}",
+        "time": start[11:],
+        "workloads": ", ".join(entry.workloads),
+        "headline": wording.told(entry.headline, wording.basis([entry.predicted])),
+        "before": before and f"{before.name} of {dated(before.started)}",
+    }
 
 
-def said_of(tables: Tables) -> Mapping[str, Any]:
-    """What the campaign says of itself: title, question, system, notes."""
-    context = tables.context
-    return {**context["campaign"], "notes": context.get("notes", ())}
+def campaign(entry: Entry, before: Entry | None, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The page of the files of a campaign. files: their names, of `figures` and `tables`."""
+    own = {name: [file for file in files["figures"] if file.rpartition(".")[0] == name] for name in entry.figures}
+    figures = [(title, own[name]) for name, title in entry.figures.items() if own[name]]
+    return {**_listed(entry, before), "figures": figures, "tables": files["tables"]}
+
+
+def history_table(page: Page) -> pd.DataFrame:
+    """The numbers of a page: one row a composition."""
+    rows = [
+        (each.name, each.metric.name, each.metric.unit, point.campaign, point.started, value)
+        for each in page.histories
+        for point in each.points
+        for value in point.values
+    ]
+    return pd.DataFrame(rows, columns=["cell", "metric", "unit", "campaign", "started_s", "value"])
+
+
+def history(page: Page, entries: Sequence[Entry]) -> dict[str, Any]:
+    """A page of histories."""
+    names = {each.directory: each.name for each in entries}
+    return {
+        "page": page,
+        "cells": [
+            {
+                "name": each.name,
+                "says": says(each, names),
+                "picture": _picture(each, names),
+                "unit": each.metric.unit,
+                "heading": each.metric.heading,
+                "rows": [_row(point, names) for point in reversed(each.points[-POINTS_IN_TABLE:])],
+                "earlier": max(0, len(each.points) - POINTS_IN_TABLE),
+            }
+            for each in page.histories
+        ],
+    }
+
+
+def says(each: History, names: Mapping[str, str]) -> list[str]:
+    """What became of a cell, as sentences. names: of campaigns, by directory."""
+    if told := _changes(each, names):
+        return told
+    count = len(each.points)
+    if count >= LEAST:
+        return [f"No change in {count} campaigns."]
+    before = wording.plural(count - 1, "earlier campaign")
+    if each.last is None:
+        return [f"Not tested against {before}: one composition each, or hosts of their own."]
+    return [f"Not significant against {before}: {_change(each, each.last)}."]
+
+
+def _changes(each: History, names: Mapping[str, str]) -> list[str]:
+    told = []
+    for change in each.changes:
+        point = each.points[change.at]
+        since = f"since {names[point.campaign]} of {point.date}"
+        if len(each.points) < LEAST:
+            since = (
+                f"in {names[point.campaign]} of {point.date}, against {wording.plural(change.at, 'earlier campaign')}"
+            )
+        told.append(f"{_change(each, change)} {since}.")
+    return told
+
+
+def _change(each: History, change: Change) -> str:
+    value, low, high = (100 * (ratio - 1) for ratio in (change.ratio, change.low, change.high))
+    subject = each.metric.performance[:1].upper() + each.metric.performance[1:]
+    return f"{subject} {wording.with_interval(value, low, high, wording.percent)}"
+
+
+def _subject(page: Page, each: History) -> str:
+    return f"{page.configuration}, {each.name}"
+
+
+def _row(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
+    return (
+        point.campaign,
+        names[point.campaign],
+        point.date,
+        wording.rate(point.value),
+        wording.between(min(point.values), max(point.values), wording.rate),
+        str(len(point.values)),
+    )
+
+
+def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
+    """Coordinates: a dot a composition, a line through campaigns, an upright line where it changed."""
+    values = np.array([value for point in each.points for value in point.values])
+    ticks = _ticks(float(values.min()), float(values.max()))
+    low, high = min(ticks[0], float(values.min())), max(ticks[-1], float(values.max()))
+    start = each.points[0].started
+    span = max(each.points[-1].started - start, 1.0)
+
+    def x(seconds: float) -> float:
+        return round(_LEFT + 8 + (seconds - start) / span * (_WIDTH - _LEFT - _RIGHT - 16), 1)
+
+    def y(value: float) -> float:
+        return round(_TOP + (high - value) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
+
+    line = [f"{x(point.started):g} {y(point.value):g}" for point in each.points]
+    dots = [f"M{x(point.started):g} {y(value):g}h0" for point in each.points for value in point.values]
+    return {
+        "width": f"{_WIDTH:g}",
+        "height": f"{_HEIGHT:g}",
+        "left": _LEFT,
+        "right": _WIDTH - _RIGHT,
+        "ground": _HEIGHT - _BOTTOM,
+        "ticks": [(y(tick), f"{tick:,.6g}") for tick in ticks],
+        "line": "M" + "L".join(line),
+        "dots": "".join(dots),
+        "ends": (dated(start)[:10], dated(start + span)[:10]),
+        "marks": [
+            (
+                round((x(each.points[change.at - 1].started) + x(each.points[change.at].started)) / 2, 1),
+                "better" if change.ratio > 1 else "worse",
+                f"{100 * (change.ratio - 1):+.1f} %".replace("-", "−"),
+            )
+            for change in each.changes
+        ],
+        "alt": " ".join(says(each, names)),
+    }
+
+
+def _ticks(low: float, high: float) -> Floats:
+    """Three to five round numbers that hold all values; at least 4 % apart from end to end, so that noise looks like noise."""
+    middle = (low + high) / 2
+    half = max((high - low) / 2 * 1.05, 0.02 * abs(middle), 1e-12)
+    step = 10 ** np.floor(np.log10(half))
+    step *= next(factor for factor in (0.5, 1.0, 2.0, 5.0, 10.0) if 2 * half / (factor * step) <= 4)
+    return np.arange(np.floor((middle - half) / step), np.ceil((middle + half) / step) + 0.5) * step

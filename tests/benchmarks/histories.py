@@ -1,0 +1,40 @@
+"""Sites with a planted history: how often a change is said that is none, and how often one is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.project import Project
+from tests.planted_histories import Site, false_alarms, found_within
+
+SITES = 400
+SLOWER = math.log(0.95)
+KINDS = {
+    "20 cells": Site(),
+    "1 cell": Site(cells=1),
+    "20 cells, 5 on the same compositions": Site(shared=5),
+    "every second cell three times as noisy": Site(noisy=3),
+    "heavy tails (t, 3)": Site(heavy=True),
+    "one composition": Site(compositions=1),
+    "campaigns differ by 0.5 %, each cell alike": Site(campaign=0.005),
+    "campaigns differ by 1 %, each cell alike": Site(campaign=0.01),
+    "1 cell, campaigns differ by 1 %": Site(cells=1, campaign=0.01),
+}
+
+
+def histories(project: Project) -> Iterable[Figure]:
+    """Changes of 5 % in a history, and sites without one: 400 sites of each kind, lease sd 2 %, three compositions a campaign."""
+    del project  # nothing is measured
+    for name, site in KINDS.items():
+        share = 100 * false_alarms(site, SITES, np.random.default_rng(1)) / SITES
+        yield Figure(f"{name}: sites of 20 campaigns with a false alarm", share, "of 100", 1)
+        for before in (10, 17):
+            longer = replace(site, campaigns=before + 3)
+            found = found_within(longer, SLOWER, before, 3, SITES, np.random.default_rng(2))
+            words = f"{name}: a change of 5 % after {before} found within 3"
+            yield Figure(words, 100 * found / SITES, "of 100", math.inf)

@@ -1,0 +1,268 @@
+"""The site: the demo measured three times, with a change in the third; what a second call does; and what it must survive."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from campaign.cli.main import main
+from campaign.results_site import campaigns, history
+from campaign.tables.io import Tables
+from tests.measured_again import FINDING, measured, results
+from tests.simulated_campaigns import Simulated
+from tests.unit.archive.archive_data import ARCHIVES
+from tests.unit.insight.test_demo_choice import default_campaign
+from tests.unit.report.report_data import HOSTILE
+
+
+@pytest.fixture(scope="module")
+def demo() -> Simulated:
+    return default_campaign()
+
+
+@pytest.fixture(scope="module")
+def three(demo: Simulated, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the demo measured three times; the third is 6 % slower behind the fabric."""
+    root = tmp_path_factory.mktemp("results")
+    for number in range(3):
+        results(measured(demo, number, 0.06 if number == 2 else 0, "fabric"), root / f"demo{number}")
+    return root
+
+
+def made(*arguments: Path | str) -> Result:
+    return CliRunner().invoke(main, ["site", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def site(three: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("www") / "site"
+    done = made(three, "--output", out)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [f"{out}/index.html: 3 campaigns"]
+    return out
+
+
+def files(site: Path) -> dict[str, tuple[int, bytes]]:
+    """Inode and content of every file: what is written again has another inode."""
+    return {str(p.relative_to(site)): (p.stat().st_ino, p.read_bytes()) for p in site.rglob("*") if p.is_file()}
+
+
+def text(path: Path) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", path.read_text()))
+
+
+def test_the_planted_change_is_the_only_one_and_stands_first(site: Path) -> None:
+    changes = re.findall(
+        r'<li><a href="(history/[^"#]*)#cell-\d">([^<]*)</a>: ([^<]*)', (site / "index.html").read_text()
+    )
+    assert len(changes) == 2
+    for address, cell, words in changes:
+        assert "1x4-fabric" in cell
+        found = re.search(
+            r"Throughput −([\d.]+)\u202f% \[−([\d.]+)\u202f% to −([\d.]+)\u202f%\] in demo of 2023-11-28", words
+        )
+        assert found, words
+        assert float(found[2]) > 6 > float(found[3])
+        page = (site / address).read_text()
+        assert page.count('class="mark worse"') == 2  # both cells of the configuration
+        assert text(site / address).count("against 2 earlier campaigns") >= 2
+
+
+def test_the_index_names_each_campaign_with_its_finding_newest_first(site: Path) -> None:
+    page = (site / "index.html").read_text()
+    assert re.findall(r'<h3><a href="demo-(2023-11-\d\d)-\d+/report.html">', page) == [
+        "2023-11-28", "2023-11-21", "2023-11-14",
+    ]  # fmt: skip
+    assert text(site / "index.html").count(FINDING) == 3
+    assert HOSTILE not in page
+
+
+def test_each_campaign_but_the_first_is_compared_with_the_one_before(site: Path) -> None:
+    found = {path.parent.name: text(path) for path in site.glob("*/compare.html")}
+    assert sorted(found) == ["demo-2023-11-21-221500", "demo-2023-11-28-221500"]
+    assert "demo of 2023-11-28 22:15 against demo of 2023-11-21 22:15" in found["demo-2023-11-28-221500"]
+
+
+def test_every_link_is_relative_and_leads_to_a_file_of_the_site_and_no_page_has_a_script(site: Path) -> None:
+    pages = [path for path in site.rglob("*.html") if path.name != "report.html"]
+    assert len(pages) > 10
+    for page in pages:
+        content = page.read_text()
+        assert "<script" not in content
+        for address in re.findall(r'(?:href|src)="([^"]*)"', content):
+            if address.startswith(("data:", "#")):
+                continue
+            path, _, anchor = unquote(address).partition("#")
+            target = page.parent / path
+            assert not path.startswith("/"), address
+            assert target.is_file(), f"{page}: {address}"
+            assert not anchor or f'id="{anchor}"' in target.read_text()
+
+
+def test_figures_stand_beside_the_report_as_svg_csv_and_pdf(site: Path) -> None:
+    own = site / "demo-2023-11-14-221500"
+    assert {path.name for path in (own / "figures").iterdir()} == {"overhead.svg", "overhead.csv", "overhead.pdf"}
+    assert (own / "report.html").read_text() == "<title>demo0</title>"
+    assert {f"figures/overhead.{kind}" for kind in ("svg", "csv", "pdf")} <= set(
+        re.findall(r'href="([^"]*)"', (own / "index.html").read_text())
+    )
+
+
+def test_a_second_call_writes_nothing_and_a_new_campaign_only_what_it_changes(
+    demo: Simulated, three: Path, site: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    before = files(copy)
+    assert made(three, "--output", copy).exit_code == 0
+    assert files(copy) == before
+    results(measured(demo, 3), tmp_path / "more" / "demo3")
+    done = made(tmp_path / "more", "--output", copy)
+    assert done.output.endswith("4 campaigns\n")
+    after = files(copy)
+    changed = {name for name in before if after[name] != before[name]}
+    assert {name.partition("/")[0] for name in changed} == {"index.html", "history"}
+    assert {name.partition("/")[0] for name in set(after) - set(before)} == {"demo-2023-12-05-221500"}
+
+
+def test_results_that_grew_take_the_place_of_what_was_there_and_an_older_copy_does_not(
+    demo: Simulated, tmp_path: Path
+) -> None:
+    whole = measured(demo, 0)
+    part = replace(whole, runs=whole.runs[whole.runs["composition"] < 3])
+    old, new = results(part, tmp_path / "old"), results(whole, tmp_path / "new")
+    out = tmp_path / "site"
+    for sources in ([old], [new], [old], [old, new]):
+        made(*sources, "--output", out)
+    (entry,) = campaigns.entries(out)
+    assert entry.runs == len(whole.runs)
+    assert (out / entry.directory / "report.html").read_text() == "<title>new</title>"
+
+
+def test_campaigns_of_one_name_and_second_on_two_systems_are_two(demo: Simulated, tmp_path: Path) -> None:
+    here = measured(demo, 0, name="../<b>", title=HOSTILE)
+    there = replace(here, cells=here.cells.assign(system="elsewhere"), runs=here.runs.assign(system="elsewhere"))
+    for name, tables in (("here", here), ("there", there)):
+        results(tables, tmp_path / name)
+    out = tmp_path / "site"
+    assert made(tmp_path / "here", tmp_path / "there", "--output", out).exit_code == 0
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == [
+        "b-2023-11-14-221500", "b-2023-11-14-221500-2", "history",
+    ]  # fmt: skip
+    page = (out / "index.html").read_text()
+    assert HOSTILE not in page
+    assert HOSTILE in text(out / "index.html")
+    assert "What changed" not in page  # nothing was measured twice on one system
+
+
+def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "archives"
+    sources.mkdir()
+    shutil.copy(ARCHIVES / "archive-3.zip", sources / "whole.zip")
+    (sources / "torn.zip").write_bytes((ARCHIVES / "archive-3.zip").read_bytes()[:-500])
+    with zipfile.ZipFile(ARCHIVES / "archive-3.zip") as good, zipfile.ZipFile(sources / "slip.zip", "w") as bad:
+        for name in good.namelist():
+            bad.writestr(name, good.read(name))
+        bad.writestr("../../outside.json", "{}")
+    (sources / "broken" / "tables").mkdir(parents=True)
+    (sources / "broken" / "tables" / "runs.parquet").write_bytes(b"no table")
+
+    def page(_: object, __: object, ___: object, scratch: Path, out: Path) -> None:
+        # Figures of a campaign take half a minute; tests of archives and reports draw them.
+        from campaign.tables.collect import collect, gather
+
+        collect(gather(_, __, None), scratch / "tables")  # type: ignore[arg-type]
+        (scratch / "figures").mkdir()
+        out.write_text("drawn anew")
+
+    monkeypatch.setattr(campaigns, "report_from", page)
+    done = made(sources, "--output", tmp_path / "site")
+    assert done.exit_code == 0, done.output
+    (entry,) = campaigns.entries(tmp_path / "site")
+    assert (tmp_path / "site" / entry.directory / "report.html").read_text() == "drawn anew"
+    said = done.output
+    assert f"warning: left out: {sources}/torn.zip: is not a complete archive" in said
+    assert f"warning: left out: {sources}/slip.zip: member '../../outside.json' points outside the archive" in said
+    assert f"warning: left out: {sources}/broken" in said
+    assert not (tmp_path / "outside.json").exists()
+    assert not list((tmp_path / "site").glob(".adding-*"))
+
+
+def test_a_site_without_a_campaign_and_a_directory_without_results_are_errors(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = made(empty, "--output", tmp_path / "site")
+    assert done.exit_code == 1
+    assert (
+        "holds no results; give the results directory of a campaign, an archive (.zip), or a directory of these"
+        in done.output
+    )
+    (empty / "torn.zip").write_bytes(b"")
+    done = made(empty, "--output", tmp_path / "site")
+    assert done.exit_code == 1
+    assert "no campaign could be read" in done.output
+
+
+@pytest.mark.parametrize("started", [float("nan"), 1e300, -1.0])
+def test_times_that_are_none_are_refused(demo: Simulated, tmp_path: Path, started: float) -> None:
+    tables = measured(demo, 0)
+    results(replace(tables, runs=tables.runs.assign(started=started)), tmp_path / "demo")
+    done = made(tmp_path / "demo", "--output", tmp_path / "site")
+    assert "which are no times in Unix seconds" in done.output
+
+
+def in_order(all_tables: Mapping[str, Tables]) -> list[history.History]:
+    rows = [(name, float(each.runs["started"].min()), history.compositions(each)) for name, each in all_tables.items()]
+    return history.histories(rows, lambda name: all_tables[name])
+
+
+def test_from_ten_campaigns_on_the_change_is_marked_where_it_is(demo: Simulated) -> None:
+    tables = {f"demo{n}": measured(demo, n, 0.06 if n >= 9 else 0, "fabric") for n in range(11)}
+    found = in_order(tables)
+    assert len(found) == len(demo.cells)
+    assert {each.configuration for each in found if each.changes} == {"1x4-fabric"}
+    for each in found:
+        assert [change.at for change in each.changes] in ([], [9])
+        assert all(0.92 < change.low < change.ratio < change.high < 0.96 for change in each.changes)
+        assert [len(point.values) for point in each.points] == [3] * 11
+    # The same runs, whatever their configuration is called.
+    named = {**tables, "demo4": _renamed(tables["demo4"])}
+    assert [[p.value for p in each.points] for each in in_order(named)] == [
+        [p.value for p in each.points] for each in found
+    ]
+
+
+def _renamed(tables: Tables) -> Tables:
+    cells, runs = (each.assign(configuration="other " + each["configuration"]) for each in (tables.cells, tables.runs))
+    return replace(tables, cells=cells, runs=runs)
+
+
+def test_predictions_and_other_metrics_are_no_part_of_a_history(demo: Simulated) -> None:
+    one, two = (measured(demo, n) for n in range(2))
+    predicted = replace(two, cells=two.cells.assign(predicted=True))
+    assert in_order({"one": one, "two": predicted}) == []
+    metric = {"name": "step_median_s", "label": "step median", "unit": "s", "better": "lower"}
+    timed = replace(two, context={**two.context, "campaign": {**two.context["campaign"], "metric": metric}})
+    assert in_order({"one": one, "two": timed}) == []
+
+
+def test_compositions_are_the_means_of_their_runs(demo: Simulated) -> None:
+    tables = measured(demo, 0)
+    rows = history.compositions(tables)
+    runs = tables.runs.groupby("cell_id")["value"].apply(lambda each: sorted(each.round(6)))
+    for cell_id, own in rows.groupby("cell_id")["value"]:
+        assert np.allclose(sorted(own), runs[cell_id])  # one run a composition here
+    assert json.loads(rows.head(1).to_json(orient="records"))[0]["metric"] == "throughput_per_s"

@@ -1,0 +1,37 @@
+"""`campaign site`: one site of files over the results of many campaigns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from campaign.cli.options import PATH, output_option
+from campaign.cli.terminal import warn
+from campaign.errors import ConfigError
+
+
+@click.command()
+@click.argument("sources", type=PATH, nargs=-1, required=True, metavar="DIR...")
+@output_option("Directory of the site. Default: site/.", file_okay=False)
+def site(sources: tuple[Path, ...], output: Path | None) -> None:
+    """Write one static site over the results of many campaigns: reports, comparisons, and the history of every cell.
+
+    DIR is the results directory of a campaign, an archive, or a directory of these. The site is made of files alone: publish it
+    with any web server or on a file share. A campaign that is there stays, so a second call only adds; what did not change is not
+    made again. To take one out, delete its directory and run again.
+
+    \b
+    campaign site results/                      all campaigns of a results directory, into site/
+    campaign site archives/ --output /srv/www   all archives of a directory
+    """
+    from campaign.results_site import campaigns
+    from campaign.results_site.write import write_site
+
+    target = output or Path("site")
+    problems: list[str] = []
+    count = write_site(campaigns.sources(sources), target, problems.append)
+    warn(problems)
+    if not count:
+        raise ConfigError(f"{target}: no campaign could be read, so the site has none")
+    click.echo(f"{target / 'index.html'}: {count} campaign{'' if count == 1 else 's'}")
