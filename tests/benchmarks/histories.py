@@ -12,7 +12,7 @@ from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.planted_histories import Site, false_alarms, found_within
 
-SITES = 400
+SITES = 300
 SLOWER = math.log(0.95)
 KINDS = {
     "20 cells": Site(),
@@ -28,7 +28,7 @@ KINDS = {
 
 
 def histories(project: Project) -> Iterable[Figure]:
-    """Changes of 5 % in a history, and sites without one: 400 sites of each kind, lease sd 2 %, three compositions a campaign."""
+    """Changes of 5 % in a history, and sites without one: 300 sites of each kind, lease sd 2 %, three compositions a campaign."""
     del project  # nothing is measured
     for name, site in KINDS.items():
         share = 100 * false_alarms(site, SITES, np.random.default_rng(1)) / SITES

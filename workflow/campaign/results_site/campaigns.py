@@ -118,7 +118,7 @@ def entries(site: Path) -> list[Entry]:
 
 
 def add(source: Path, digest: str, site: Path, known: Iterable[Entry]) -> Entry:
-    """Make a campaign a directory of the site, whole or not at all. The same one among those known gives way, unless it has more runs.
+    """Make a campaign a directory of the site, whole or not at all. The same one of those known gives way, unless it has more runs.
 
     CampaignError: it cannot be read, or has no run.
     """

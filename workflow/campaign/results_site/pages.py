@@ -18,7 +18,7 @@ from campaign.statistics.intervals import Floats
 
 CHANGES_ON_PAGE = 20
 POINTS_IN_TABLE = 20
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480.0, 200.0, 62.0, 14.0, 12.0, 30.0
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480.0, 208.0, 62.0, 14.0, 22.0, 30.0
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ Using change point detection to hunt for performance regressions", ICPE (arXiv 2
 are new have no p below 0.0035.
 Spread: that between campaigns, and that of compositions within them, unless campaigns differ by more than their compositions
 explain (an F test at SAME, after Bancroft, 1944): then a system is never twice the same, for all of its cells, and only campaigns
-tell by how much. A dozen of them tell little of one cell, so each is moderated by all cells as far as these are alike: Smyth (2004),
-"Linear models and empirical Bayes methods for assessing differential expression", Statistical Applications in Genetics and
+tell by how much. A dozen of them tell little of one cell, so each is moderated by all cells as far as these are alike: Smyth
+(2004), "Linear models and empirical Bayes methods for assessing differential expression", Statistical Applications in Genetics and
 Molecular Biology 3(1).
 Before changes are known, the spread between campaigns is by successive differences (von Neumann, 1941): a change alters one.
 Level: Bonferroni's inequality over cells, over places, and over looks: the look at n campaigns gets 4 / ((n - 6) (n - 5)) of the
@@ -22,7 +22,7 @@ level, which sums to 1 from ten on, so that a history may be looked at for ever.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -35,6 +35,8 @@ LEAST = 10
 """Histories of fewer campaigns are not looked at."""
 LEVEL = 0.01
 """How often a site without a change may ever be said to have one."""
+AGREE = 2
+"""How many campaigns a change needs on each side: one alone may be an accident."""
 SAME = 0.25
 """How often campaigns that differ by their compositions alone are taken to differ by more."""
 _ROUNDING = 1e-12
@@ -84,7 +86,7 @@ def change_points(histories: Sequence[Sequence[npt.ArrayLike]], groups: Sequence
     for place, own, spread in zip(tested, values, spreads, strict=True):
         n = own.size
         looks = (n - LEAST + 4) * (n - LEAST + 5) / 4
-        found[place] = _changes(own, len(tested) * (n - 1) * looks, spread)
+        found[place] = _changes(own, len(tested) * (n - 2 * AGREE + 1) * looks, spread)
     return found
 
 
@@ -102,11 +104,13 @@ def _spreads(
     within = np.maximum(squares / np.maximum(within_freedom, 1) * size, _ROUNDING)
     known = within_freedom > 2
     # Campaigns move all cells together: of them there are as many as in one history.
-    ratio = float(np.mean((between / within * (1 - 2 / within_freedom))[known])) if known.any() else np.inf
+    ratio = (
+        float(np.mean((between / within * (1 - 2 / np.maximum(within_freedom, 3)))[known])) if known.any() else np.inf
+    )
     alike = ratio <= scipy.special.fdtri(freedom.max(), max(within_freedom.max(), 1.0), 1 - SAME)
-    within, within_freedom = within * max(ratio, 1.0), np.where(known & alike, within_freedom, 0.0)
+    within, within_freedom = within * (max(ratio, 1.0) if alike else 1.0), np.where(known & alike, within_freedom, 0.0)
     own = freedom + within_freedom
-    both = (freedom * between + np.where(within_freedom > 0, within_freedom * within, 0.0)) / own
+    both = (freedom * between + within_freedom * within) / own
     common, worth = _moderation(both, own)
     most: dict[Hashable, float] = {}  # what moves all cells is one piece of evidence
     for group, size_, further in zip(groups, n, within_freedom, strict=True):
@@ -135,23 +139,22 @@ def _moderation(variance: Floats, freedom: Floats) -> tuple[float, float]:
 
 
 def _changes(values: Floats, tests: float, spread: _Spread) -> tuple[Change, ...]:
-    """The changes of one history: one more as long as there is one."""
-    ends = [0, values.size]
-    found: dict[int, Change] = {}
+    """The changes of one history: one more as long as there is one; sizes are those between neighbours in the end."""
+    ends, p = [0, values.size], dict[int, float]()
     while True:
-        parts = [(a, b) for a, b in pairwise(ends) if b - a >= 2]
-        candidates = [_tested(values, ends, a, b, spread) for a, b in parts]
+        parts = [(a, b) for a, b in pairwise(ends) if b - a >= 2 * AGREE]
+        candidates = [_tested(values, ends, a, a + _place(values[a:b]), b, spread) for a, b in parts]
         best = min(candidates, key=lambda each: each.p, default=None)
         if best is None or best.p * tests >= LEVEL:
             break
         ends = sorted([*ends, best.at])
-        found[best.at] = Change(best.at, best.ratio, best.low, best.high, best.p * tests)
-    return tuple(found[at] for at in sorted(found))
+        p[best.at] = best.p * tests
+    inner = zip(ends, ends[1:], ends[2:], strict=False)
+    return tuple(replace(_tested(values, ends, a, at, b, spread), p=p[at]) for a, at, b in inner)
 
 
-def _tested(values: Floats, ends: Sequence[int], a: int, b: int, spread: _Spread) -> Change:
-    """Student's t at the best place between two others; p: of this test alone."""
-    at = a + _place(values[a:b])
+def _tested(values: Floats, ends: Sequence[int], a: int, at: int, b: int, spread: _Spread) -> Change:
+    """Student's t between the values from `a` and those from `at` on, to `b`; p: of this test alone."""
     parts = np.split(values, sorted({*ends[1:-1], at}))
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     variance, freedom = spread.of(squares, values.size - len(parts))
@@ -171,4 +174,5 @@ def _place(values: Floats) -> int:
     between = apart.sum(axis=1).cumsum()[:-1] - before
     after = apart.sum() - 2 * between - before
     k = np.arange(1, n)
-    return 1 + int(np.argmax(k * (n - k) / n * (2 * between / (k * (n - k)) - before / k**2 - after / (n - k) ** 2)))
+    distance = k * (n - k) / n * (2 * between / (k * (n - k)) - before / k**2 - after / (n - k) ** 2)
+    return AGREE + int(np.argmax(distance[AGREE - 1 : n - AGREE]))

@@ -1,0 +1,72 @@
+"""The site in a real browser: index and a history on a phone, dark, and without a word from the console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.results_site import campaigns
+from campaign.results_site.write import write_site
+from tests.measured_again import measured, results
+from tests.unit.insight.test_demo_choice import default_campaign
+from tests.workflow.test_report_in_browser import contrast
+
+pytestmark = pytest.mark.browser
+HISTORY = "history/falcon-demo-1x4-fabric.html"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, demo = tmp_path_factory.mktemp("site"), default_campaign()
+    for number in range(3):
+        results(measured(demo, number, 0.06 if number == 2 else 0, "fabric"), root / "results" / f"demo{number}")
+    write_site(campaigns.sources([root / "results"]), root / "site", pytest.fail)
+    return root / "site"
+
+
+@pytest.fixture(params=["index.html", HISTORY])
+def phone(browser: Any, site: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page on a phone in the dark."""
+    metrics = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
+    browser.get((site / request.param).as_uri())
+    yield browser
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_page_on_a_phone_in_the_dark_reads_well(phone: Any) -> None:
+    phone.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    wide, inner = phone.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide <= inner == 360
+    ground = phone.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert contrast(ground, "rgb(255, 255, 255)") > 15
+    inks = phone.execute_script(
+        "const colours = (query, name) => [...document.querySelectorAll(query)].map(e => getComputedStyle(e)[name]);"
+        "return [...new Set([...colours('p, a, td, h2', 'color'), ...colours('svg text', 'fill')])]"
+    )
+    assert len(inks) >= 3
+    assert min(contrast(ink, ground) for ink in inks) >= 4.5
+    assert phone.get_log("browser") == []
+
+
+def test_the_change_is_on_the_first_screen_and_leads_to_its_picture(browser: Any, site: Path) -> None:
+    browser.set_window_size(1280, 900)
+    browser.get((site / "index.html").as_uri())
+    link = browser.find_element("partial link text", "1x4-fabric, bert-nano")
+    assert link.rect["y"] < 400
+    link.click()
+    assert browser.current_url.endswith(f"{HISTORY}#cell-1")
+    dots, mark, smallest = browser.execute_script(
+        "const own = document.querySelector(':target svg'), box = query => own.querySelector(query).getBoundingClientRect();"
+        "return [box('.line').width, box('.mark').height, Math.min(...[...own.querySelectorAll('text')]"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize) * own.getScreenCTM().a))]"
+    )
+    assert dots > 200
+    assert mark > 100
+    assert smallest >= 9
