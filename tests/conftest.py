@@ -158,7 +158,7 @@ _SLOW_FILES = frozenset(
         "test_redfish",
         "test_report",
         "test_same_bytes",
-        "test_site",
+        "test_results_site",
         "test_service",
         "test_statistics_pairs",
         "test_statistics_variance",

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas as pd
 from pydantic import TypeAdapter
 
 from campaign.archive import opened, report_from
@@ -200,14 +201,15 @@ def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]
     started, ended = float(runs["started"].min()), float(runs["ended"].max())
     if not 0 <= started <= ended < _LAST_S:
         raise RecordError(f"its runs began at {started:g} and ended at {ended:g}, which are no times in Unix seconds")
-    systems = tables.cells["system"].loc[lambda each: each != ""].unique() if "system" in tables.cells else []
+    own = tables.cells.get("system", pd.Series(dtype="str"))
+    systems = [str(name) for name in own.unique() if name]
     findings = [str(finding) for each in drawings.values() for finding in each["findings"]]
     return Entry(
         directory=f"{plain(tables.name)}-{datetime.fromtimestamp(started, UTC):%Y-%m-%d-%H%M%S}",
         digests=(digest,),
         name=tables.name,
         title=str(about.get("title") or tables.name),
-        system=", ".join(map(str, systems)) or str(about.get("system", "")),
+        system=", ".join(systems) or str(about.get("system", "")),
         workloads=tuple(map(str, tables.cells["workload"].unique())),
         started=started,
         ended=ended,

@@ -159,8 +159,10 @@ def _last(found: Sequence[History], tables_of: Callable[[str], Tables], last: st
     about = tables_of(last).context["campaign"]
     # Blocks of one campaign are none of another.
     by = comparisons.of_campaign(runs.reset_index(drop=True), {"metric": about.get("metric"), "protocol": {}})
-    names = [pd.Series([f"{side} {number}" for number in range(len(found))]) for side in ("last", "before")]
-    held = comparisons.among_each_other(comparisons.ratios(*names, by), [each.configuration for each in found])
+    last_ids, before_ids = (pd.Series([f"{side} {n}" for n in range(len(found))]) for side in ("last", "before"))
+    held = comparisons.among_each_other(
+        comparisons.ratios(last_ids, before_ids, by), [each.configuration for each in found]
+    )
     p = holm(held.p())
     told = zip(*held.of.bounds(), p, held.tested, strict=True)
     return [

@@ -181,7 +181,7 @@ def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
         return round(_LEFT + 8 + (seconds - start) / span * (_WIDTH - _LEFT - _RIGHT - 16), 1)
 
     def y(value: float) -> float:
-        return round(_TOP + (high - value) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
+        return round(float(_TOP + (high - value) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)), 1)
 
     line = [f"{x(point.started):g} {y(point.value):g}" for point in each.points]
     dots = [f"M{x(point.started):g} {y(value):g}h0" for point in each.points for value in point.values]
@@ -213,4 +213,6 @@ def _ticks(low: float, high: float) -> Floats:
     half = max((high - low) / 2 * 1.05, 0.02 * abs(middle), 1e-12)
     step = 10 ** np.floor(np.log10(half))
     step *= next(factor for factor in (0.5, 1.0, 2.0, 5.0, 10.0) if 2 * half / (factor * step) <= 4)
-    return np.arange(np.floor((middle - half) / step), np.ceil((middle + half) / step) + 0.5) * step
+    return np.asarray(
+        np.arange(np.floor((middle - half) / step), np.ceil((middle + half) / step) + 0.5) * step, dtype=np.float64
+    )
