@@ -170,12 +170,17 @@ class Figure:
         if drawing.svg is None:
             return drawing
         alt, title = wording.alternative(drawing.findings), wording.marked(self.title, shown.basis)
-        others = {
-            name: svg.adapted(picture, f"{self.anchor}-{name}", title, alt)
-            for name in ("narrow", "glance")
-            if (picture := getattr(drawing, name))
-        }
-        return replace(drawing, alt=alt, svg=svg.adapted(drawing.svg, self.anchor, title, alt), **others)
+
+        def named(picture: str | None, suffix: str) -> str | None:
+            return svg.adapted(picture, f"{self.anchor}{suffix}", title, alt) if picture else None
+
+        return replace(
+            drawing,
+            alt=alt,
+            svg=named(drawing.svg, ""),
+            narrow=named(drawing.narrow, "-narrow"),
+            glance=named(drawing.glance, "-glance"),
+        )
 
     def csv(self, drawing: Drawing) -> str:
         """The numbers drawn, with their units in the names of columns or in a column `unit`, `size_unit` or `cost_unit`."""

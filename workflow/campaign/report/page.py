@@ -232,7 +232,7 @@ def _section(drawing: Mapping[str, Any], said: ContextDocument) -> dict[str, Any
 def _complete(coverage: str) -> bool:
     """Whether all cells of a figure were measured ('4 of 4 planned cells measured; ...'), which the page says once for all."""
     found = re.match(r"([0-9,]+) of ([0-9,]+) planned", coverage)
-    return bool(found) and found[1] == found[2] and "without" not in coverage
+    return found is not None and found[1] == found[2] and "without" not in coverage
 
 
 def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
