@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -91,11 +92,15 @@ def calls_of(step: Callable[[], object]) -> int:
         nonlocal calls
         calls += event == "call"
 
+    # What is collected in between is called in this thread, too.
+    gc.collect()
+    gc.disable()
     sys.setprofile(count)
     try:
         step()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 

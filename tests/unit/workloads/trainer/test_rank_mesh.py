@@ -71,7 +71,7 @@ def refused(model: str = "gpt-nano", devices: int = 4, batch: int = 4, precision
 def test_what_cannot_be_divided_is_refused_with_the_remedy() -> None:
     assert refused() == refused(tensor_parallel=4) == refused(tensor_parallel=2, pipeline_parallel=2) == ""
     assert refused("resnet50w16", tensor_parallel=2).endswith(
-        "or train one of bert-base, bert-large, bert-nano, gpt-nano, gpt2, gpt2-medium"
+        "or train one of bert-base, bert-large, bert-nano, gpt-nano, gpt2, gpt2-medium, gpt3-1.3b, gpt3-6.7b"
     )
     assert "3 are no multiple of that; use such a number of devices" in refused(devices=3, tensor_parallel=2)
     assert "gpt-nano has 4 attention heads; set it to a divisor of 4" in refused(devices=3, tensor_parallel=3)
