@@ -163,7 +163,7 @@ def test_the_report_is_made_without_slurm_and_says_who_measured_and_what_was_emu
     page = demo.results().report.read_text()
     assert "every allocation was a Slurm job" in page
     assert "Links are emulated" in page
-    assert "Idle between runs" in page
+    assert "Between runs, leases were idle" in page
     assert 'id="link-matrices"' in page
     assert 'id="allreduce"' in page
 

@@ -46,7 +46,7 @@ def test_the_report_from_the_archive_alone_is_the_same_bytes(
     page = (elsewhere / "page.html").read_bytes()
     assert page == (tmp_path / "live.html").read_bytes()
     assert str(tmp_path).encode() not in page
-    assert b"host2</th><td>Slurm says DOWN" in page
+    assert b"host2</dt><dd>Slurm says DOWN" in page
 
 
 def test_the_same_results_give_the_same_archive(campaign: Campaign, results: Path, there: Path, tmp_path: Path) -> None:

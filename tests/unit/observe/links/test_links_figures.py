@@ -127,7 +127,7 @@ def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_aga
         for n in (1, 2, 3)
     ]
     (said,) = draw("allreduce", again).findings
-    assert "95\u202f% interval" in said
+    assert "15.01× [14.68× to" in said
     assert "3 compositions each" in said
     assert "not tested" not in said
 
@@ -150,5 +150,5 @@ def test_kinds_of_links_are_compared_over_compositions_where_there_are_several()
 
 
 def _width(said: str) -> float:
-    low, high = said.split("interval ")[1].split(";")[0].replace("×", "").split(" to ")
+    low, high = said.split("[")[1].split("]")[0].replace("×", "").split(" to ")
     return float(high) - float(low)
