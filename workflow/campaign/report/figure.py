@@ -64,6 +64,7 @@ ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 # A table in the page is for reading; beyond this many rows, and of evidence beside its picture, a reader wants the CSV.
 ROWS_ON_PAGE = {ANSWERS: 5, EVIDENCE: 0, APPARATUS: 0}
 ROWS_WITHOUT_PICTURE = 12
+_ROWS_IN_WORDS = 1000  # More than any page, paper or test looks at; the CSV is of numbers.
 
 _SUMMARY = ("mean", "sd", "ci_low", "ci_high")
 """Numbers of the primary metric, unless a column `unit` says otherwise."""
@@ -111,12 +112,13 @@ class FigureData:
 class Drawing:
     """A figure as drawn. Without `svg` it is a table, where there are rows; otherwise `empty_reason` says why there is nothing.
 
-    caption: what marks mean, number of runs, interval. findings: what there is to see, as sentences, alarms first; alt: the first
-    of them; limits: what limits them. narrow: the picture drawn for a phone; glance: a small picture of what is found.
-    data: the numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the
-    figure is about was measured, counted before anything is left out for want of a number. metric: the campaign's primary one.
-    alarm: whether what it shows is to be known before everything else, and comes first on the page. prediction: what its numbers
-    are; a figure gives it only where its rows name neither cells nor workloads.
+    caption: what marks mean, number of runs, interval. findings: what there is to see, as sentences, alarms first; alt: the
+    first of them; limits: what limits them. narrow: the picture drawn for a phone; glance: a small picture of what is found.
+    data: the numbers drawn, for the CSV. headings and rows: the same for people, as text; of very many (rows_total), the
+    first. coverage: how much of what the figure is about was measured, counted before anything is left out for want of a
+    number. metric: the campaign's primary one. alarm: whether what it shows is to be known before everything else, and comes
+    first on the page. prediction: what its numbers are; a figure gives it only where its rows name neither cells nor
+    workloads.
     """
 
     svg: str | None
@@ -129,6 +131,7 @@ class Drawing:
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
     headings: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    rows_total: int = 0
     empty_reason: str = ""
     coverage: str = ""
     metric: Metric = THROUGHPUT
@@ -263,9 +266,7 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "tested": _tested(drawing.data),
         "narrow": drawing.narrow,
         "glance": drawing.glance,
-        **_short_table(
-            drawing.headings, drawing.rows, ROWS_ON_PAGE[figure.part] if drawing.svg else ROWS_WITHOUT_PICTURE
-        ),
+        **_short_table(drawing, ROWS_ON_PAGE[figure.part] if drawing.svg else ROWS_WITHOUT_PICTURE),
     }
 
 
@@ -279,15 +280,16 @@ def _tested(rows: pd.DataFrame) -> dict[str, int]:
     return {"differ": int((tested["p_holm"] < SIGNIFICANT).sum()), **{str(name): int(n) for name, n in methods.items()}}
 
 
-def _short_table(headings: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> dict[str, Any]:
+def _short_table(drawing: Drawing, most: int) -> dict[str, Any]:
     """A table for the page: its first rows, without the columns that say nothing, or the same in all of several rows."""
+    headings, rows = drawing.headings, drawing.rows
     several = len(rows) > 1
     values = [{row[at] for row in rows} for at in range(len(headings))]
     kept = [at for at, said in enumerate(values) if said - _EMPTY and not (at and several and len(said) == 1)]
     return {
         "headings": [headings[at] for at in kept],
         "rows": [[row[at] for at in kept] for row in rows[:most]],
-        "rows_left_out": max(0, len(rows) - most),
+        "rows_left_out": max(0, max(drawing.rows_total, len(rows)) - most),
     }
 
 
@@ -301,8 +303,8 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
     """
     if "window" in rows and (rows["window"].fillna("") != "").any():
         columns = {**columns, "Measured window": lambda row: row["window"] or wording.NONE}
-    said = [tuple(say(row) for say in columns.values()) for row in rows.to_dict("records")]
-    return {"headings": tuple(columns), "rows": tuple(said)}
+    said = [tuple(say(row) for say in columns.values()) for row in rows.head(_ROWS_IN_WORDS).to_dict("records")]
+    return {"headings": tuple(columns), "rows": tuple(said), "rows_total": len(rows)}
 
 
 def telling(rows: pd.DataFrame, columns: Iterable[str], least: str = "workload") -> list[str]:

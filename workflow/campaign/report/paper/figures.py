@@ -98,7 +98,9 @@ def latex(figure: Figure, drawing: Drawing) -> str:
 def latex_table(figure: Figure, drawing: Drawing) -> str:
     """A figure that is a table (`latex.table`)."""
     title = f"{figure.title}. {drawing.caption}"
-    return table(figure.anchor, title, drawing.headings, drawing.rows, f"{figure.name}.csv", _notes(drawing))
+    return table(
+        figure.anchor, title, drawing.headings, drawing.rows, f"{figure.name}.csv", _notes(drawing), drawing.rows_total
+    )
 
 
 def _notes(drawing: Drawing) -> list[str]:

@@ -62,11 +62,18 @@ def note(*texts: str) -> str:
 
 
 def table(
-    label: str, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], file: str, notes: Sequence[str] = ()
+    label: str,
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    file: str,
+    notes: Sequence[str] = (),
+    total: int = 0,
 ) -> str:
-    """A table over both columns, in the rules of booktabs, with as many rows as fit on a page. file: where all of them are."""
+    """A table over both columns, in the rules of booktabs, with as many rows as fit on a page. file: where all of them are; total:
+    how many, if not those of `rows`."""
     shown = rows[:ROWS]
-    left_out = len(rows) - len(shown)
+    left_out = max(total, len(rows)) - len(shown)
     more = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
     longest = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
     # Headings are broken into lines as wide as their columns, and so are columns that hold sentences: they share what is left.
