@@ -123,7 +123,7 @@ def test_a_measured_step_is_the_operations_of_a_loop_written_by_hand(
 
 
 def test_a_measured_step_calls_little_of_ours_around_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many calls whatever the size of the network: nothing walks through its modules."""
+    """About as many calls whatever the size of the network: a walk through its modules would be a call for each of 160."""
     beyond = {}
     for model in ("bert-nano", "resnet50w16"):
         spec = TrainSpec(model=model, batch=2, warmup_steps=1, measured_steps=1)
@@ -131,5 +131,6 @@ def test_a_measured_step_calls_little_of_ours_around_the_model(tmp_path: Path, m
         bare = Bare.built(spec)
         bare.step()
         beyond[model] = ours - calls_of(bare.step)
-    assert beyond["bert-nano"] == beyond["resnet50w16"]
+    # What other tests of this process have loaded of torch adds a few.
+    assert abs(beyond["bert-nano"] - beyond["resnet50w16"]) <= 4
     assert beyond["bert-nano"] < 20

@@ -101,8 +101,9 @@ def test_the_report_opens_with_every_figure_visible_and_nothing_asked_of_the_net
     results, _ = demo
     browser.get_log("browser")
     browser.get((results / "report.html").as_uri())
+    browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
     sizes = browser.execute_script(
-        "return Object.fromEntries([...document.querySelectorAll('.picture svg')].map("
+        "return Object.fromEntries([...document.querySelectorAll('.wide-picture svg')].map("
         "e => [e.getAttribute('aria-labelledby').split('-title')[0], e.getBoundingClientRect()])"
         ".map(([name, box]) => [name, box.width * box.height]))"
     )

@@ -74,11 +74,8 @@ def _row(answer: RecommendationAnswer) -> tuple[str, str, str]:
     if choice is None:
         return answer.about, "no answer", f"{answer.sentences[0].rstrip('.')}{_further(answer)}"
     tied = answer.beside() if answer.tied_total + answer.not_told_apart_total else ""
-    return (
-        answer.about,
-        f"{choice.configuration}, {choice.batches}",
-        "; ".join(filter(None, [choice.said, _known_by(choice), tied])),
-    )
+    gives = "; ".join(filter(None, [choice.said, _known_by(choice), tied])) + _further(answer)
+    return answer.about, f"{choice.configuration}, {choice.batches}", gives
 
 
 def _in_summary(answer: RecommendationAnswer) -> str:
