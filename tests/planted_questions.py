@@ -20,8 +20,8 @@ from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.run_numbers import run_number
 from campaign.insight.until import Decision, PricedMatrix, Question, decide
 from campaign.insight.until.cell_states import PricedLease
-from campaign.insight.until.evidence import NOTHING, Evidence, tolerance, weigh
-from campaign.insight.until.rounds import Prices
+from campaign.insight.until.evidence import NOTHING, QuestionEvidence, tolerance, weigh
+from campaign.insight.until.rounds import RoundPrices
 from campaign.tables.io import Tables
 
 MOST_ROUNDS = 80
@@ -337,7 +337,7 @@ def told(planted: Planted, question: Question) -> Told:
     """What came of a question."""
     decision, blocks, rounds = measured_until(planted, question)
     evidence = weigh(question, planted.matrix, planted.tables(blocks))
-    prices = Prices(evidence.states, planted.matrix)
+    prices = RoundPrices(evidence.states, planted.matrix)
     return Told(
         decision.decided,
         any(_is_false(planted, evidence, number) for number in range(len(evidence.panels))),
@@ -349,7 +349,7 @@ def told(planted: Planted, question: Question) -> Told:
     )
 
 
-def _is_false(planted: Planted, evidence: Evidence, number: int) -> bool:
+def _is_false(planted: Planted, evidence: QuestionEvidence, number: int) -> bool:
     """Whether what is shown of a panel is false."""
     panel, states, slack = evidence.panels[number], evidence.states, tolerance(evidence.question)
     truth = np.log([planted.rate[cell.id] for cell in states.cells])

@@ -31,6 +31,16 @@ FIGURE = {
     "rows": [],
     "rows_left_out": 0,
     "svg": "<svg></svg>",
+    "csv": "",
+    "part": "answers",
+    "within": "",
+    "place": 1,
+    "method": "",
+    "rests_on": [],
+    "limits": [],
+    "tested": {},
+    "narrow": None,
+    "glance": None,
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from campaign.insight.until import Decision, PricedMatrix, Question, decide, words
 from campaign.insight.until.cell_states import states_of
 from campaign.insight.until.evidence import spent, weigh
-from campaign.insight.until.rounds import Prices, needed
+from campaign.insight.until.rounds import RoundPrices, needed
 from tests.planted_questions import FORMS, KINDS, Planted, asked, asked_all, followed, measured_until, surface, told
 
 SMALL = surface("smooth", 5, (6, 2, 2))
@@ -97,7 +97,7 @@ def test_what_is_said_to_decide_it_does_where_means_stay() -> None:
     question = replace(BEST, within_pct=2.0)
     _, blocks, _ = measured_until(planted, question)
     evidence = weigh(question, planted.matrix, planted.tables(blocks))
-    prices = Prices(evidence.states, planted.matrix)
+    prices = RoundPrices(evidence.states, planted.matrix)
     panel = next(panel for panel in evidence.panels if panel.answered < 0)
     more = needed(evidence, panel, prices)
     assert more is not None

@@ -102,7 +102,7 @@ def client(*command: str, **keys: Any) -> dict[str, Any]:
 
 COUNTED = [RATE, {"metric": "requests", "regex": r"of (\d+)"}, {"metric": "errors", "regex": r"(\d+) errors"}]
 OUT_OF_MEMORY = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1"
-LATE = {"server": {"ready_within_s": 0.4}}
+LATE = {"server": {"ready_within_s": 2.5}}
 SHARE = r"(\d+) of \d+ requests failed \((25|10) %; errors_at_most_pct is 1\)"
 
 
@@ -111,7 +111,7 @@ SHARE = r"(\d+) of \d+ requests failed \((25|10) %; errors_at_most_pct is 1\)"
     [
         ("dies at start", {}, "crashed", "ended with exit code 3 before it was ready", "no weights"),
         ("dies under load", {}, "crashed", "ended with exit code 7 during the load", "no more memory"),
-        ("never ready", LATE, "time_limit", "not ready within 0.4 s", "loading"),
+        ("never ready", LATE, "time_limit", "not ready within 2.5 s", "loading"),
         ("answers garbage", {}, "invalid", "none of 8 requests succeeded", "8 times: the answer is no event stream"),
         ("fails sometimes", {}, "invalid", SHARE, "queue is full"),
         (

@@ -15,7 +15,7 @@ from campaign.config.single_file import check_alone
 from campaign.config.yaml_file import read_yaml
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
-from campaign.run.preflight import preflight
+from campaign.run.preflight import missing_tools, preflight
 
 
 @click.command()
@@ -38,6 +38,6 @@ def validate(campaign: Path) -> None:
 
 def _campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
     plan = read_plan(PlanRequest(path, Path("results")))
-    preflight(plan.campaign)
+    preflight(plan.campaign, devices=False)
     counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
-    return counted, plan.warnings, plan.notes
+    return counted, [*plan.warnings, *missing_tools(plan.campaign)], plan.notes

@@ -38,10 +38,17 @@ def _preflight_slurm(campaign: Campaign) -> None:
         sbatch_parameters(campaign.name, campaign.system, configuration, options, time_min=1)
 
 
-def preflight(campaign: Campaign) -> None:
-    """ConfigError for everything that speaks against measuring the campaign on this machine."""
+def preflight(campaign: Campaign, *, devices: bool = True) -> None:
+    """ConfigError for everything that speaks against measuring the campaign on this machine.
+
+    devices: whether a missing tool that lists devices is part of it; who only validates a file may do so elsewhere.
+    """
     refuse_unmeasurable(campaign)
-    if problems := missing_software(campaign):
+    problems = missing_software(campaign)
+    if not devices:
+        tools = missing_tools(campaign)
+        problems = [each for each in problems if each not in tools]
+    if problems:
         raise ConfigError("\n".join(problems))
 
 
@@ -63,15 +70,25 @@ def missing_software(campaign: Campaign) -> list[str]:
     """What this machine lacks to measure the campaign, with the remedy; what runs need counts only where it starts them itself."""
     if campaign.file.imported:
         return []
-    local = [part for part in campaign.parts if part.system.launcher == "local"]
-    kinds = {part.device_of(each).runs_on: part.system for part in local for each in part.configurations}
+    local, kinds = any(part.system.launcher == "local" for part in campaign.parts), _kinds(campaign)
     lacking = [(name, each.missing(tuple(kinds))) for name, each in campaign.workloads.items()] if local else []
     return [
         *(_told(campaign, name, missing) for name, missing in lacking if missing),
         *(missing for part in campaign.parts if (missing := _package_of(part.system))),
-        *(missing for kind, system in kinds.items() if (missing := _tool_of(kind, system))),
+        *missing_tools(campaign),
         *missing_inputs(campaign),
     ]
+
+
+def missing_tools(campaign: Campaign) -> list[str]:
+    """Programs that list the devices of this machine and are not here, with the remedy."""
+    return [missing for kind, system in _kinds(campaign).items() if (missing := _tool_of(kind, system))]
+
+
+def _kinds(campaign: Campaign) -> dict[Kind, SystemFile]:
+    """The kinds of devices that this machine itself is to have, each with a system that says so."""
+    local = (part for part in campaign.parts if part.system.launcher == "local")
+    return {part.device_of(each).runs_on: part.system for part in local for each in part.configurations}
 
 
 def _package_of(system: SystemFile) -> str | None:

@@ -15,7 +15,6 @@ import pandas as pd
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
 from campaign.errors import ConfigError
-from campaign.insight.prediction import conditioned
 from campaign.insight.published import CONSTRUCTED, INPUT, NOT_HERE
 from campaign.insight.published.judgement import accepted, confident, covered, judge, off_pct, others, printed_rates
 from campaign.insight.published.quantities import ClaimValues, Value, found
@@ -94,6 +93,8 @@ def given(claim: Claim, names: ReferenceSet, tables: Tables) -> Tables:
             f"{claim.id}: cannot condition predictions; give a claim that prints a number about two predicted cells"
         )
     one, other = by.draws[by.places(pd.Series(of.values[0].cells))]
+    from campaign.insight.prediction import conditioned  # a report of what was measured needs no model
+
     learned = conditioned(tables, other - one, *printed_rates(claim, claim.here))
     inputs = {**tables.context.get("inputs", {}), claim.id: ["predictions are conditioned on it"]}
     return replace(learned, context={**tables.context, "inputs": inputs})

@@ -50,9 +50,9 @@ class Estimates:
     measured: Floats
     expected: Floats
     told: Ints
-    fits: Sequence[Fit]
+    fits: Sequence[AdditiveFit]
 
-    def of(self, place: int) -> Fit:
+    def of(self, place: int) -> AdditiveFit:
         """The model of the workload of a cell."""
         return self.fits[int(self.fit[place])]
 
@@ -86,7 +86,7 @@ class Estimates:
 
 
 @dataclass(frozen=True)
-class Fit:
+class AdditiveFit:
     """The model of one workload. Arrays by configuration and column.
 
     lease, remainder: variances; freedom: of both; inverse: variance of free estimates over `remainder`, with what of it is due
@@ -148,7 +148,7 @@ def _numbers(values: Sequence[object]) -> Ints:
 
 def _fitted(
     states: CellStates, here: Ints, row: Ints, column: Ints, offset: Floats, kinds: Mapping[int, int], workload: str
-) -> tuple[Fit, Floats, Floats]:
+) -> tuple[AdditiveFit, Floats, Floats]:
     """The model of one workload, the free estimates (nan where there is none) and the expectations."""
     shape = int(row[here].max()) + 1, int(column[here].max()) + 1
     data = states.means
@@ -185,7 +185,7 @@ def _fitted(
     free = np.where(there.any(axis=1), solved.cells, np.nan)
     error = remainder * (solved.inverse + solved.drift * solved.slope[:, :, None] * solved.slope[:, None, :])
     posterior, through, means, expected, checked, deviation = _expected(free, error, kinds)
-    one = Fit(
+    one = AdditiveFit(
         between, remainder, (high + lent_freedom, low), beside, solved.inverse, solved.by_lease, solved.slope, solved.drift,
         more, posterior, through, means, checked, deviation,
     )  # fmt: skip

@@ -87,7 +87,7 @@ Marks = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Means:
+class CellMeans:
     """Means of the runs of cells on leases: place of the cell, number of the lease, block of the campaign from 0, and goodness."""
 
     place: Ints
@@ -118,7 +118,7 @@ class CellStates:
     ran: Marks
     fails: Marks
     done: Mapping[tuple[str, int], frozenset[str]]
-    means: Means
+    means: CellMeans
     lent: Mapping[str, tuple[float, float]]
     design: Design | None
 
@@ -147,7 +147,7 @@ def states_of(question: Question, matrix: PricedMatrix, tables: Tables | None) -
     measured, failed = (np.zeros(count, dtype=np.int64) for _ in range(2))
     ran, fails = (np.zeros(count, dtype=np.bool_) for _ in range(2))
     none = np.zeros(0, dtype=np.int64)
-    means, design = Means(none, none, none, np.zeros(0)), None
+    means, design = CellMeans(none, none, none, np.zeros(0)), None
     done: Mapping[tuple[str, int], frozenset[str]] = {}
     lent: dict[str, tuple[float, float]] = {}
     if tables is not None and not tables.runs.empty:
@@ -174,7 +174,7 @@ def states_of(question: Question, matrix: PricedMatrix, tables: Tables | None) -
     return CellStates(every, *numbers, devices, planned, measured, failed, ran, fails, done, means, lent, design)
 
 
-def _means(cells: Sequence[Cell], design: Design) -> Means:
+def _means(cells: Sequence[Cell], design: Design) -> CellMeans:
     """The means that a design holds, of these cells; goodness is the logarithm of one over the cost."""
     places = np.full(design.cells.size, -1, dtype=np.int64)
     at = design.places(pd.Series([cell.id for cell in cells], dtype="str"))
@@ -182,7 +182,7 @@ def _means(cells: Sequence[Cell], design: Design) -> Means:
     means = design.means
     kept = places[means.cell] >= 0
     cost = design.cost[means.cell] * means.value
-    return Means(places[means.cell][kept], means.lease[kept], means.block[kept], -np.log(cost[kept]))
+    return CellMeans(places[means.cell][kept], means.lease[kept], means.block[kept], -np.log(cost[kept]))
 
 
 def _panel(question: Question, cell: Cell) -> tuple[Any, ...]:

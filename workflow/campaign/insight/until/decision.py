@@ -10,7 +10,7 @@ from campaign.insight.until import words
 from campaign.insight.until.cell_states import PricedMatrix
 from campaign.insight.until.evidence import weigh
 from campaign.insight.until.question import Question
-from campaign.insight.until.rounds import NextLease, Prices, choose
+from campaign.insight.until.rounds import NextLease, RoundPrices, choose
 from campaign.tables.io import Tables
 from campaign.wording import plural
 
@@ -60,7 +60,7 @@ def decide(
             'other: narrow it, as with "for workload == ..."'
         )
     evidence = weigh(question, matrix, tables, prior)
-    prices = Prices(evidence.states, matrix)
+    prices = RoundPrices(evidence.states, matrix)
     chosen = choose(evidence, prices, seed)
     known = matrix.device_hours is not None
     return Decision(

@@ -41,7 +41,7 @@ _NAMES = 8  # cells of a panel that are tried as its answer
 
 
 @dataclass(frozen=True)
-class Pairs:
+class RivalPairs:
     """Statements that `better` is at least as good as `other` plus `least`, by place of the cells. answer: number of the one
     that needs them, as 'a is faster' and 'they are equal' do. difference, error: of their goodness, and its standard error;
     asks: by how many of these the difference has to be more than `least`; passes: whether it is."""
@@ -58,12 +58,12 @@ class Pairs:
     def passes(self) -> Marks:
         return np.asarray(self.difference - self.least > self.asks * self.error, dtype=np.bool_)
 
-    def take(self, chosen: Ints | Marks) -> Pairs:
-        return Pairs(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+    def take(self, chosen: Ints | Marks) -> RivalPairs:
+        return RivalPairs(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
-class Panel:
+class QuestionPanel:
     """What is known of one panel. cells: those that compete; named: by the answer so far; answered: the number of the answer
     that is shown, -1 for none; candidates: how many could be named; pairs: statements that it needs."""
 
@@ -71,17 +71,17 @@ class Panel:
     named: Ints
     answered: int
     candidates: int
-    pairs: Pairs
+    pairs: RivalPairs
 
 
 @dataclass(frozen=True)
-class Evidence:
+class QuestionEvidence:
     """What is known. share: the part of the error that each statement may spend on its last look."""
 
     question: Question
     states: CellStates
     estimates: Estimates
-    panels: tuple[Panel, ...]
+    panels: tuple[QuestionPanel, ...]
     share: float
 
     @property
@@ -123,7 +123,7 @@ class Evidence:
 
 def weigh(
     question: Question, matrix: PricedMatrix, tables: Tables | None, prior: Mapping[str, float] | None = None
-) -> Evidence:
+) -> QuestionEvidence:
     """What is known of a question. prior: what another model expects of cells, see `campaign.insight.until.additive_model`."""
     states = states_of(question, matrix, tables)
     estimates = estimate(states, prior)
@@ -143,7 +143,7 @@ def weigh(
         )
         now = np.array([panel.answered >= 0 for panel in panels], dtype=np.bool_)
         if not (now & ~answered).any() or now.all():
-            return Evidence(question, states, estimates, panels, share)
+            return QuestionEvidence(question, states, estimates, panels, share)
         answered |= now
 
 
@@ -223,11 +223,11 @@ def _panel(
     here: Ints,
     candidates: int,
     shares: tuple[float, float],
-) -> Panel:
+) -> QuestionPanel:
     slack = tolerance(question)
 
-    def pairs(rows: tuple[Ints, Ints, Floats, Ints]) -> Pairs:
-        return Pairs(*rows, *_tested(states, estimates, rows[0], rows[1], shares))
+    def pairs(rows: tuple[Ints, Ints, Floats, Ints]) -> RivalPairs:
+        return RivalPairs(*rows, *_tested(states, estimates, rows[0], rows[1], shares))
 
     if question.form == "comparison":
         names = [states.cells[n].configuration.name for n in here]
@@ -235,24 +235,24 @@ def _panel(
             [n for n, of in zip(here, names, strict=True) if of == one] for one in (question.first, question.second)
         ]
         if not all(sides):
-            return Panel(here, here[:0], NOTHING, 0, pairs(_columns([])))
+            return QuestionPanel(here, here[:0], NOTHING, 0, pairs(_columns([])))
         (a, *_), (b, *_) = sides
         needed = pairs(_columns([(a, b, 0.0, 0), (b, a, 0.0, 1), (a, b, -slack, 2), (b, a, -slack, 2)]))
         shown = [each for each in (0, 1, 2) if needed.passes[needed.answer == each].all()]
-        return Panel(here, np.array([a, b]), shown[0] if shown else -1, candidates, needed)
+        return QuestionPanel(here, np.array([a, b]), shown[0] if shown else -1, candidates, needed)
     some = here[states.measured[here] > 0]
     if not some.size:
-        return Panel(here, here[:0], 0 if not here.size else -1, candidates, pairs(_columns([])))
+        return QuestionPanel(here, here[:0], 0 if not here.size else -1, candidates, pairs(_columns([])))
     if question.form == "best":
         # What is shown is named before what seems better: of cells that are as good as equal, one is told earlier than another.
         best = some[np.argsort(-estimates.expected[some], kind="stable")][: max(1, min(candidates, _NAMES))]
         found = [pairs(_columns([(int(one), int(n), -slack, 0) for n in here if n != one])) for one in best]
         number = next((n for n, each in enumerate(found) if each.passes.all()), 0)
         answered = 0 if found[number].passes.all() else -1
-        return Panel(here, best[number : number + 1], answered, candidates, found[number])
+        return QuestionPanel(here, best[number : number + 1], answered, candidates, found[number])
     named = _frontier(states, estimates, some)
     needed = pairs(_of_frontier(states, estimates, here, named, slack))
-    return Panel(here, named, 0 if needed.passes.all() else -1, candidates, needed)
+    return QuestionPanel(here, named, 0 if needed.passes.all() else -1, candidates, needed)
 
 
 def _columns(rows: list[tuple[int, int, float, int]]) -> tuple[Ints, Ints, Floats, Ints]:
@@ -290,7 +290,7 @@ def _of_frontier(
     return _columns(rows)
 
 
-def chance(evidence: Evidence, panel: Panel, compositions: Ints, freedom: float, seed: int) -> float:
+def chance(evidence: QuestionEvidence, panel: QuestionPanel, compositions: Ints, freedom: float, seed: int) -> float:
     """The chance that a panel is answered after so many compositions of its cells (`compositions`, by place in `panel.cells`)."""
     cells, slack = panel.cells, tolerance(evidence.question)
     mean, variance = evidence.after(cells, compositions)

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from campaign.insight.until.cell_states import CellStates, Ints, Marks, PricedMatrix
-from campaign.insight.until.evidence import LEAST_TOLD, Evidence, Panel, chance, tolerance
+from campaign.insight.until.evidence import LEAST_TOLD, QuestionEvidence, QuestionPanel, chance, tolerance
 
 HOPE = 0.05
 """The chance of an answer below which a panel is not measured for any more."""
@@ -52,7 +52,7 @@ class NextLease:
     device_hours: float | None = None
 
 
-class Prices:
+class RoundPrices:
     """What is left to measure, and what it costs. Where no duration is known, a run of a device counts as one.
 
     spent, whole: of what was measured, and of all cells that the question is about, with composing. composed, compositions: how
@@ -118,7 +118,7 @@ class Prices:
         return lease.once_h + sum(hours[self.states.cells[at].id] for at in places)
 
 
-def choose(evidence: Evidence, prices: Prices, seed: int) -> list[NextLease]:
+def choose(evidence: QuestionEvidence, prices: RoundPrices, seed: int) -> list[NextLease]:
     """The next round; empty where nothing more is needed, or would help."""
     if evidence.answered.all():
         return []
@@ -134,7 +134,7 @@ def choose(evidence: Evidence, prices: Prices, seed: int) -> list[NextLease]:
     return _of_places(prices, wanted)
 
 
-def _of_places(prices: Prices, places: Mapping[int, str]) -> list[NextLease]:
+def _of_places(prices: RoundPrices, places: Mapping[int, str]) -> list[NextLease]:
     """One lease of each configuration of these cells, which come with the reason; in the order of the plan."""
     by_configuration: dict[int, list[int]] = {}
     for place in places:
@@ -150,7 +150,7 @@ def _of_places(prices: Prices, places: Mapping[int, str]) -> list[NextLease]:
     return [found[number] for number in sorted(found)]
 
 
-def _first(evidence: Evidence) -> list[int]:
+def _first(evidence: QuestionEvidence) -> list[int]:
     """All cells of some configurations, small and large ones; of all, where there is nothing to choose in a configuration."""
     states = evidence.states
     asked = np.flatnonzero(states.open & (states.panel >= 0))
@@ -164,7 +164,7 @@ def _first(evidence: Evidence) -> list[int]:
     return [int(at) for at in asked if states.configuration[at] in configurations]
 
 
-def _unseen(evidence: Evidence) -> list[int]:
+def _unseen(evidence: QuestionEvidence) -> list[int]:
     """Of each configuration without a record that may hold the best of a panel, the two best cells as expected, and those near
     them."""
     states, estimates = evidence.states, evidence.estimates
@@ -184,7 +184,7 @@ def _unseen(evidence: Evidence) -> list[int]:
     return found
 
 
-def _for_panel(evidence: Evidence, panel: Panel, prices: Prices, seed: int) -> dict[int, str]:
+def _for_panel(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPrices, seed: int) -> dict[int, str]:
     """The cells that a panel needs composed again, and why; none where it has no chance."""
     states, cells = evidence.states, panel.cells
     if cells.size == 1 or not panel.named.size:
@@ -208,7 +208,7 @@ def _for_panel(evidence: Evidence, panel: Panel, prices: Prices, seed: int) -> d
     return wanted
 
 
-def _best(evidence: Evidence, panel: Panel, prices: Prices, freedom: float) -> dict[int, str]:
+def _best(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPrices, freedom: float) -> dict[int, str]:
     """The named cell and its rivals, first those composed less often; several of them while little is known of the spread."""
     states, named = evidence.states, int(panel.named[0])
     pairs = panel.pairs.take(~panel.pairs.passes)
@@ -228,7 +228,7 @@ def _best(evidence: Evidence, panel: Panel, prices: Prices, freedom: float) -> d
     return wanted
 
 
-def _told(evidence: Evidence, named: int, rivals: Ints, most: int, freedom: float) -> Marks:
+def _told(evidence: QuestionEvidence, named: int, rivals: Ints, most: int, freedom: float) -> Marks:
     """Which rivals are told from the named cell once that is composed so often, and they are not composed again."""
     from scipy.special import ndtr
 
@@ -244,7 +244,7 @@ def _told(evidence: Evidence, named: int, rivals: Ints, most: int, freedom: floa
     return np.asarray(well & apart & (states.measured[rivals] > 0), dtype=np.bool_)
 
 
-def _comparison(states: CellStates, panel: Panel, prices: Prices) -> dict[int, str]:
+def _comparison(states: CellStates, panel: QuestionPanel, prices: RoundPrices) -> dict[int, str]:
     """Both sides of every statement that is not shown, that first which was composed less often."""
     pairs = panel.pairs.take(~panel.pairs.passes)
     sides = np.unique(np.concatenate([pairs.better, pairs.other]))
@@ -253,7 +253,7 @@ def _comparison(states: CellStates, panel: Panel, prices: Prices) -> dict[int, s
     return {int(at): "one of those that are to be told apart" for at in able if states.measured[at] == least}
 
 
-def _spare(evidence: Evidence, prices: Prices, but: Ints, like: int) -> list[int]:
+def _spare(evidence: QuestionEvidence, prices: RoundPrices, but: Ints, like: int) -> list[int]:
     """The cheapest cell of each other configuration that would tell how much compositions differ, the cheapest first."""
     states, fit = evidence.states, evidence.estimates.fit
     once = evidence.question.form == "comparison"  # the others were not measured before
@@ -282,7 +282,7 @@ class Needed:
     cost: float
 
 
-def needed(evidence: Evidence, panel: Panel, prices: Prices) -> Needed | None:
+def needed(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPrices) -> Needed | None:
     """What is expected to decide a panel, if differences stay as they are; None for more than anybody composes.
 
     A rival is composed again where more compositions of the named cell alone would not tell it.

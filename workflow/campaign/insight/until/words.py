@@ -9,14 +9,14 @@ import numpy as np
 
 from campaign import wording
 from campaign.insight.until.cell_states import CellStates
-from campaign.insight.until.evidence import NOTHING, Evidence, Panel, tolerance
-from campaign.insight.until.rounds import Needed, Prices, needed
+from campaign.insight.until.evidence import NOTHING, QuestionEvidence, QuestionPanel, tolerance
+from campaign.insight.until.rounds import Needed, RoundPrices, needed
 
 _WIDEST = math.log(10)
 _NAMED = 4
 
 
-def statement(evidence: Evidence, prices: Prices, *, stop: bool) -> str:
+def statement(evidence: QuestionEvidence, prices: RoundPrices, *, stop: bool) -> str:
     """Whether the question is answered; where it is not and no more is measured, why, and what would decide it."""
     text = evidence.question.text
     if not any(panel.cells.size for panel in evidence.panels):
@@ -32,7 +32,7 @@ def statement(evidence: Evidence, prices: Prices, *, stop: bool) -> str:
     return f"Not decided: {head} Nothing is left to measure."
 
 
-def answers(evidence: Evidence, prices: Prices) -> tuple[str, ...]:
+def answers(evidence: QuestionEvidence, prices: RoundPrices) -> tuple[str, ...]:
     """A sentence for each panel, those that are shown first: its answer, or what leads and what is not told from it."""
     order = np.argsort(~evidence.answered, kind="stable")
     return tuple(
@@ -40,7 +40,7 @@ def answers(evidence: Evidence, prices: Prices) -> tuple[str, ...]:
     )
 
 
-def rests_on(evidence: Evidence, prices: Prices) -> tuple[str, ...]:
+def rests_on(evidence: QuestionEvidence, prices: RoundPrices) -> tuple[str, ...]:
     """A sentence for each thing that the statement rests on."""
     states = evidence.states
     asked = states.panel >= 0
@@ -86,7 +86,7 @@ def rests_on(evidence: Evidence, prices: Prices) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _freedom(evidence: Evidence) -> str:
+def _freedom(evidence: QuestionEvidence) -> str:
     fits = [fit for fit in evidence.estimates.fits if fit.freedom[0] > 0]
     if not fits:
         return "; each composed once, so that nothing tells how much compositions differ"
@@ -109,7 +109,7 @@ def _cell(states: CellStates, place: int) -> str:
     return f"{cell.configuration.name} (batch {cell.batch})"
 
 
-def _value(prices: Prices, place: int) -> str:
+def _value(prices: RoundPrices, place: int) -> str:
     """The value of a cell with its interval, where it was measured."""
     states, design = prices.states, prices.states.design
     if design is None or not states.measured[place]:
@@ -127,7 +127,7 @@ def _value(prices: Prices, place: int) -> str:
     return f"{said} (95\u202f% interval {between})"
 
 
-def _of_panel(evidence: Evidence, panel: Panel, prices: Prices) -> str:
+def _of_panel(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPrices) -> str:
     states, form = evidence.states, evidence.question.form
     if form == "comparison":
         return _comparison(evidence, panel, prices)
@@ -145,7 +145,7 @@ def _of_panel(evidence: Evidence, panel: Panel, prices: Prices) -> str:
     return f"{names}; {_bound(evidence, panel)}{_beside(evidence, panel, prices)}." if form == "best" else f"{names}."
 
 
-def _beside(evidence: Evidence, panel: Panel, prices: Prices) -> str:
+def _beside(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPrices) -> str:
     """The cell with the best measured mean, where that is not the one that is named."""
     here = panel.cells[evidence.states.measured[panel.cells] > 0]
     best = int(here[np.argmax(evidence.estimates.measured[here])])
@@ -154,7 +154,7 @@ def _beside(evidence: Evidence, panel: Panel, prices: Prices) -> str:
     return f"; the best mean that was measured is that of {_cell(evidence.states, best)}, {_value(prices, best)}"
 
 
-def _bound(evidence: Evidence, panel: Panel) -> str:
+def _bound(evidence: QuestionEvidence, panel: QuestionPanel) -> str:
     """How much worse than others the named cell may be; what was not measured is expected to be worse at most."""
     pairs, slack = panel.pairs, tolerance(evidence.question)
     both = evidence.states.measured[pairs.other] > 0
@@ -170,7 +170,7 @@ def _bound(evidence: Evidence, panel: Panel) -> str:
     return "; ".join(said)
 
 
-def _comparison(evidence: Evidence, panel: Panel, prices: Prices) -> str:
+def _comparison(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPrices) -> str:
     question, pairs = evidence.question, panel.pairs
     first, second = question.first, question.second
     if panel.answered == NOTHING:
@@ -190,7 +190,7 @@ def _comparison(evidence: Evidence, panel: Panel, prices: Prices) -> str:
     }.get(panel.answered) or f"{first} against {second}: {interval}. {_decided_by(needed(evidence, panel, prices))}"
 
 
-def _lacking(evidence: Evidence, panel: Panel, prices: Prices) -> str:
+def _lacking(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPrices) -> str:
     """The candidates that the named cell is not told from, the nearest first, and what would tell them apart."""
     pairs, more = panel.pairs.take(~panel.pairs.passes), needed(evidence, panel, prices)
     order = np.argsort((pairs.difference - pairs.least) / np.maximum(pairs.error, 1e-12), kind="stable")
