@@ -306,9 +306,8 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
     if outliers := int(cells["n_outliers"].sum()):
         of = wording.plural(int((cells["n_outliers"] > 0).sum()), "cell")
         said.append(
-            f"{wording.plural(outliers, 'run')} of {of} marked as outliers (by a rule with 1 false alarm in 100 "
-            f"cells). They count "
-            "like any other run; tables/cells.csv lists them."
+            f"{wording.plural(outliers, 'run')} of {of} marked as outliers (by a rule with 1 false alarm in 100 cells). None is "
+            "left out, and a mean takes them as less far than they are; tables/cells.csv lists them."
         )
     if strangers:
         said.append(f"{wording.plural(strangers, 'run')} of cells that this campaign does not plan, ignored.")

@@ -44,7 +44,7 @@ _PICTURES = (".svg", ".csv", ".pdf")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedCampaign:
     """A campaign of the site. directory: its name in the site; digests: of all sources that held it; started, ended: Unix seconds;
     headline: its first finding; figures: title by file name."""
 
@@ -63,7 +63,7 @@ class Entry:
     figures: Mapping[str, str]
 
 
-_ENTRY = TypeAdapter(Entry)
+_ENTRY = TypeAdapter(ListedCampaign)
 
 
 def sources(paths: Iterable[Path]) -> Iterator[Path]:
@@ -109,7 +109,7 @@ def _files(directory: Path) -> Iterable[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else ()
 
 
-def entries(site: Path) -> list[Entry]:
+def entries(site: Path) -> list[ListedCampaign]:
     """The campaigns that a site has, the oldest first."""
     found = []
     for path in sorted(site.glob(f"*/{FACTS}")):
@@ -118,7 +118,7 @@ def entries(site: Path) -> list[Entry]:
     return sorted(found, key=lambda each: (each.started, each.directory))
 
 
-def add(source: Path, digest: str, site: Path, known: Iterable[Entry]) -> Entry:
+def add(source: Path, digest: str, site: Path, known: Iterable[ListedCampaign]) -> ListedCampaign:
     """Make a campaign a directory of the site, whole or not at all. The same one of those known gives way, unless it has more runs.
 
     CampaignError: it cannot be read, or has no run.
@@ -154,7 +154,7 @@ def add(source: Path, digest: str, site: Path, known: Iterable[Entry]) -> Entry:
     return entry
 
 
-def _keep(entry: Entry, directory: Path) -> None:
+def _keep(entry: ListedCampaign, directory: Path) -> None:
     write_json(directory / FACTS, {key: value for key, value in asdict(entry).items() if key != "directory"}, indent=1)
 
 
@@ -194,7 +194,7 @@ def _drawings(figures: Path) -> dict[str, dict[str, Any]]:
     return {str(each["file"]): dict(each) for each in ordered}
 
 
-def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]]) -> Entry:
+def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]]) -> ListedCampaign:
     about, runs = tables.context["campaign"], tables.runs
     if runs.empty:
         raise RecordError("no run has a record yet")
@@ -204,7 +204,7 @@ def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]
     own = tables.cells.get("system", pd.Series(dtype="str"))
     systems = [str(name) for name in own.unique() if name]
     findings = [str(finding) for each in drawings.values() for finding in each["findings"]]
-    return Entry(
+    return ListedCampaign(
         directory=f"{plain(tables.name)}-{datetime.fromtimestamp(started, UTC):%Y-%m-%d-%H%M%S}",
         digests=(digest,),
         name=tables.name,

@@ -17,7 +17,7 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import Metric, from_document, metric_of
 from campaign.statistics import change_points, comparisons
-from campaign.statistics.change_points import Change
+from campaign.statistics.change_points import ChangePoint
 from campaign.statistics.comparable_cells import SHAPE, option_columns
 from campaign.statistics.intervals import SIGNIFICANT, holm
 from campaign.tables.io import Tables
@@ -51,8 +51,8 @@ class History:
     configuration: str
     metric: Metric
     points: tuple[Point, ...]
-    changes: tuple[Change, ...] = ()
-    last: Change | None = None
+    changes: tuple[ChangePoint, ...] = ()
+    last: ChangePoint | None = None
 
     @property
     def name(self) -> str:
@@ -147,7 +147,7 @@ def _with_changes(found: Sequence[History], tables_of: Callable[[str], Tables]) 
     return known
 
 
-def _last(found: Sequence[History], tables_of: Callable[[str], Tables], last: str) -> list[Change | None]:
+def _last(found: Sequence[History], tables_of: Callable[[str], Tables], last: str) -> list[ChangePoint | None]:
     """The last campaign of each history against all earlier ones, as `campaign compare` holds two against each other: p is
     adjusted over the cells (Holm)."""
     sides: dict[str, dict[str, str]] = defaultdict(dict)  # campaign -> cell -> its side of a comparison
@@ -166,7 +166,7 @@ def _last(found: Sequence[History], tables_of: Callable[[str], Tables], last: st
     p = holm(held.p())
     told = zip(*held.of.bounds(), p, held.tested, strict=True)
     return [
-        Change(len(each.points) - 1, *(float(number) for number in (ratio, low, high, p))) if tested else None
+        ChangePoint(len(each.points) - 1, *(float(number) for number in (ratio, low, high, p))) if tested else None
         for each, (ratio, low, high, p, tested) in zip(found, told, strict=True)
     ]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.results_site.campaigns import Entry
+from campaign.results_site.campaigns import ListedCampaign
 from campaign.results_site.history import History, Point, dated
-from campaign.statistics.change_points import LEAST, Change
+from campaign.statistics.change_points import LEAST, ChangePoint
 from campaign.statistics.intervals import Floats
 
 CHANGES_ON_PAGE = 20
@@ -50,7 +50,9 @@ def history_pages(found: Sequence[History], plain: Callable[[str], str]) -> list
     return pages
 
 
-def index(entries: Sequence[Entry], compared: Mapping[str, Entry], pages: Sequence[Page]) -> dict[str, Any]:
+def index(
+    entries: Sequence[ListedCampaign], compared: Mapping[str, ListedCampaign], pages: Sequence[Page]
+) -> dict[str, Any]:
     """The first page. compared: of a campaign, the one before it that it is compared with."""
     names = {each.directory: each.name for each in entries}
     changes = [
@@ -72,7 +74,7 @@ def index(entries: Sequence[Entry], compared: Mapping[str, Entry], pages: Sequen
     }
 
 
-def _listed(entry: Entry, before: Entry | None) -> dict[str, Any]:
+def _listed(entry: ListedCampaign, before: ListedCampaign | None) -> dict[str, Any]:
     start, end = dated(entry.started), dated(entry.ended)
     return {
         "entry": entry,
@@ -84,7 +86,9 @@ def _listed(entry: Entry, before: Entry | None) -> dict[str, Any]:
     }
 
 
-def campaign(entry: Entry, before: Entry | None, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def campaign(
+    entry: ListedCampaign, before: ListedCampaign | None, files: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """The page of the files of a campaign. files: their names, of `figures` and `tables`."""
     own = {name: [file for file in files["figures"] if file.rpartition(".")[0] == name] for name in entry.figures}
     figures = [(title, own[name]) for name, title in entry.figures.items() if own[name]]
@@ -102,7 +106,7 @@ def history_table(page: Page) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["cell", "metric", "unit", "campaign", "started_s", "value"])
 
 
-def history(page: Page, entries: Sequence[Entry]) -> dict[str, Any]:
+def history(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:
     """A page of histories."""
     names = {each.directory: each.name for each in entries}
     return {
@@ -148,7 +152,7 @@ def _changes(each: History, names: Mapping[str, str]) -> list[str]:
     return told
 
 
-def _change(each: History, change: Change) -> str:
+def _change(each: History, change: ChangePoint) -> str:
     value, low, high = (100 * (ratio - 1) for ratio in (change.ratio, change.low, change.high))
     subject = each.metric.performance[:1].upper() + each.metric.performance[1:]
     return f"{subject} {wording.with_interval(value, low, high, wording.percent)}"

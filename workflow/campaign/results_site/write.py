@@ -21,7 +21,7 @@ from campaign.report.compare_page import compare_page
 from campaign.report.source_hash import source_hash
 from campaign.report.templates import STYLE, templates
 from campaign.results_site import campaigns, history, pages
-from campaign.results_site.campaigns import Entry
+from campaign.results_site.campaigns import ListedCampaign
 from campaign.tables.io import Tables, read
 
 _TEMPLATES = REPORTS / "results_site"
@@ -89,16 +89,18 @@ def _put(path: Path, text: str) -> None:
         write_atomic(path, content)
 
 
-def _compositions(site: Path, entry: Entry) -> pd.DataFrame:
+def _compositions(site: Path, entry: ListedCampaign) -> pd.DataFrame:
     path = site / entry.directory / campaigns.COMPOSITIONS
     with reading(path, "delete its directory and run again"), open_regular(path) as file:
         texts = dict.fromkeys(("options", "unit", "system", "configuration", "workload", "precision", "cell_id"), "str")
         return pd.read_csv(file, dtype=texts, keep_default_na=False)[list(history.COLUMNS)]
 
 
-def _predecessors(entries: Sequence[Entry], measured: Sequence[tuple[str, float, pd.DataFrame]]) -> dict[str, Entry]:
+def _predecessors(
+    entries: Sequence[ListedCampaign], measured: Sequence[tuple[str, float, pd.DataFrame]]
+) -> dict[str, ListedCampaign]:
     """Of each campaign, the one before it that measured a cell of it."""
-    found, last = {}, dict[tuple[Any, ...], Entry]()
+    found, last = {}, dict[tuple[Any, ...], ListedCampaign]()
     for entry, (_, _, rows) in zip(entries, measured, strict=True):
         cells = set(rows[list(history.KEY)].itertuples(index=False, name=None))
         earlier = [last[cell] for cell in cells if cell in last]
@@ -108,7 +110,7 @@ def _predecessors(entries: Sequence[Entry], measured: Sequence[tuple[str, float,
     return found
 
 
-def _write_comparisons(site: Path, pairs: Sequence[tuple[Entry, Entry]]) -> None:
+def _write_comparisons(site: Path, pairs: Sequence[tuple[ListedCampaign, ListedCampaign]]) -> None:
     """The page of each campaign beside the one before, on all processors; not where both and the program are as they were."""
     program = source_hash(REPORTS)
     wanted = []
@@ -122,12 +124,12 @@ def _write_comparisons(site: Path, pairs: Sequence[tuple[Entry, Entry]]) -> None
             list(pool.map(_write_comparison, *zip(*wanted, strict=True)))
 
 
-def _write_comparison(site: Path, base: Entry, other: Entry, made_from: str) -> None:
+def _write_comparison(site: Path, base: ListedCampaign, other: ListedCampaign, made_from: str) -> None:
     page = compare_page(compare(_named(site, base), _named(site, other)), back="../index.html")
     write_atomic(site / other.directory / campaigns.COMPARISON, page + made_from)
 
 
-def _named(site: Path, entry: Entry) -> Tables:
+def _named(site: Path, entry: ListedCampaign) -> Tables:
     """The tables of a campaign, named so that two of one name are told apart."""
     tables = read(site / entry.directory / "tables")
     named = {**tables.context["campaign"], "name": f"{entry.name} of {history.dated(entry.started)}"}

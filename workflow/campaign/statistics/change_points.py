@@ -43,7 +43,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePoint:
     """at: place of the first campaign after the change. ratio, low, high: of what is after it to what is before, with its 95 %
     interval. p: adjusted, below LEVEL."""
 
@@ -72,13 +72,15 @@ class _Spread:
         return max(variance, _ROUNDING), max(own, min(self.worth + own, self.most_freedom))
 
 
-def change_points(histories: Sequence[Sequence[npt.ArrayLike]], groups: Sequence[Hashable]) -> list[tuple[Change, ...]]:
+def change_points(
+    histories: Sequence[Sequence[npt.ArrayLike]], groups: Sequence[Hashable]
+) -> list[tuple[ChangePoint, ...]]:
     """The changes of each history, in order of time.
 
     histories: of the cells of a site: for each campaign, oldest first, the logarithms of its compositions. groups: which of them
     share their compositions, such as those of a configuration: they are no independent evidence of the spread.
     """
-    found: list[tuple[Change, ...]] = [()] * len(histories)
+    found: list[tuple[ChangePoint, ...]] = [()] * len(histories)
     tested = [place for place, each in enumerate(histories) if len(each) >= LEAST]
     series = [[np.asarray(campaign, dtype=np.float64) for campaign in histories[place]] for place in tested]
     values = [np.array([campaign.mean() for campaign in each]) for each in series]
@@ -138,7 +140,7 @@ def _moderation(variance: Floats, freedom: Floats) -> tuple[float, float]:
     return float(np.exp(logs.mean() + scipy.special.digamma(worth) - np.log(worth))), 2 * worth
 
 
-def _changes(values: Floats, tests: float, spread: _Spread) -> tuple[Change, ...]:
+def _changes(values: Floats, tests: float, spread: _Spread) -> tuple[ChangePoint, ...]:
     """The changes of one history: one more as long as there is one; sizes are those between neighbours in the end."""
     ends, p = [0, values.size], dict[int, float]()
     while True:
@@ -153,7 +155,7 @@ def _changes(values: Floats, tests: float, spread: _Spread) -> tuple[Change, ...
     return tuple(replace(_tested(values, ends, a, at, b, spread), p=p[at]) for a, at, b in inner)
 
 
-def _tested(values: Floats, ends: Sequence[int], a: int, at: int, b: int, spread: _Spread) -> Change:
+def _tested(values: Floats, ends: Sequence[int], a: int, at: int, b: int, spread: _Spread) -> ChangePoint:
     """Student's t between the values from `a` and those from `at` on, to `b`; p: of this test alone."""
     parts = np.split(values, sorted({*ends[1:-1], at}))
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
@@ -163,7 +165,7 @@ def _tested(values: Floats, ends: Sequence[int], a: int, at: int, b: int, spread
     half = float(student_quantile(freedom)) * error
     p = 2 * float(scipy.special.stdtr(freedom, -abs(size) / error))
     ratio, low, high = (float(np.exp(each)) for each in (size, size - half, size + half))
-    return Change(at, ratio, low, high, p)
+    return ChangePoint(at, ratio, low, high, p)
 
 
 def _place(values: Floats) -> int:

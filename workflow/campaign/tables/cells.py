@@ -64,7 +64,7 @@ def cells_table(
     (median, mean, sd, min, max) are over ok runs; mean is the harmonic one, total work over total time, in which runs
     far from the others count as near (`campaign.statistics.location`); ci_low and ci_high bound it, median_low and median_high the
     median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far from the others
-    (`campaign.statistics.summary`), which count like any other.
+    (`campaign.statistics.summary`); `campaign.statistics.location` says how they count.
     window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
     repetitions under one, ended the cell.
     earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once. predicting: names of
