@@ -12,7 +12,9 @@ from campaign.cli.main import main
 from tests.campaign_files import write_files
 from tests.unit.insight.test_prediction import CHANGES
 
-STUDY = Path(__file__).resolve().parents[3] / "config" / "campaigns" / "bitfusion-predicted.yaml"
+CONFIG = Path(__file__).resolve().parents[3] / "config"
+STUDY = CONFIG / "campaigns" / "bitfusion-predicted.yaml"
+SHIPPED = [CONFIG / "campaign.yaml", *sorted(CONFIG.glob("campaigns/*.yaml"))]
 
 
 def run(*words: object) -> Result:
@@ -30,6 +32,27 @@ def test_a_table_says_what_may_come_out(campaign: Path, tmp_path: Path) -> None:
     assert "1x2-fabric" in result.output
     assert "10 cells predicted, none measured." in result.output
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_campaign_that_comes_with_the_project_is_predicted(path: Path, tmp_path: Path) -> None:
+    result = run("predict", path, "--results", tmp_path, "--no-report", "--format", "json")
+    assert result.exit_code == 0, result.output
+    cells = json.loads(result.output)["cells"]
+    known = [cell for cell in cells if cell["throughput_per_s"]]
+    assert all(
+        cell["throughput_per_s_low"] < cell["throughput_per_s"] < cell["throughput_per_s_high"] for cell in known
+    )
+    # Serving programs are the only ones there whose inside the model does not know.
+    assert len(known) == (0 if path.stem == "inference" else len(cells))
+
+
+def test_compute_times_that_nobody_measured_are_named(tmp_path: Path) -> None:
+    said = run("predict", CONFIG / "campaigns" / "remote-study.yaml", "--results", tmp_path, "--no-report").output
+    assert "known up to a factor of 30: resnet50 v100 fp32" in said.replace("\n", " ")
+    assert "peak_tflops" in said
+    known = run("predict", STUDY, "--results", tmp_path, "--no-report").output
+    assert "Nobody measured" not in known
 
 
 def test_cells_are_selected(campaign: Path, tmp_path: Path) -> None:

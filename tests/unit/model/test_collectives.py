@@ -6,7 +6,7 @@ import pytest
 
 from campaign.model.collectives import Collectives
 from campaign.model.description import RankPlace, Topology
-from campaign.model.parameters import medians
+from campaign.model.parameters import DEFAULTS, medians
 from tests.unit.model.step_cases import lossless, topology
 
 S = 8e9
@@ -95,9 +95,10 @@ def test_groups_that_communicate_at_the_same_time_share_a_nic() -> None:
     )
 
 
-def test_a_way_without_any_rate_is_refused() -> None:
-    with pytest.raises(KeyError, match=r"give `rate\[local\]"):
-        collectives(topology(local=2), rate_network=1e9)
+def test_a_way_without_any_rate_takes_that_of_ways_that_nobody_knows() -> None:
+    unknown = collectives(topology(local=2), rate_network=1e9)
+    plain = DEFAULTS["rate"].median
+    assert unknown.all_reduce(S) == pytest.approx(collectives(topology(local=2), rate_local=plain).all_reduce(S))
 
 
 def test_devices_of_two_drawers_reach_each_other_by_way_of_their_host() -> None:

@@ -45,9 +45,9 @@ def test_a_parameter_of_one_kind_comes_before_that_of_all() -> None:
     draws = medians(DEFAULTS)
     assert draws.of("latency", "network") > draws.of("latency", "local")
     assert draws.has("latency", "local")
-    assert not draws.has("rate", "local")
+    assert not draws.has("read", "local")
     with pytest.raises(KeyError):
-        draws.of("rate", "local")
+        draws.of("read", "local")
 
 
 def test_without_losses_nothing_is_uncertain() -> None:

@@ -298,6 +298,8 @@ def test_memory_grows_with_the_batch(of: StepCase, more: int) -> None:
     assert (simulate(larger, DRAWS).memory_mib >= simulate(of, DRAWS).memory_mib).all()
 
 
-def test_a_missing_rate_is_named() -> None:
-    with pytest.raises(KeyError, match=r"rate\[local\]"):
-        seconds(case(NETWORK))
+def test_links_without_a_rate_leave_much_open() -> None:
+    known = {**DEFAULTS, "rate[local]": UncertainNumber.known(5e9, "byte/s", "planted")}
+    many = case(layers(800, 800), seconds=0.01)
+    unknown, sure = (simulate(many, sample(prior, 200)).step_s for prior in (DEFAULTS, known))
+    assert np.ptp(np.log(unknown)) > 2 * np.ptp(np.log(sure))

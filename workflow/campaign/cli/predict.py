@@ -58,7 +58,7 @@ def predict(
     loaded = load_campaign(campaign, results=results)
     predicted = prediction.predict(loaded, where, replayed=as_replay)
     if style == "table":
-        _show(predicted.cells)
+        _show(predicted.cells, predicted.assumed)
     elif style == "json":
         click.echo(json.dumps({"campaign": loaded.name, "cells": list(map(_document, predicted.cells))}, indent=1))
     else:
@@ -79,8 +79,8 @@ def predict(
     click.echo(made.report, err=style != "table")
 
 
-def _show(cells: Sequence[PredictedCell]) -> None:
-    """Print a row for each cell, and how many the model does not know."""
+def _show(cells: Sequence[PredictedCell], assumed: Mapping[str, float]) -> None:
+    """Print a row for each cell, how many the model does not know, and what makes the intervals wide."""
     show(TextTable("Predicted", list(_COLUMNS), list(map(_row, cells)), list(_RIGHT)), most=None)
     known = [each for each in cells if each.throughput_per_s]
     full = sum(each.fits is not None and each.fits < 0.5 for each in known)
@@ -88,6 +88,12 @@ def _show(cells: Sequence[PredictedCell]) -> None:
     words += [f"{full} probably do not fit into memory"] if full else []
     words += [f"{len(cells) - len(known)} of programs that the model does not know"] if len(known) < len(cells) else []
     say(f"{'; '.join(words)}.")
+    for factor in sorted(set(assumed.values())):
+        named = wording.some([name for name, each in assumed.items() if each == factor], 4)
+        say(f"Nobody measured how long these compute; it is known up to a factor of {factor:g}: {named}.")
+    if assumed:
+        peak = ", and so does peak_tflops of its device in the system file" if max(assumed.values()) > 10 else ""
+        say(f"A trace of a workload makes that narrower{peak}.")
 
 
 def _row(each: PredictedCell) -> tuple[str, ...]:

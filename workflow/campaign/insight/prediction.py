@@ -8,7 +8,7 @@ each.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,12 @@ class PredictedCell:
 
 @dataclass(frozen=True)
 class PredictedCampaign:
-    """Tables as `campaign collect` makes them, and each cell in the order of the plan."""
+    """Tables as `campaign collect` makes them, and each cell in the order of the plan. assumed: compute times that nobody measured,
+    and the factor that they are known up to."""
 
     tables: Tables
     cells: tuple[PredictedCell, ...]
+    assumed: Mapping[str, float]
 
 
 def predict(
@@ -77,11 +79,13 @@ def predict(
     cells = tuple(replace(cell, settings=settings[cell.id]) for cell in matrix.cells)
     known = _Known(campaign, replayed, count, seed)
     records, found, draws = [], [], []
+    assumed: dict[str, float] = {}
     for number, cell in enumerate(cells):
         if (step := known.step(cell)) is None:
             found.append(PredictedCell(cell, None, None, np.nan, None, None))
             continue
         outcome = _Outcome.of(cell, *step, seed)
+        assumed |= {each.key: each.factor for each in outcome.case.compute if each.factor is not None}
         found.append(outcome.summary())
         records.append(outcome.record(campaign, number))
         if not outcome.lacks_memory:
@@ -96,7 +100,7 @@ def predict(
         _NoStore(Path()),
         draws=pd.concat(draws, ignore_index=True) if draws else pd.DataFrame({"cell_id": []}),
     )
-    return PredictedCampaign(tables_of(collected), tuple(found))
+    return PredictedCampaign(tables_of(collected), tuple(found), assumed)
 
 
 class _NoStore(Store):
@@ -193,11 +197,13 @@ class _Outcome:
             outcome: dict[str, Any] = {"status": "oom_device", "failure": {"reason": needed}}
         else:
             metrics = {name: float(np.median(values)) for name, values in self.metrics()}
+            if (parameters := campaign.workloads[cell.workload].summary().get("parameters")) is not None:
+                metrics["parameters"] = float(parameters)
             outcome = {
                 "status": "ok",
                 "throughput_per_s": said.throughput_per_s[0],
                 "step_times_s": ((said.step_s[0],),),
-                "metrics": {**campaign.workloads[cell.workload].summary(), **metrics},
+                "metrics": metrics,
             }
         of_system = cell.configuration.system or campaign.on(cell.configuration).system.name
         specification = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from campaign.config.launch_prefix_rules import rules_of
@@ -19,6 +19,7 @@ from campaign.lease.check_site import Finding, Verdict, check, check_control_pla
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_listing
 from campaign.slurm.strategies.controller import count_gres
+from campaign.wording import some
 
 _AT_ONCE = 16
 _FREE_GB = 1.0
@@ -141,7 +142,7 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
     missing: Verdict = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
     hosts = {name: listed[name] for name in names if name in listed}
     if unknown := [name for name in names if name not in listed]:
-        words = f"Slurm does not know {_some(unknown)} (`hosts`); it knows: {_some(listed) or 'no host'}"
+        words = f"Slurm does not know {some(unknown, _NAMED)} (`hosts`); it knows: {some(listed, _NAMED) or 'no host'}"
         yield Finding("slurm", missing, f"{words}; correct `hosts`")
     options = (given,) if given.partition else (system.slurm, *system.slurm.overrides)
     for partition in dict.fromkeys(each.partition for each in options if each.partition):
@@ -152,7 +153,7 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
                 "slurm", missing, f"no partition {partition!r} (`slurm.partition`); there are: {', '.join(there)}"
             )
         elif outside:
-            words = f"partition {partition} (`slurm.partition`) does not have {_some(outside)}"
+            words = f"partition {partition} (`slurm.partition`) does not have {some(outside, _NAMED)}"
             yield Finding(
                 "slurm", "problem", f"{words}: ask for another partition, or leave them out (`--without-hosts`)"
             )
@@ -164,10 +165,10 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
             yield Finding("slurm", missing, words)
     yield from _resources(system, hosts)
     if away := [f"{host.name} ({host.state})" for host in hosts.values() if re.search("down|drain|fail", host.state)]:
-        words = f"no job can start on {_some(away)} now; leave a host out that stays so (`--without-hosts`)"
+        words = f"no job can start on {some(away, _NAMED)} now; leave a host out that stays so (`--without-hosts`)"
         yield Finding("slurm", "note", words)
     if hosts:
-        yield Finding("slurm", "ok", f"Slurm knows {_some(hosts)}")
+        yield Finding("slurm", "ok", f"Slurm knows {some(hosts, _NAMED)}")
 
 
 def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[Finding]:
@@ -181,15 +182,9 @@ def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[
 
     have = {name for group in system.hosts if granted(group.devices) or granted(system.pool) for name in group.names()}
     if without := [name for name, host in hosts.items() if name in have and not count_gres(host.gres, gres)]:
-        told = _some([f"{name} {hosts[name].gres or 'none'}" for name in without])
+        told = some([f"{name} {hosts[name].gres or 'none'}" for name in without], _NAMED)
         words = f"no generic resource {gres!r} (`slurm.gres`); Slurm lists: {told}. Correct `slurm.gres`, or gres.conf"
         yield Finding("slurm", "stop" if len(without) == len(hosts) else "problem", words)
-
-
-def _some(names: Collection[str]) -> str:
-    """Names for a line: the first ones, where there are many."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(list(names)[:_NAMED]) + more
 
 
 def _results(site: Site) -> Iterator[Finding]:

@@ -116,7 +116,7 @@ def _longest(topology: Topology, one: int, other: int) -> str:
 
 class Collectives:
     """Collectives of some groups of ranks, which communicate at the same time, under draws: seconds of each that is called, and the
-    bytes of all of them. KeyError: no link on the ways has a rate.
+    bytes of all of them. KeyError: no link on the ways has a rate, and there is no `rate` for any.
 
     carried: by kind of link, bytes over all of its ports, in and out; sent: by one rank of a ring; times: how often in a step what
     is called now takes place.
@@ -193,12 +193,10 @@ class Collectives:
             )
 
     def _per_byte(self, load: Crossings) -> Floats:
-        """Seconds of a byte on each hop: that of the slowest link."""
+        """Seconds of a byte on each hop: that of the slowest link. Those without a rate of their own count where none has one."""
         slowest = np.zeros(len(self._draws))
         known = [kind for kind in load.flows if f"rate[{kind}]" in self._draws.values]
-        if load.flows and not known:
-            raise KeyError(f"no rate of any link on the way: give `rate[{'] or rate['.join(sorted(load.flows))}]`")
-        for kind in known:
+        for kind in known or load.flows:
             rate = self._draws.of("bus", kind) * self._draws.of("rate", kind) * (self._nics if kind == "network" else 1)
             slowest = np.maximum(slowest, load.flows[kind] / rate)
         return slowest

@@ -143,6 +143,7 @@ latency          log    2e-6   1e-5   s      of a message; NCCL 2.8.4 tuning.cc
 latency[network] log    5e-6   3e-5   s      of a message between hosts; NCCL 2.8.4 tuning.cc
 cycle            linear 1e-3   1e-3   s      tensors are fused in such cycles; release notes of Horovod 0.21
 decode           log    0.75   1.35   1      factor of the time that a core decodes a sample; cores differ by it, assumed
+rate             log    1e9    25e9   byte/s of a way on which no link has a rate that somebody states; assumed
 copy             log    5e9    12.5e9 byte/s from host memory to a device; PCIe 3.0 and 4.0 x16
 context          log    600    1800   MiB    what CUDA, cuDNN, cuBLAS and NCCL take of a device; assumed
 allocator        log    1.02   1.12   1      memory that the allocator holds over what tensors take; assumed
@@ -156,7 +157,7 @@ def _default(line: str) -> tuple[str, UncertainNumber]:
 
 DEFAULTS: Prior = dict(map(_default, _TABLE.splitlines()))
 """What is taken where nobody says better. Rates of links (`rate[KIND]`, byte/s in one direction) and of storage
-(`read[KIND]`, byte/s of a host) have no default: they are the system's."""
+(`read[KIND]`, byte/s of a host) are the system's; storage without one has no limit."""
 
 MISFIT = 0.032
 """What the model is off by for a cell of its own, as a standard deviation of the logarithm: half of the variance that is left of
@@ -165,15 +166,12 @@ the eight calibration rows of data/public-rows.yaml (0.045), which are ratios of
 
 def named(name: str, low: float, high: float, source: str) -> UncertainNumber:
     """A parameter of this name, in the unit and on the scale of its default. ValueError: there is none, or no such interval."""
-    kind, _, key = name.partition("[")
-    if kind in ("rate", "read") and key.endswith("]"):
-        unit, scale = "byte/s", DEFAULTS["copy"].scale
-    elif (known := DEFAULTS.get(kind)) is not None:
-        unit, scale = known.unit, known.scale
-    else:
+    kind, keyed_by, key = name.partition("[")
+    known = DEFAULTS.get("rate" if kind == "read" and key else kind)
+    if known is None or bool(keyed_by) != key.endswith("]"):
         choices = ", ".join(sorted({"rate[KIND]", "read[KIND]", *DEFAULTS}))
         raise ValueError(f"no parameter has this name; there are: {choices}")
-    return UncertainNumber(low, high, unit, source, "linear" if low == high else scale)
+    return UncertainNumber(low, high, known.unit, source, "linear" if low == high else known.scale)
 
 
 _EMULATED = """\

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.fabrics.operations import Operations
-from campaign.wording import plural
+from campaign.wording import plural, some
 
 Part = Literal["composing", "queue", "start", "runs", "between", "release"]
 """What a lease's time is made of: until its composition is ready; until its driver begins; up to the first run; runs; between them;
@@ -117,10 +117,8 @@ class Unknown:
     def words(self) -> str:
         """'960 runs of unknown duration (no earlier run of bert-large on a100 with this kind of fabric)'."""
         names = [f"{workload} on {device}" for workload, device in sorted(self.runs)]
-        kinds = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        runs = (
-            f"{plural(self.run_count, 'run')} of unknown duration (no earlier run of {kinds} with this kind of fabric)"
-        )
+        kinds = f"no earlier run of {some(names)} with this kind of fabric"
+        runs = f"{plural(self.run_count, 'run')} of unknown duration ({kinds})"
         composed = f"{plural(self.composed, 'lease')} of unknown composition time"
         return " and ".join(words for words, there in ((runs, self.runs), (composed, self.composed)) if there)
 

@@ -36,6 +36,7 @@ from campaign.plan.cost.estimates import (
 )
 from campaign.plan.cost.measured_times import Features, LogTime, MeasuredTimes, Observed, log2, thinned
 from campaign.plan.cost.sums import Sum, expected
+from campaign.wording import some
 from campaign.workloads.sample_flops import SIZES
 
 _RUN_SD, _OWN_SD = 0.05, 0.25
@@ -187,12 +188,10 @@ class Forecaster:
             used = [known.cells[cell] for kind in kinds & known.kinds.keys() for cell in known.kinds[kind]]
             names = sorted({costs.campaign for _, costs in used})
             leases = sum(len(costs.leases) for costs in known.here if costs.campaign in names)
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             if used:
                 runs, plural_s = sum(cell.runs for cell, _ in used), "s" if len(names) > 1 else ""
                 found[
-                    f"{runs} runs of {len(used)} cells and {leases} leases of the campaign{plural_s} "
-                    f"{', '.join(names[:3])}{more}"
+                    f"{runs} runs of {len(used)} cells and {leases} leases of the campaign{plural_s} {some(names)}"
                 ] = None
         return "; ".join(found)
 
