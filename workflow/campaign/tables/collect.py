@@ -147,13 +147,18 @@ def _paid(budget: BudgetDocument, cells: Sequence[Cell]) -> frozenset[CellIn]:
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
-    """Records that hold what all runs of a cell have in common once: it is most of a record."""
+    """Records that hold what the runs of a cell have in common once: it is most of a record."""
     first: Record | None = None
     for record in records:
         if first is None or record.cell_id != first.cell_id:
             first = record
-        cell = first.cell if record.cell == first.cell else record.cell
-        yield record.model_copy(update={"cell": cell, "specification": first.specification})
+        own, common = vars(record), vars(first)
+        own.update({name: common[name] for name in _COMMON if own[name] == common[name]})
+        object.__setattr__(record, "__pydantic_fields_set__", first.model_fields_set)
+        yield record
+
+
+_COMMON = ("specification", "cell", "hosts", "lease_id", "composition", "environment", "campaign")
 
 
 def _earlier_name(lease: str) -> str:

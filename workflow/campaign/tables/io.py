@@ -7,7 +7,7 @@ and type of columns, also when they are empty, so that files are equal byte for 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,18 +28,26 @@ from campaign.statistics.comparisons import Design
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
 
 
-def frame(rows: Sequence[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
+def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
     """A frame of the fixed columns in their order, then options, then all others by name; typed, also when empty."""
-    names = {name for row in rows for name in row}
-    options = sorted(name for name in names if name.startswith("option_"))
-    others = sorted(names - set(fixed) - set(options))
+    found: dict[str, list[Any]] = {name: [] for name in fixed}
+    count = 0
+    for row in rows:
+        for name, value in row.items():
+            column = found.setdefault(name, [])
+            column.extend([None] * (count - len(column)))
+            column.append(value)
+        count += 1
+    for column in found.values():
+        column.extend([None] * (count - len(column)))
+    options = sorted(name for name in found if name.startswith("option_"))
     columns: dict[str, Any] = {}
     for name, kind in fixed.items():
-        values = computed[name] if name in computed else [row.get(name) for row in rows]
-        columns[name] = typed(values, kind)
+        columns[name] = typed(computed.get(name, found[name]), kind)
         if name == "precision":
-            columns.update({option: _option([row.get(option) for row in rows]) for option in options})
-    columns.update({name: typed([row.get(name) for row in rows], NUMBER) for name in others})
+            columns.update({option: _option(found[option]) for option in options})
+    others = sorted(found.keys() - set(fixed) - set(options))
+    columns.update({name: typed(found[name], NUMBER) for name in others})
     return pd.DataFrame(columns)
 
 
