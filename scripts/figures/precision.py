@@ -66,8 +66,8 @@ def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.
     if rows.groupby(by, sort=False, dropna=False).ngroups <= plot.MOST_PANELS:
         return rows
     shape = ["shape", "attached", "storage", "device"]
-    like = rows[shape].apply(tuple, axis=1)
-    known = set(like[rows["configuration"].isin(baseline.split(", "))])
+    like = rows.groupby(shape, sort=False, dropna=False).ngroup()
+    known = like[rows["configuration"].isin(baseline.split(", "))]
     order = rows.assign(_other=~like.isin(known), _devices=-rows["ranks"])
     return order.sort_values(["_other", "_devices"], kind="stable").drop(columns=["_other", "_devices"])
 

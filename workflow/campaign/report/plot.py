@@ -79,7 +79,8 @@ class Medium:
 
 PAGE = Medium((5.95, 7.87, 9.6))
 PHONE = Medium((3.65,))
-_PHONE_BYTES = 250_000  # A larger picture has more in it than a phone shows, and takes as long to draw again.
+# What is larger has more in it than a phone shows, and takes as long to draw again.
+_PHONE_BYTES, _PHONE_CELLS = 250_000, 2_000
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
 
 
@@ -463,7 +464,7 @@ def drawn(
     with style(of.style):
         if picture:
             pictures["svg"] = picture()
-            if _medium.get() is PAGE and len(pictures["svg"]) <= _PHONE_BYTES:
+            if _medium.get() is PAGE and len(pictures["svg"]) <= _PHONE_BYTES and len(of.cells) <= _PHONE_CELLS:
                 with drawn_for(PHONE):
                     pictures["narrow"] = picture()
         if glance := said.pop("glance", None):

@@ -23,6 +23,7 @@ from campaign.errors import RecordError
 from campaign.files import load_json, make_directory, open_regular, reading
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
+from campaign.tables.csv_text import csv_text
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
@@ -179,6 +180,6 @@ def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> No
         make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
-            table.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n")
+            (directory / f"{name}.csv").write_text(csv_text(table), encoding="utf-8")
     except OSError as error:
         raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error
