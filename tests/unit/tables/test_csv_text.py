@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign.tables.csv_text import csv_text
+from campaign.tables.csv_text import csv_lines
 
 NUMBERS = [
     *(0.0, -0.0, 1.0, 0.1 + 0.2, 1e-4, 9.999e-5, -1e-5, 1e-7, 2.5e-310, 5e-324, 123456.7, 1e9, 1e9 + 0.5, 1e10 + 0.25),
@@ -22,11 +22,11 @@ WORDS = ["plain", "", "with, comma", 'a "quote"', "two\nlines", "é ±", None]
 )
 def test_a_column_is_written_as_pandas_writes_it(values: list[object]) -> None:
     table = pd.DataFrame({"a, b": values, "second": range(len(values))})
-    assert csv_text(table) == table.to_csv(index=False, lineterminator="\n")
+    assert "".join(csv_lines(table)) == table.to_csv(index=False, lineterminator="\n")
 
 
 def test_numbers_of_all_sizes_are_written_as_pandas_writes_them() -> None:
     random = np.random.default_rng(1)
     numbers = random.normal(size=20_000) * 10.0 ** random.integers(-12, 20, 20_000)
     table = pd.DataFrame({"exact": numbers, "rounded": np.round(numbers, 3)})
-    assert csv_text(table) == table.to_csv(index=False, lineterminator="\n")
+    assert "".join(csv_lines(table)) == table.to_csv(index=False, lineterminator="\n")

@@ -56,7 +56,7 @@ from campaign.statistics.comparisons import Design
 from campaign.statistics.intervals import SIGNIFICANT
 from campaign.statistics.step_times import MARKS
 from campaign.tables.cells import STATES
-from campaign.tables.csv_text import csv_text
+from campaign.tables.csv_text import csv_lines
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table, operations_table
 
@@ -191,7 +191,7 @@ class Figure:
         rates = _RATES if "unit" in drawing.data else (*_RATES, *_SUMMARY)
         units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
         named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
-        return csv_text(named)
+        return "".join(csv_lines(named))
 
 
 def _marked(drawing: Drawing) -> Drawing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ import pyarrow.compute as pc
 
 # Outside of these, and for whole numbers, Python and Arrow write the same number in different ways.
 _SMALLEST, _LARGEST = 1e-4, 1e9
+_AT_ONCE = 5_000  # rows, so that a long table is not in memory as text
 
 
-def csv_text(table: pd.DataFrame) -> str:
+def csv_lines(table: pd.DataFrame) -> Iterator[str]:
     """The lines of a table, its names of columns first; what is missing is empty."""
-    names = _quoted(pa.array([str(name) for name in table.columns], pa.string())).to_pylist()
-    columns = [_texts(table.iloc[:, place]) for place in range(len(names))]
-    lines = pc.binary_join_element_wise(*columns, ",").to_pylist() if columns else []
-    return "".join(f"{line}\n" for line in (",".join(names), *lines))
+    yield ",".join(_quoted(pa.array([str(name) for name in table.columns], pa.string())).to_pylist()) + "\n"
+    for start in range(0, len(table), _AT_ONCE):
+        part = table.iloc[start : start + _AT_ONCE]
+        columns = [_texts(part.iloc[:, place]) for place in range(part.shape[1])]
+        yield from (f"{line}\n" for line in pc.binary_join_element_wise(*columns, ",").to_pylist())
 
 
 def _texts(column: pd.Series[Any]) -> Any:

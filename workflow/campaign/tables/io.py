@@ -23,7 +23,7 @@ from campaign.errors import RecordError
 from campaign.files import load_json, make_directory, open_regular, reading
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
-from campaign.tables.csv_text import csv_text
+from campaign.tables.csv_text import csv_lines
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
@@ -44,11 +44,11 @@ def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed:
     options = sorted(name for name in found if name.startswith("option_"))
     columns: dict[str, Any] = {}
     for name, kind in fixed.items():
-        columns[name] = typed(computed.get(name, found[name]), kind)
+        values = found.pop(name)
+        columns[name] = typed(computed.get(name, values), kind)
         if name == "precision":
-            columns.update({option: _option(found[option]) for option in options})
-    others = sorted(found.keys() - set(fixed) - set(options))
-    columns.update({name: typed(found[name], NUMBER) for name in others})
+            columns.update({option: _option(found.pop(option)) for option in options})
+    columns.update({name: typed(found.pop(name), NUMBER) for name in sorted(found)})
     return pd.DataFrame(columns)
 
 
@@ -180,6 +180,7 @@ def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> No
         make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
-            (directory / f"{name}.csv").write_text(csv_text(table), encoding="utf-8")
+            with (directory / f"{name}.csv").open("w", encoding="utf-8") as file:
+                file.writelines(csv_lines(table))
     except OSError as error:
         raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error

@@ -173,7 +173,7 @@ def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
     sizes = [each.size for each in times]
     cells, repetitions = ([key[part] for key in keys] for part in (0, 1))
     columns = {
-        "cell_id": typed(np.repeat(np.array(cells, dtype=object), sizes), TEXT),
+        "cell_id": typed(cells, TEXT).repeat(sizes).reset_index(drop=True),
         "repetition": typed(np.repeat(np.array(repetitions, dtype=np.int64), sizes), COUNT),
         "time_s": typed(np.concatenate(times) if times else [], NUMBER),
     }
