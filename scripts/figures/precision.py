@@ -26,7 +26,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
     by = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series="batch")
+    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series=("batch",))
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     reference = rows["reference"].iloc[0]
     caption = (

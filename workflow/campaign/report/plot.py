@@ -43,6 +43,7 @@ HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 MOST_PANELS = 12
 # Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
 MOST_SERIES = len(COLOURS)
+_SERIES = {"batch": ("values of batch", MOST_SERIES), "ranks": ("numbers of devices", 2 * MOST_SERIES)}
 _MOST_TICKS = 6
 _SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
@@ -144,16 +145,20 @@ class Panels:
         return more, part
 
 
-def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: str = "") -> Panels:
+def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: Sequence[str] = ()) -> Panels:
     """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
 
     of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, and in no label.
-    series: a column of numbers of which `MOST_SERIES` are drawn, evenly from the smallest to the largest.
+    series: those of `_SERIES` of which, where there are more than one can tell apart, `MOST_SERIES` values are drawn, evenly from
+    the smallest to the largest.
     """
-    values = sorted(rows[series].unique()) if series else []
-    if len(values) > MOST_SERIES:
-        places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
-        rows = rows[rows[series].isin([values[place] for place in places])]
+    thinned = []
+    for column in series:
+        values, (noun, most) = sorted(rows[column].unique()), _SERIES[column]
+        if len(values) > most:
+            places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
+            rows = rows[rows[column].isin([values[place] for place in places])]
+            thinned.append(f"{MOST_SERIES} of {len(values):,} {noun}")
     named = [column for column in by if column not in of_axes]
     different = [column for column in named if rows[column].nunique() > 1]
     first = rows.iloc[0]
@@ -164,8 +169,7 @@ def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), s
         for position, (_, group) in enumerate(groups)
         if position < MOST_PANELS
     ]
-    of = f"{MOST_SERIES} of {len(values):,} values of {series}" if len(values) > MOST_SERIES else ""
-    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown), of)
+    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown), ", ".join(thinned))
 
 
 @contextmanager
