@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
+from matplotlib.text import Text
 
 from campaign.errors import RecordError
 from campaign.paths import SCRIPTS
@@ -326,6 +327,20 @@ def test_of_very_many_series_some_are_drawn_from_the_smallest_to_the_largest(col
     assert len(panels.shown[0].rows) == 2 * plot.MOST_SERIES
     assert panels.limits()[1].startswith(f"Drawn: {plot.MOST_SERIES} of 100 {noun};")
     assert not any(plot.panels(rows[rows[column] <= most], ["workload"], series=[column]).limits())
+
+
+@pytest.mark.parametrize(("most", "power"), [(5e7, "1e7"), (50.0, "")])
+def test_a_title_stands_above_the_power_of_ten_of_its_axis(most: float, power: str) -> None:
+    with plot.style(figure.REPORTS / "style.mplstyle"):
+        drawn, ((axes,),) = plot.grid(1)
+        plot.title(axes, "a panel")
+        axes.plot([1, 2], [0.0, most])
+        plot.to_svg(drawn)
+        FigureCanvasAgg(drawn).draw()
+        (title,) = drawn.findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == "a panel")
+        of_power = axes.yaxis.get_offset_text()
+    assert of_power.get_text() == power
+    assert title.get_window_extent().ymin > (of_power if power else axes).get_window_extent().ymax
 
 
 def test_series_differ_without_colour() -> None:

@@ -48,6 +48,7 @@ _MOST_TICKS = 6
 _SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
 _TITLE_CHARACTERS = 36
+_ABOVE_POWER_PT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +439,8 @@ def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
     prediction.mark_axes(figure.axes)
+    for axes in figure.axes:
+        _raise_title(axes)
     if medium.path and figure.get_size_inches()[0] != _GLANCE_IN[0]:
         _settle(figure)
         for kind in medium.formats:
@@ -450,6 +453,14 @@ def to_svg(figure: MplFigure) -> str:
     # savefig would draw everything once before, for the same picture.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
+
+
+def _raise_title(axes: Axes) -> None:
+    """Put the title of a panel above the power of ten of its y axis, where that has one."""
+    formatter, label = axes.yaxis.get_major_formatter(), axes.get_title("left")
+    formatter.set_locs(axes.get_yticks())
+    if label and formatter.get_offset():
+        axes.set_title(label, pad=_ABOVE_POWER_PT)
 
 
 def drawn(
