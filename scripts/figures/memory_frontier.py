@@ -84,11 +84,12 @@ def _frontier(cells: pd.DataFrame, runs: pd.DataFrame, by: list[str]) -> pd.Data
     """One row for each frontier: largest batch that ran, smallest that ran out (nan for none), and what follows from it."""
     rested = runs[runs["implied_by"] != ""].groupby("cell_id", sort=False)["implied_by"].first()
     rows = []
-    for key, group in cells.groupby(by, sort=False, dropna=False):
+    ended = (
+        cells["outcome"].isin(("out", "implied")).groupby([cells[name] for name in by], dropna=False).transform("any")
+    )
+    for key, group in cells[ended.astype(bool)].groupby(by, sort=False, dropna=False):
         out = group[group["outcome"] == "out"].sort_values("batch", kind="stable")
         implied = group[group["outcome"] == "implied"].sort_values("batch", kind="stable")
-        if out.empty and implied.empty:
-            continue
         ran = group.loc[group["state"] == "measured", "batch"]
         kinds = {kind for words in out["failures"] for kind in _OUT.findall(words)}
         rows.append(

@@ -35,7 +35,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, by, series="batch")
+    panels = plot.panels(rows, by, series=("batch", "ranks"))
     found = spread_sources(data.runs, data.metric.higher)
     answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))

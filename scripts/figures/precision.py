@@ -26,7 +26,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
     by = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series="batch")
+    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series=("batch",))
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     reference = rows["reference"].iloc[0]
     caption = (
@@ -66,8 +66,8 @@ def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.
     if rows.groupby(by, sort=False, dropna=False).ngroups <= plot.MOST_PANELS:
         return rows
     shape = ["shape", "attached", "storage", "device"]
-    like = rows[shape].apply(tuple, axis=1)
-    known = set(like[rows["configuration"].isin(baseline.split(", "))])
+    like = rows.groupby(shape, sort=False, dropna=False).ngroup()
+    known = like[rows["configuration"].isin(baseline.split(", "))]
     order = rows.assign(_other=~like.isin(known), _devices=-rows["ranks"])
     return order.sort_values(["_other", "_devices"], kind="stable").drop(columns=["_other", "_devices"])
 

@@ -57,7 +57,7 @@ def draw(data: FigureData) -> Drawing:
     rows = scaling_curves.with_models(rows, [*by, "batch"], data.design, data.runs)
     if not data.metric.higher:
         rows = scaling_curves.without_models(rows)
-    panels = plot.panels(_with_runs(rows, by), by, series="batch")
+    panels = plot.panels(_with_runs(rows, by), by, series=("batch",))
     cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)
     caption = (
         f"{data.metric.label.capitalize()} (top) and efficiency (bottom) by devices in use; "

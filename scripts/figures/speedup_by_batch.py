@@ -30,7 +30,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, by, series="batch")
+    panels = plot.panels(rows, by, series=("batch", "ranks"))
     rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, data.design))
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from campaign import wording
@@ -30,10 +29,11 @@ _LEAST_ROOM = 0.005
 def draw(data: FigureData) -> Drawing:
     if data.steps.empty:
         return nothing("no program told the times of single steps")
-    runs = data.runs[["cell_id", "repetition", "composition", "lease_id"]]
-    steps = data.steps.merge(runs, on=["cell_id", "repetition"])
-    several = steps.groupby("cell_id")["lease_id"].transform("nunique") > 1
-    steps["cluster"] = np.where(several, steps["lease_id"], steps["repetition"].astype(str))
+    keys = ["cell_id", "repetition"]
+    runs = data.runs[[*keys, "composition", "lease_id"]].merge(data.steps[keys].drop_duplicates(), on=keys)
+    several = runs.groupby("cell_id")["lease_id"].transform("nunique") > 1
+    runs["cluster"] = pd.factorize(runs["lease_id"].where(several, runs["repetition"].astype("str")))[0]
+    steps = data.steps.merge(runs.drop(columns="lease_id"), on=keys)
     rows = _rows(data, steps)
     drawn = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MOST_PANELS)
     drawn = rows[rows["cell_id"].isin(drawn["cell_id"])]
@@ -48,7 +48,7 @@ def draw(data: FigureData) -> Drawing:
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(drawn, steps),
+        lambda: _picture(drawn, steps[steps["cell_id"].isin(drawn["cell_id"])]),
         {
             "Cell": columns.described(named),
             **{f"{name} (ms)": _percentile(name) for name in _NAMES},
@@ -141,7 +141,7 @@ def _longest_tail(rows: pd.DataFrame) -> str:
 
 
 def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
-    looks = plot.looks(sorted(steps.loc[steps["cell_id"].isin(rows["cell_id"]), "composition"].unique()))
+    looks = plot.looks(sorted(steps["composition"].unique()))
     of_cells = dict(list(steps.groupby("cell_id")))
     panels = [plot.Panel(_where(row, rows), of_cells[row["cell_id"]]) for row in rows.to_dict("records")]
 

@@ -115,7 +115,7 @@ def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
 def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
     """The content of a regular file; OSError as `open_regular`."""
     with open_regular(path, limit) as file:
-        return file.read(limit + 1)
+        return file.read()
 
 
 def read_text(path: Path, limit: int = DOCUMENT_BYTES) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
+from matplotlib.text import Text
 
 from campaign.errors import RecordError
 from campaign.paths import SCRIPTS
@@ -313,15 +314,33 @@ def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     assert len(drawing.rows) == 2 * (plot.MOST_PANELS + 3)
 
 
-def test_of_very_many_batches_some_are_drawn_from_the_smallest_to_the_largest() -> None:
-    rows = pd.DataFrame({"workload": "w", "batch": [n for n in range(1, 101) for _ in range(2)]})
-    panels = plot.panels(rows, ["workload"], series="batch")
-    drawn = sorted(panels.shown[0].rows["batch"].unique())
+@pytest.mark.parametrize(
+    ("column", "noun", "most"),
+    [("batch", "values of batch", plot.MOST_SERIES), ("ranks", "numbers of devices", 2 * plot.MOST_SERIES)],
+)
+def test_of_very_many_series_some_are_drawn_from_the_smallest_to_the_largest(column: str, noun: str, most: int) -> None:
+    rows = pd.DataFrame({"workload": "w", column: [n for n in range(1, 101) for _ in range(2)]})
+    panels = plot.panels(rows, ["workload"], series=[column])
+    drawn = sorted(panels.shown[0].rows[column].unique())
     assert len(drawn) == plot.MOST_SERIES
     assert (drawn[0], drawn[-1]) == (1, 100)
     assert len(panels.shown[0].rows) == 2 * plot.MOST_SERIES
-    assert panels.limits()[1].startswith(f"Drawn: {plot.MOST_SERIES} of 100 values of batch")
-    assert not any(plot.panels(rows[rows["batch"] <= plot.MOST_SERIES], ["workload"], series="batch").limits())
+    assert panels.limits()[1].startswith(f"Drawn: {plot.MOST_SERIES} of 100 {noun};")
+    assert not any(plot.panels(rows[rows[column] <= most], ["workload"], series=[column]).limits())
+
+
+@pytest.mark.parametrize(("most", "power"), [(5e7, "1e7"), (50.0, "")])
+def test_a_title_stands_above_the_power_of_ten_of_its_axis(most: float, power: str) -> None:
+    with plot.style(figure.REPORTS / "style.mplstyle"):
+        drawn, ((axes,),) = plot.grid(1)
+        plot.title(axes, "a panel")
+        axes.plot([1, 2], [0.0, most])
+        plot.to_svg(drawn)
+        FigureCanvasAgg(drawn).draw()
+        (title,) = drawn.findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == "a panel")
+        of_power = axes.yaxis.get_offset_text()
+    assert of_power.get_text() == power
+    assert title.get_window_extent().ymin > (of_power if power else axes).get_window_extent().ymax
 
 
 def test_series_differ_without_colour() -> None:

@@ -16,7 +16,7 @@ from campaign.config.resolve import Campaign, from_document, load_campaign, syst
 from campaign.documents.record import Store, campaigns_as_used
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.report.write import draw_figures, render_report, write_recommendation
+from campaign.report.write import draw_figures, forked, render_report, write_recommendation
 from campaign.tables.collect import collect, gather, tables_of
 
 if TYPE_CHECKING:  # it brings pandas
@@ -119,8 +119,11 @@ def writable(results: Results) -> Iterator[Path]:
 
 def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
     """Tables and figures into `scratch`, the page into `out`."""
+    from campaign.tables import io  # noqa: F401 - pandas, once for both processes
+
     made = Results.at(scratch)
-    collect(gather(campaign, results, where), made.tables)
+    # In a process of its own, which gives back the memory that all records take.
+    forked([lambda: collect(gather(campaign, results, where), made.tables)])
     draw_figures(made.tables, made.figures)
     write_recommendation(made.tables, made.recommendation)
     render_report(made.tables, made.figures, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import sys
 from collections.abc import MutableMapping
 from importlib import import_module
@@ -79,6 +80,8 @@ GROUPS = {
 }
 """Module of each command in this package, and what the command does."""
 _COMMANDS = {name: of for group in GROUPS.values() for name, of in group.items()}
+_READING = {"report", "recommend", "compare", "site", "sql"}
+"""Modules of the commands that start no runs."""
 
 
 class _Commands(click.Group):
@@ -90,6 +93,9 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context | None, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
+        if _COMMANDS[name][0] in _READING:
+            # Matrices of statistics are small: threads for them wait for each other, and double the processor time.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         path = f"campaign.cli.{_COMMANDS[name][0]}"
         is_new = path not in sys.modules
         module = import_module(path)

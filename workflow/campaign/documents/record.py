@@ -219,7 +219,7 @@ class Store:
 
     def path(self, cell_id: str, repetition: int) -> Path:
         """Where the record of a run that was started is."""
-        return self.records / cell_id[:2] / f"{cell_id}.{repetition}.json"
+        return self.records / f"{cell_id[:2]}/{cell_id}.{repetition}.json"
 
     def index(self, *, implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
         """Keys of all records, from file names alone.

@@ -56,6 +56,7 @@ from campaign.statistics.comparisons import Design
 from campaign.statistics.intervals import SIGNIFICANT
 from campaign.statistics.step_times import MARKS
 from campaign.tables.cells import STATES
+from campaign.tables.csv_text import csv_lines
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table, operations_table
 
@@ -190,7 +191,7 @@ class Figure:
         rates = _RATES if "unit" in drawing.data else (*_RATES, *_SUMMARY)
         units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
         named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
-        return str(named.to_csv(index=False, lineterminator="\n"))
+        return "".join(csv_lines(named))
 
 
 def _marked(drawing: Drawing) -> Drawing:
@@ -371,8 +372,9 @@ def limits_of(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
 
 def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     """How many of these cells have a measured window that is not as it should be; '' for none, or where nobody has looked."""
-    shown = cells[cells["cell_id"].isin(rows["cell_id"])]
-    marks = shown.drop_duplicates("cell_id")["window"].str.split(", ").explode() if "window" in shown else pd.Series()
+    marked = cells[cells.get("window", pd.Series("", cells.index)) != ""]
+    shown = marked[marked["cell_id"].isin(rows["cell_id"])]
+    marks = shown.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown) else pd.Series()
     counts = {mark: int((marks == mark).sum()) for mark in MARKS}
     said = [f"{mark} in {wording.plural(count, 'cell')}" for mark, count in counts.items() if count]
     return f"Measured window: {', '.join(said)}." if said else ""
@@ -393,7 +395,7 @@ def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None)
     said += f"; {valid:,} of {wording.plural(planned_runs, 'planned run')} valid"
     if shown is None:
         return f"{said}."
-    without = int(((cells["state"] == "measured") & ~cells["cell_id"].isin(list(shown))).sum())
+    without = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown))
     return f"{said}; {wording.plural(without, f'{became} cell')} without such a number." if without else f"{said}."
 
 

@@ -43,10 +43,12 @@ HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 MOST_PANELS = 12
 # Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
 MOST_SERIES = len(COLOURS)
+_SERIES = {"batch": ("values of batch", MOST_SERIES), "ranks": ("numbers of devices", 2 * MOST_SERIES)}
 _MOST_TICKS = 6
 _SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
 _TITLE_CHARACTERS = 36
+_ABOVE_POWER_PT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class Medium:
 
 PAGE = Medium((5.95, 7.87, 9.6))
 PHONE = Medium((3.65,))
-_PHONE_BYTES = 250_000  # A larger picture has more in it than a phone shows, and takes as long to draw again.
+# What is larger has more in it than a phone shows, and takes as long to draw again.
+_PHONE_BYTES, _PHONE_CELLS = 250_000, 2_000
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
 
 
@@ -143,16 +146,20 @@ class Panels:
         return more, part
 
 
-def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: str = "") -> Panels:
+def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: Sequence[str] = ()) -> Panels:
     """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
 
     of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, and in no label.
-    series: a column of numbers of which `MOST_SERIES` are drawn, evenly from the smallest to the largest.
+    series: those of `_SERIES` of which, where there are more than one can tell apart, `MOST_SERIES` values are drawn, evenly from
+    the smallest to the largest.
     """
-    values = sorted(rows[series].unique()) if series else []
-    if len(values) > MOST_SERIES:
-        places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
-        rows = rows[rows[series].isin([values[place] for place in places])]
+    thinned = []
+    for column in series:
+        values, (noun, most) = sorted(rows[column].unique()), _SERIES[column]
+        if len(values) > most:
+            places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
+            rows = rows[rows[column].isin([values[place] for place in places])]
+            thinned.append(f"{MOST_SERIES} of {len(values):,} {noun}")
     named = [column for column in by if column not in of_axes]
     different = [column for column in named if rows[column].nunique() > 1]
     first = rows.iloc[0]
@@ -163,8 +170,7 @@ def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), s
         for position, (_, group) in enumerate(groups)
         if position < MOST_PANELS
     ]
-    of = f"{MOST_SERIES} of {len(values):,} values of {series}" if len(values) > MOST_SERIES else ""
-    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown), of)
+    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown), ", ".join(thinned))
 
 
 @contextmanager
@@ -433,6 +439,8 @@ def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
     prediction.mark_axes(figure.axes)
+    for axes in figure.axes:
+        _raise_title(axes)
     if medium.path and figure.get_size_inches()[0] != _GLANCE_IN[0]:
         _settle(figure)
         for kind in medium.formats:
@@ -445,6 +453,14 @@ def to_svg(figure: MplFigure) -> str:
     # savefig would draw everything once before, for the same picture.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
+
+
+def _raise_title(axes: Axes) -> None:
+    """Put the title of a panel above the power of ten of its y axis, where that has one."""
+    formatter, label = axes.yaxis.get_major_formatter(), axes.get_title("left")
+    formatter.set_locs(axes.get_yticks())
+    if label and formatter.get_offset():
+        axes.set_title(label, pad=_ABOVE_POWER_PT)
 
 
 def drawn(
@@ -463,7 +479,7 @@ def drawn(
     with style(of.style):
         if picture:
             pictures["svg"] = picture()
-            if _medium.get() is PAGE and len(pictures["svg"]) <= _PHONE_BYTES:
+            if _medium.get() is PAGE and len(pictures["svg"]) <= _PHONE_BYTES and len(of.cells) <= _PHONE_CELLS:
                 with drawn_for(PHONE):
                     pictures["narrow"] = picture()
         if glance := said.pop("glance", None):

@@ -57,8 +57,9 @@ def of_cells(cells: pd.DataFrame) -> Prediction:
 
 def of_rows(rows: pd.DataFrame, cells: pd.DataFrame) -> Prediction:
     """What the rows of a figure are, by the cells or else the workloads that they name; measured where they name neither."""
+    predicted = "predicted" in cells and cells["predicted"].any()
     for column in ("cell_id", "workload"):
-        if column in rows:
+        if predicted and column in rows:
             return of_cells(cells[cells[column].isin(rows[column])])
     return Prediction()
 

@@ -23,11 +23,15 @@ def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Pa
 
     figures.mkdir(parents=True, exist_ok=True)
     data = data_of(read(tables), style)
-    parts = [partial(write, figure, data, figures) for figure in all_figures(scripts).values()]
-    # Forked: what takes longest, importing and reading, is done once. In the page's order the largest come early, so that no
-    # processor is left with one of them at the end.
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _begin, (parts,)) as pool:
-        for _ in pool.map(_write, range(len(parts))):
+    # In the page's order the largest come early, so that no processor is left with one of them at the end.
+    forked([partial(write, figure, data, figures) for figure in all_figures(scripts).values()])
+
+
+def forked(parts: Sequence[Callable[[], None]]) -> None:
+    """Run all parts on all processors of this machine, in processes that have what was imported and read here."""
+    workers = min(len(parts), len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(workers, get_context("fork"), _begin, (parts,)) as pool:
+        for _ in pool.map(_run, range(len(parts))):
             pass
 
 
@@ -39,7 +43,7 @@ def _begin(parts: Sequence[Callable[[], None]]) -> None:
     _parts = parts
 
 
-def _write(number: int) -> None:
+def _run(number: int) -> None:
     _parts[number]()
 
 

@@ -84,9 +84,12 @@ def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
 
 def in_words(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with two more columns for people: `shape` ('2 of 4 devices') and `attached` ('hybrid (2 of 4 local)')."""
-    records = rows.to_dict("records")
-    said = {"shape": [wording.shape(row) for row in records], "attached": [wording.attached(row) for row in records]}
-    return rows.assign(**{name: pd.Series(words, index=rows.index, dtype="str") for name, words in said.items()})
+    told = [name for name in (*SHAPE, "ranks", "devices") if name in rows]
+    different = rows[told].drop_duplicates()
+    records = different.to_dict("records")
+    words = different.assign(shape=list(map(wording.shape, records)), attached=list(map(wording.attached, records)))
+    said = rows[told].merge(words, on=told, how="left").set_index(rows.index)
+    return rows.assign(shape=said["shape"].astype("str"), attached=said["attached"].astype("str"))
 
 
 def _unique(cells: pd.DataFrame, keys: Sequence[str], smallest: Sequence[str]) -> pd.DataFrame:

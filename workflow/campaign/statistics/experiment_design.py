@@ -37,6 +37,10 @@ Marks = npt.NDArray[np.bool_]
 # What a cell is beside its configuration.
 _KIND = ("system", "workload", "batch", "precision")
 STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
+_USED = {
+    *("cell_id", "repetition", "campaign", "configuration", *_KIND, "lease_id", "started", "host_names", "predicted"),
+    *(*STEPS, "warmup_steps_max", "measured_steps_min"),
+}
 
 
 @dataclass(frozen=True)
@@ -238,7 +242,8 @@ def _log_costs(draws: pd.DataFrame | None, names: Any, column: str, higher: bool
 def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
     """Valid runs in the order of cells, with their `cost`."""
     if column in runs:
-        rows = runs[(runs["status"] == "ok") & (runs[column] > 0)]
+        used = [name for name in runs if name in {*_USED, column} or str(name).startswith("option_")]
+        rows = runs.loc[(runs["status"] == "ok") & (runs[column] > 0), used]
         rows = rows.sort_values(["cell_id", "repetition"], kind="stable")
         value = rows[column].to_numpy(dtype=np.float64)
     else:
@@ -284,7 +289,8 @@ def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
     # Where no lease is known, nothing says that runs were on different ones.
     named = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
     lease = pd.factorize(named)[0].astype(np.int64)
-    numbered = np.array([composition_of(int(run)) - 1 for run in rows["repetition"]], dtype=np.int64)
+    numbers, which = np.unique(rows["repetition"].to_numpy(), return_inverse=True)
+    numbered = np.array([composition_of(int(run)) - 1 for run in numbers], dtype=np.int64)[which]
     if numbered.any():
         return lease, numbered
     # Compositions that are not numbered are taken in the order of time.

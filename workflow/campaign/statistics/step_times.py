@@ -37,10 +37,12 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
     steps: cell_id, cluster (composition or run), time_s. low_s, high_s: nan where there are fewer than two clusters, or too few
     steps for the percentile to be more than the longest of them (99 % of 60 steps); high_s is nan where nothing bounds it.
     """
-    ordered = steps.sort_values(["cell_id", "time_s"], kind="stable", ignore_index=True)
-    cell, ids = pd.factorize(ordered["cell_id"])
-    pairs, _ = pd.factorize(pd.MultiIndex.from_arrays([ordered["cell_id"], ordered["cluster"]]))
-    time_s = ordered["time_s"].to_numpy(dtype=np.float64)
+    cell, ids = pd.factorize(steps["cell_id"], sort=True)
+    cluster, names = pd.factorize(steps["cluster"])
+    time_s = steps["time_s"].to_numpy(dtype=np.float64)
+    order = np.lexsort((time_s, cell))
+    pairs, _ = pd.factorize((cell * len(names) + cluster)[order])
+    cell, time_s = cell[order], time_s[order]
     sizes = np.bincount(cell, minlength=len(ids))
     starts = np.cumsum(sizes) - sizes
     cell_of_cluster = np.zeros(pairs.max(initial=-1) + 1, dtype=np.int64)

@@ -147,13 +147,24 @@ def _paid(budget: BudgetDocument, cells: Sequence[Cell]) -> frozenset[CellIn]:
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
-    """Records that hold what all runs of a cell have in common once: it is most of a record."""
+    """Records that hold what the runs of a cell, or all, have in common once: it is most of a record."""
     first: Record | None = None
+    keys: set[str] = set()
     for record in records:
+        keys = keys if record.model_fields_set == keys else record.model_fields_set
+        object.__setattr__(record, "__pydantic_fields_set__", keys)
         if first is None or record.cell_id != first.cell_id:
+            _share(record.specification, first.specification if first else {}, ("system", "workload"))
             first = record
-        cell = first.cell if record.cell == first.cell else record.cell
-        yield record.model_copy(update={"cell": cell, "specification": first.specification})
+        _share(vars(record), vars(first), _COMMON)
+        yield record
+
+
+_COMMON = ("specification", "cell", "hosts", "lease_id", "composition", "environment", "campaign")
+
+
+def _share(own: dict[str, Any], other: Mapping[str, Any], names: Iterable[str]) -> None:
+    own.update({name: other[name] for name in names if name in other and other[name] == own.get(name)})
 
 
 def _earlier_name(lease: str) -> str:
@@ -200,6 +211,7 @@ def tables_of(collected: Collected) -> Tables:
     from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
+    steps = step_times_table(collected.records)  # first: what it needs for a moment is free for the others then
     simulated = collected.draws is not None
     predicting = {name for name, workload in collected.campaign.workloads.items() if simulated or workload.predicts}
     runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric, predicting))
@@ -237,7 +249,7 @@ def tables_of(collected: Collected) -> Tables:
         collected.links,
         context_document(collected),
         telemetry,
-        step_times_table(collected.records),
+        steps,
         _named(collected, reference_table(collected.reference, collected.campaign.metric, predicting)),
         requests_table(collected.records),
         pd.DataFrame() if collected.draws is None else collected.draws,

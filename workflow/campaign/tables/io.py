@@ -7,7 +7,7 @@ and type of columns, also when they are empty, so that files are equal byte for 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,23 +23,32 @@ from campaign.errors import RecordError
 from campaign.files import load_json, make_directory, open_regular, reading
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
+from campaign.tables.csv_text import csv_lines
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
 
 
-def frame(rows: Sequence[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
+def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
     """A frame of the fixed columns in their order, then options, then all others by name; typed, also when empty."""
-    names = {name for row in rows for name in row}
-    options = sorted(name for name in names if name.startswith("option_"))
-    others = sorted(names - set(fixed) - set(options))
+    found: dict[str, list[Any]] = {name: [] for name in fixed}
+    count = 0
+    for row in rows:
+        for name, value in row.items():
+            column = found.setdefault(name, [])
+            column.extend([None] * (count - len(column)))
+            column.append(value)
+        count += 1
+    for column in found.values():
+        column.extend([None] * (count - len(column)))
+    options = sorted(name for name in found if name.startswith("option_"))
     columns: dict[str, Any] = {}
     for name, kind in fixed.items():
-        values = computed[name] if name in computed else [row.get(name) for row in rows]
-        columns[name] = typed(values, kind)
+        values = found.pop(name)
+        columns[name] = typed(computed.get(name, values), kind)
         if name == "precision":
-            columns.update({option: _option([row.get(option) for row in rows]) for option in options})
-    columns.update({name: typed([row.get(name) for row in rows], NUMBER) for name in others})
+            columns.update({option: _option(found.pop(option)) for option in options})
+    columns.update({name: typed(found.pop(name), NUMBER) for name in sorted(found)})
     return pd.DataFrame(columns)
 
 
@@ -171,6 +180,7 @@ def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> No
         make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
-            table.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n")
+            with (directory / f"{name}.csv").open("w", encoding="utf-8") as file:
+                file.writelines(csv_lines(table))
     except OSError as error:
         raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error

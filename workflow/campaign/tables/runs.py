@@ -39,13 +39,10 @@ def runs_table(
     log: relative to the results directory, of an imported run to the directory that was imported; empty where nothing was
     started. wall_s: nan where an imported log does not say it. predicting: names of the workloads whose numbers are predictions.
     """
-    rows: list[dict[str, Any]] = []
-    steps: list[tuple[float, ...]] = []
-    for record in records:
-        rows.append(_run_row(record))
-        steps.append(slowest_rank(record))
-    predicted = [row["workload"] in predicting for row in rows]
-    table = frame(rows, RUN_COLUMNS, {**_step_columns(steps), "predicted": predicted})
+    records = list(records)
+    computed = _step_columns([slowest_rank(record) for record in records])
+    predicted = [record.cell.workload in predicting for record in records]
+    table = frame(map(_run_row, records), RUN_COLUMNS, {**computed, "predicted": predicted})
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
     return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
 
@@ -160,7 +157,7 @@ def slowest_rank(record: Record) -> tuple[float, ...]:
     if not record.step_times_s:
         return ()
     windows = record.window_s if len(record.window_s) == len(record.step_times_s) else [*map(sum, record.step_times_s)]
-    return record.step_times_s[int(np.argmax(windows))]
+    return record.step_times_s[max(range(len(windows)), key=windows.__getitem__)]
 
 
 def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
@@ -176,7 +173,7 @@ def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
     sizes = [each.size for each in times]
     cells, repetitions = ([key[part] for key in keys] for part in (0, 1))
     columns = {
-        "cell_id": typed(np.repeat(np.array(cells, dtype=object), sizes), TEXT),
+        "cell_id": typed(cells, TEXT).repeat(sizes).reset_index(drop=True),
         "repetition": typed(np.repeat(np.array(repetitions, dtype=np.int64), sizes), COUNT),
         "time_s": typed(np.concatenate(times) if times else [], NUMBER),
     }

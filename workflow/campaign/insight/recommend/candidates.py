@@ -271,15 +271,16 @@ def _memory(frame: pd.DataFrame, tables: Tables, named: Sequence[str]) -> pd.Ser
     plain = cells[[*by, "batch", "ranks"]]
     evidence = plain.assign(out=ran_out & (cells["n_ok"] == 0), well=cells["n_ok"] > 0)
     verdicts = pd.Series("unknown", index=frame.index, dtype="str")
-    known = dict(list(evidence[evidence["out"] | evidence["well"]].groupby(by, sort=False)))
+    told = evidence[evidence["out"] | evidence["well"]].groupby(by, sort=False)[["batch", "ranks", "out", "well"]]
+    known = {key: [own[name].to_numpy() for name in own] for key, own in told}
     for key, rows in frame[[*by, "batch", "ranks"]].groupby([*by, "batch"], sort=False):
         *group, batch = key
-        own = known.get(tuple(group))
-        if own is None:
+        if tuple(group) not in known:
             continue
-        fitted = own[own["well"] & (own["batch"] >= batch)]
-        fewest, alone = fitted.loc[fitted["ranks"] > 1, "ranks"].min(), (fitted["ranks"] == 1).any()
-        most = own.loc[own["out"] & (own["batch"] <= batch), "ranks"].max()
+        batches, on_ranks, short, well = known[tuple(group)]
+        fitted = on_ranks[well & (batches >= batch)]
+        fewest, alone = fitted[fitted > 1].min(initial=np.iinfo(np.int64).max), (fitted == 1).any()
+        most = on_ranks[short & (batches <= batch)].max(initial=0)
         ranks = rows["ranks"].to_numpy()
         fits, out = (ranks >= fewest) | ((ranks == 1) & alone), ranks <= most
         verdicts[rows.index[out & ~fits]] = "out"

@@ -232,7 +232,7 @@ class StepTimeModel:
             (self._overlap, -compute * slow),
             (self._tail, allreduce * (1 - slow)),
         ):
-            _add(by_step, column, change / step)
+            _add(by_step, column, change, step)
         positive = np.where(allreduce > 0, allreduce, 1.0)
         for column, change in (
             (self._alpha, latency),
@@ -242,10 +242,11 @@ class StepTimeModel:
             (self._growth, transfer * self._doubled),
             (self._messages, latency),
         ):
-            _add(by_allreduce, column, change / positive)
+            _add(by_allreduce, column, change, positive)
         return Evaluated(step, allreduce, slow == 0, by_step, by_allreduce)
 
 
-def _add(to: Floats, column: Ints, change: Floats) -> None:
+def _add(to: Floats, column: Ints, change: Floats, of: Floats) -> None:
     there = np.flatnonzero(column >= 0)
-    to[there, column[there]] += change[there]
+    if there.size:
+        to[there, column[there]] += change[there] / of[there]

@@ -88,7 +88,8 @@ class Costs:
 
     def document(self) -> dict[str, Any]:
         """JSON-serialisable; `from_document` reads it."""
-        return {"schema_version": SCHEMA, **asdict(self)}
+        parts = {name: [vars(each) for each in getattr(self, name)] for name in ("cells", "leases")}
+        return {"schema_version": SCHEMA, **vars(self), **parts, "spread": list(map(asdict, self.spread))}
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,17 @@ def cell_cost(
         runs=len(spans),
         believed=2 * sum(span.ok for span in spans) > len(spans),
         mean_log_s=statistics.fmean(logs),
-        sd_log_s=statistics.stdev(logs) if len(logs) > 1 else 0.0,
+        sd_log_s=_sd(logs),
         flops=flops,
     )
+
+
+def _sd(numbers: Sequence[float]) -> float:
+    """Standard deviation; `statistics.stdev` computes with fractions, which takes longer than all else of a cell."""
+    if len(numbers) < 2:
+        return 0.0
+    mean = statistics.fmean(numbers)
+    return math.sqrt(math.fsum((each - mean) ** 2 for each in numbers) / (len(numbers) - 1))
 
 
 def lease_cost(document: Mapping[str, Any], spans: Iterable[Span]) -> LeaseCost | None:

@@ -43,9 +43,10 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
 def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     """Every run of a planned cell that is not valid, and where its log is, in the order of the plan."""
     axes = naming_columns(cells)
-    words = {row["cell_id"]: wording.describe(row, axes) for row in cells.to_dict("records")}
-    places = {name: place for place, name in enumerate(words)}
     failed = runs[~runs["status"].isin(("ok", "implied")) & runs["cell_id"].isin(cells["cell_id"])]
+    planned = cells[cells["cell_id"].isin(failed["cell_id"])]
+    words = {row["cell_id"]: wording.describe(row, axes) for row in planned.to_dict("records")}
+    places = {name: place for place, name in enumerate(words)}
     failed = failed.assign(place=failed["cell_id"].map(places)).sort_values(["place", "repetition"], kind="stable")
     rows = [
         (
