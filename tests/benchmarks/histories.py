@@ -20,6 +20,7 @@ CAMPAIGNS = 200
 SLOWER = math.log(0.95)
 KINDS = {
     "20 cells": Site(),
+    **{f"{cells} cells": Site(cells=cells) for cells in (10, 5, 3, 2)},
     "1 cell": Site(cells=1),
     "20 cells, 5 on the same compositions": Site(shared=5),
     "every second cell three times as noisy": Site(noisy=3),
