@@ -26,7 +26,16 @@ _KINDS = {"faster": "better", "slower": "worse"}
 _BASIS = ("Compositions", "Degrees of freedom", "Compared")
 
 
-CLAIM_HEADINGS = ("Claim", "Change", "Figure", "In the archive", "Expected of a repetition", "Here", "Compositions", "Verdict")
+CLAIM_HEADINGS = (
+    "Claim",
+    "Change",
+    "Figure",
+    "In the archive",
+    "Expected of a repetition",
+    "Here",
+    "Compositions",
+    "Verdict",
+)
 
 
 def compare_page(comparison: Comparison, back: str = "", held: pd.DataFrame | None = None) -> str:

@@ -136,7 +136,9 @@ def says(each: History, names: Mapping[str, str]) -> list[str]:
     before = wording.plural(count - 1, "earlier campaign")
     if each.last is None:
         return [f"Not tested against {before}: one composition each, or hosts of their own."]
-    return [f"Not significant against {before}: {_change(each, each.last)}."]
+    # The interval is of this cell alone.
+    adjusted = " over all cells (Holm)" if (each.last.low - 1) * (each.last.high - 1) > 0 else ""
+    return [f"Not significant{adjusted} against {before}: {_change(each, each.last)}."]
 
 
 def _changes(each: History, names: Mapping[str, str]) -> list[str]:
