@@ -1,4 +1,4 @@
-"""Sites with a planted history: how often a change is said that is none, and how often one is found."""
+"""Sites: what 200 campaigns take, and with a planted history how often a change is said that is none, or found that is one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
+from tests.measured_again import measured, results
 from tests.planted_histories import Site, false_alarms, found_within
+from tests.unit.insight.test_demo_choice import default_campaign
 
 SITES = 300
+CAMPAIGNS = 200
 SLOWER = math.log(0.95)
 KINDS = {
     "20 cells": Site(),
+    **{f"{cells} cells": Site(cells=cells) for cells in (10, 5, 3, 2)},
     "1 cell": Site(cells=1),
     "20 cells, 5 on the same compositions": Site(shared=5),
     "every second cell three times as noisy": Site(noisy=3),
@@ -38,3 +43,15 @@ def histories(project: Project) -> Iterable[Figure]:
             found = found_within(longer, SLOWER, before, 3, SITES, np.random.default_rng(2))
             words = f"{name}: a change of 5 % after {before} found within 3"
             yield Figure(words, 100 * found / SITES, "of 100", math.inf)
+
+
+def site(project: Project) -> Iterable[Figure]:
+    """`campaign site` over 200 campaigns of 29 cells that have tables, figures and a report: all new, and nothing new."""
+    demo = default_campaign()
+    for number in range(CAMPAIGNS):
+        results(measured(demo, number), project.directory / "measured" / f"demo{number}")
+    command = ("campaign", "site", "measured", "--output", "site")
+    floor = floors.import_pandas_s(project)
+    for name, limit_s in (("200 new campaigns", 60), ("200 campaigns that it has", 10)):
+        took = project.run(*command)
+        yield Figure(f"campaign site, {name}", took.wall_s, "s", limit_s, floor, "import pandas", took.cpu_s)

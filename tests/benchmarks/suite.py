@@ -10,7 +10,7 @@ from tests.benchmarks import floors
 from tests.benchmarks.fabric import fabric
 from tests.benchmarks.falcon import falcon
 from tests.benchmarks.figure import Figure
-from tests.benchmarks.histories import histories
+from tests.benchmarks.histories import histories, site
 from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
@@ -111,6 +111,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "train": train,
     "until": until,
     "histories": histories,
+    "site": site,
     "predicted": predicted,
     "replays": replays,
     "study": study,

@@ -171,6 +171,7 @@ class Project:
     def page(self, *figures: str, campaign: str = "c") -> str:
         """The report of the tables, of all figures with these alone: drawing takes longer than all else."""
         scripts, results = self.temporary / "scripts", self.results(campaign)
+        shutil.rmtree(scripts, ignore_errors=True)
         (scripts / "figures").mkdir(parents=True)
         for name in figures:
             (scripts / "figures" / f"{name}.py").symlink_to(ROOT / "scripts" / "figures" / f"{name}.py")

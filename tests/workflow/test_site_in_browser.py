@@ -1,4 +1,4 @@
-"""The site in a real browser: index and a history on a phone, dark, and without a word from the console."""
+"""The site in a real browser: index, a history and a comparison on a phone, dark, and without a word from the console."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "site"
 
 
-@pytest.fixture(params=["index.html", HISTORY])
+@pytest.fixture(params=["index.html", HISTORY, "demo-2023-11-28-221500/compare.html"])
 def phone(browser: Any, site: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A page on a phone in the dark."""
     metrics = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
@@ -70,3 +70,17 @@ def test_the_change_is_on_the_first_screen_and_leads_to_its_picture(browser: Any
     assert dots > 200
     assert mark > 100
     assert smallest >= 9
+
+
+def test_intervals_of_a_comparison_stand_below_their_scale(browser: Any, site: Path) -> None:
+    browser.set_window_size(1280, 900)
+    browser.get((site / "demo-2023-11-28-221500" / "compare.html").as_uri())
+    zero, line, points, height = browser.execute_script(
+        "const box = each => each.getBoundingClientRect(), all = query => [...document.querySelectorAll(query)];"
+        "const zero = box(all('thead .interval text').find(each => each.textContent === '0'));"
+        "return [zero.x + zero.width / 2, box(all('tbody .interval .zero')[0]).x,"
+        " all('tbody .interval .worse.point').length, box(all('tbody .interval')[0]).height]"
+    )
+    assert abs(zero - line) < 2
+    assert points == 2  # both cells of the slower configuration
+    assert height > 12

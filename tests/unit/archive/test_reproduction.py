@@ -12,7 +12,10 @@ from click.testing import CliRunner
 from campaign.archive import opened, write_archive
 from campaign.archive.reproduction import write_campaign
 from campaign.cli.main import main
+from campaign.config.load import LoadedFile, validate
 from campaign.config.resolve import load_campaign
+from campaign.config.system_file import SystemFile
+from campaign.config.yaml_file import read_yaml
 from campaign.errors import ArchiveError, ConfigError
 from campaign.plan.matrix import expand
 from tests import campaign_files
@@ -121,6 +124,13 @@ def test_what_was_imported_or_is_on_several_systems_says_so(tmp_path: Path) -> N
         object.__setattr__(archive.campaign, "file", archive.campaign.file.model_copy(update={"imported": True}))
         with pytest.raises(ArchiveError, match="imported from logs"):
             write_campaign(archive, tmp_path / "here")
+    source = read_yaml(other_system(tmp_path))
+    mine = LoadedFile(validate(source, SystemFile, "mine"), source)
+    with opened(tmp_path / "small.zip") as archive:
+        several = archive.campaign.file.model_copy(update={"systems": ["bench", "other"]})
+        object.__setattr__(archive.campaign, "file", several)
+        with pytest.raises(ConfigError, match=r"leave --system out, and name others in `systems` of its file"):
+            write_campaign(archive, tmp_path / "here", mine)
     assert not (tmp_path / "here").exists()
     with pytest.raises(ConfigError, match="already exists"), opened(tmp_path / "small.zip") as archive:
         write_campaign(archive, tmp_path)

@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 
 from campaign.insight.compare.claims import INSIDE, NOT_COMPARABLE, OUTSIDE, claims, held_against, summary
-from campaign.statistics import intervals
+from campaign.statistics import comparable_cells, intervals
+from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
+from campaign.tables.runs import runs_table
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
+from tests.planted_services import SERVED_PER_S, Service, true_percentile
+from tests.planted_services import planted as planted_requests
+from tests.unit.report import report_data
 
 TRUTH = Truth(configurations=4, compositions=4, runs=8, lease=0.005, run=0.005)
+RATES = ("value", "throughput_per_s", "throughput_per_device_per_s")
 
 
 def campaign(truth: Truth = TRUTH, seed: int = 1, **changes: Any) -> Tables:
@@ -96,3 +102,80 @@ def test_nothing_here_leaves_nothing_to_compare(archive: Tables) -> None:
     held = held_against(archive, empty)
     assert set(held["why"]) == {"a cell of it is missing here"}
     assert summary(held_against(empty, other)) == "The archive states no comparison."
+
+
+def _slowed(tables: Tables, cells: Any, factor: float) -> Tables:
+    """The same campaign with other rates of some cells."""
+    own = tables.runs["cell_id"].isin(tables.cells.loc[cells, "cell_id"])
+    rates = {name: tables.runs[name].mask(own, factor * tables.runs[name]) for name in RATES}
+    return replace(tables, runs=tables.runs.assign(**rates))
+
+
+def test_the_effect_of_the_batch_on_a_speed_up_is_a_claim() -> None:
+    def scaled(seed: int) -> Tables:
+        shapes = [report_data.configuration(each=devices) for devices in (1, 2, 4)]
+        return planted.tables(replace(TRUTH, configurations=3, cells=2), np.random.default_rng(seed), shapes)
+
+    before, after = scaled(1), scaled(2)
+    stated = claims(before)
+    effects = stated[stated["figure"] == "Speed-up by batch"]
+    assert len(effects) == 2
+    named = [f"batch 16 against batch 8 (fabric-{devices}), over fabric-1" for devices in (2, 4)]
+    assert effects["claim"].tolist() == named
+    speed_ups = comparable_cells.speedup_by_batch(before.cells, before.design)
+    change = comparable_cells.batch_effect(speed_ups, before.design)["change_pct"]
+    assert effects["ratio"].to_numpy() == pytest.approx(1 + change.to_numpy() / 100)
+    half, wide = (np.log(effects[f"{of}high"] / effects[f"{of}low"]).to_numpy() for of in ("", "expected_"))
+    assert wide / half == pytest.approx(np.sqrt(2))
+    large = (after.cells["batch"] == 16) & (after.cells["ranks"] > 1)
+    for tables, verdict in ((after, INSIDE), (_slowed(after, large, 0.8), OUTSIDE)):
+        held = held_against(before, tables)
+        assert set(held.loc[held["figure"] == "Speed-up by batch", "verdict"]) == {verdict}
+
+
+def test_software_options_are_claims_against_the_plain_one() -> None:
+    def with_options(tables: Tables) -> Tables:
+        option = np.where(tables.cells["batch"] == 8, "ddp", "fsdp")
+        return replace(tables, cells=tables.cells.assign(batch=8, option_parallel=option))
+
+    before, after = (with_options(campaign(cells=2, seed=seed)) for seed in (1, 2))
+    held = held_against(before, _slowed(after, after.cells["option_parallel"] == "fsdp", 0.8))
+    options = held[held["figure"] == "Software optimisations"]
+    assert len(options) == 4
+    assert options["claim"].str.contains("parallel fsdp against parallel ddp").all()
+    assert set(options["verdict"]) == {OUTSIDE}
+    same = held_against(before, after)
+    assert (same.loc[same["figure"] == "Software optimisations", "verdict"] == INSIDE).sum() >= 3
+
+
+def served(speed: float, seed: int, rates: tuple[float, ...] = (15.0, 25.0, 33.0, 45.0)) -> Tables:
+    """A service on two configurations, the second `speed` times as fast."""
+    of = Service({"1x4-local": 1.0, "1x4-fabric": speed}, rates=rates, requests=400)
+    plan, records, requests = planted_requests(of, seed)
+    runs = runs_table(records)
+    context = {
+        "campaign": {
+            "name": "served",
+            "baseline": "1x4-local",
+            "protocol": {"lease_order": "blocks", "order": "blocks"},
+        },
+        "objectives": {"gpt-service": {"ttft_ms": {"p90": 1e3 * true_percentile(90, 37.0, SERVED_PER_S)}}},
+    }
+    return Tables(runs, cells_table(plan, runs), [], [], context, requests=requests)
+
+
+def test_the_highest_rates_of_services_are_claims_and_goodput_with_them() -> None:
+    before = served(0.8, 1)
+    stated = claims(before).set_index("figure").loc["Serving: highest rate that holds"]
+    assert stated["claim"] == "1x4-fabric against 1x4-local"
+    assert stated["low"] < (0.8 * SERVED_PER_S - 13) / 37 < stated["high"] < 1
+
+    def verdict(other: Tables) -> tuple[str, str]:
+        held = held_against(before, other).set_index("figure").loc["Serving: highest rate that holds"]
+        return held["verdict"], held["why"]
+
+    assert verdict(served(0.8, 2)) == (INSIDE, "")
+    assert verdict(served(1.0, 2)) == (OUTSIDE, "")
+    # Of rates that all hold none is the highest.
+    assert verdict(served(0.8, 2, rates=(15.0, 16.0, 17.0))) == (NOT_COMPARABLE, "no highest rate is known here")
+    assert verdict(campaign()) == (NOT_COMPARABLE, "a cell of it is not planned here")

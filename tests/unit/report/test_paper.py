@@ -16,7 +16,7 @@ from campaign.errors import ConfigError
 from campaign.report import plot
 from campaign.report.figure import all_figures, data_of
 from campaign.report.paper import figures as paper
-from campaign.report.paper.latex import CAPTION_WORDS, caption, escaped
+from campaign.report.paper.latex import CAPTION_WORDS, LINES, caption, escaped, table
 from campaign.tables import io
 from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
@@ -68,7 +68,7 @@ def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_wa
     paper.draw(tables, tmp_path, for_paper=True, only=["composition-times"])
     assert all_figures()["composition_times"].draw(data_of(tables)).svg == before
     text = (tmp_path / "figures.tex").read_text()
-    assert "\\includegraphics{composition_times.pdf}" in text
+    assert re.search(r"\\includegraphics\[width=.linewidth,[^]]*]\{composition_times.pdf}", text)
     assert "\\label{fig:composition-times}" in text
     assert "\\begin{figure}" in text
 
@@ -82,8 +82,8 @@ def test_captions_have_coverage_and_tables_are_latex_tables(tables: Tables, tmp_
     for name in ("software-stack", "workload-characteristics"):
         assert f"\\label{{tab:{name}}}" in text
     assert text.count("\\begin{table*}") == text.count("\\toprule") == text.count("\\bottomrule") == 2
-    for table in text.split("\\begin{tabular}")[1:]:
-        lines = [line for line in table.splitlines() if line.startswith("    ") and line.endswith("\\\\")]
+    for own in text.split("\\begin{tabular}")[1:]:
+        lines = [line for line in own.splitlines() if line.startswith("    ") and line.endswith("\\\\")]
         assert len({line.replace("\\&", "").count("&") for line in lines}) == 1, "as many cells in every row"
     assert "mean_per_s" in (tmp_path / "scaling.csv").read_text().splitlines()[0].split(",")
 
@@ -93,6 +93,7 @@ def test_every_character_that_means_something_to_latex_is_escaped() -> None:
         r"5 \% of a\_b \& \{c\} \#1 \$x\textasciicircum{}2 \textasciitilde{} \textbackslash{}"
     )
     assert escaped("−2.5× ±1–3") == r"$-$2.5$\times$ $\pm$1--3"
+    assert escaped("2(n−1)α at 40 °C") == r"2(n$-$1)$\alpha$ at 40 $^\circ$C"
     assert escaped("[a] *\n<b>|é ő 中") == r"{[}a{]} {*} \textless{}b\textgreater{}\textbar{}é o ?"
 
 
@@ -113,6 +114,18 @@ def test_a_caption_has_few_words_and_loses_none(sentences: list[str]) -> None:
     kept, rest = caption(text)
     assert f"{kept} {rest}".strip() == text
     assert len(kept.split()) <= CAPTION_WORDS or kept.count(". A") == 0
+
+
+def test_a_table_ends_with_its_page_whether_rows_take_one_line_or_several() -> None:
+    short = table("t", "T.", ("a", "b"), [("x", "1")] * 90, "t.csv")
+    assert short.count("x & 1") == LINES
+    assert f"{90 - LINES} further rows in t.csv." in short
+    sentence = "words " * 40  # of 240 characters; a line of the page has 140
+    long = table("t", "T.", ("a", "b"), [(sentence, "1")] * 90, "t.csv", total=100)
+    assert long.count("& 1") == LINES // 2
+    assert f"{100 - LINES // 2} further rows in t.csv." in long
+    endless = table("t", "T.", ("a",), [("words " * 9999,)], "t.csv")
+    assert "further" not in endless
 
 
 def test_a_page_gets_svg_and_what_has_no_data_says_why(tables: Tables, tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -89,9 +92,19 @@ def test_the_index_names_each_campaign_with_its_finding_newest_first(site: Path)
 
 
 def test_each_campaign_but_the_first_is_compared_with_the_one_before(site: Path) -> None:
-    found = {path.parent.name: text(path) for path in site.glob("*/compare.html")}
+    found = {path.parent.name: path for path in site.glob("*/compare.html")}
     assert sorted(found) == ["demo-2023-11-21-221500", "demo-2023-11-28-221500"]
-    assert "demo of 2023-11-28 22:15 against demo of 2023-11-21 22:15" in found["demo-2023-11-28-221500"]
+    last = found["demo-2023-11-28-221500"]
+    assert "demo of 2023-11-28 22:15 against demo of 2023-11-21 22:15" in text(last)
+    assert last.read_text().count('<path class="point ') == 29  # a drawn interval a cell
+
+
+def test_no_page_needs_matplotlib_whose_pictures_would_take_most_of_the_time(three: Path, tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('is not needed')\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "campaign.cli", "site", str(three), "--output", str(tmp_path / "site")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+    assert len(list((tmp_path / "site").glob("*/compare.html"))) == 2
 
 
 def test_every_link_is_relative_and_leads_to_a_file_of_the_site_and_no_page_has_a_script(site: Path) -> None:

@@ -26,6 +26,12 @@ def test_a_change_of_5_pct_is_found_within_three_campaigns(before: int) -> None:
     assert found_within(site, SLOWER, before, 3, 20, np.random.default_rng(4)) >= 17
 
 
+@pytest.mark.parametrize(("cells", "found"), [(2, 44), (5, 45)])
+def test_a_change_is_not_taken_for_the_spread_of_few_cells(cells: int, found: int) -> None:
+    site = Site(cells=cells, campaigns=13)
+    assert found_within(site, SLOWER, 10, 3, 60, np.random.default_rng(6)) >= found
+
+
 def test_a_restless_system_hides_what_a_calm_one_shows() -> None:
     """What campaigns differ in beside compositions is part of the spread."""
     calm, restless = (

@@ -37,8 +37,9 @@ def reproduce(archive: Path, system: str | None, again: Path | None, results: Pa
     does not fit the system is left out and listed with the reason. The new campaign has a name of its own, so it
     measures everything.
 
-    With --against, each ratio that the archive's answers state is inside or outside the prediction interval that the
-    archive's spread of compositions gives for a repetition, or not comparable, with the reason.
+    With --against, each ratio that the archive's answers state (of cells, of speed-ups by batch, of software options, of
+    the highest rates of services) is inside or outside the prediction interval that the archive's spread of compositions
+    gives for a repetition, or not comparable, with the reason.
 
     \b
     campaign reproduce published.zip --system mine
@@ -93,14 +94,17 @@ def _system(text: str) -> LoadedFile[SystemFile]:
 
 
 def _hold(archive: Path, again: Path, results: Path, page: Path) -> None:
+    import numpy as np
+
     from campaign.archive.open_results import tables_from
     from campaign.insight.compare import compare
-    from campaign.insight.compare.claims import held_against, summary
+    from campaign.insight.compare.claims import OUTSIDE, held_against, summary
     from campaign.report.compare_page import CLAIM_HEADINGS, claim_row, compare_page
     from campaign.report.page import write_report
 
     base, other = tables_from(archive, results), tables_from(again, results)
     held = held_against(base, other)
+    held = held.iloc[np.argsort(held["verdict"] != OUTSIDE, kind="stable")]
     write_report(page, compare_page(compare(base, other), held=held))
     rows = [dict(zip(CLAIM_HEADINGS, claim_row(row), strict=True)) for row in held.to_dict("records")]
     show_rows("Claims of the archive", rows)

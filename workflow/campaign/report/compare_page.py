@@ -9,27 +9,33 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.insight.compare.claims import summary
+from campaign.insight.compare.claims import INSIDE, OUTSIDE, summary
 from campaign.insight.compare.comparison import Comparison
 from campaign.insight.compare.matching import CONTENT, NAMES, SHAPES
-from campaign.paths import REPORTS
 from campaign.report.context_schema import PublishedSaid
+from campaign.report.intervals_column import Interval, column
 from campaign.report.sections.published import published
-from campaign.report.svg import adapted
-from campaign.report.templates import filled, inline
+from campaign.report.templates import filled
 from campaign.statistics import verdict
 from campaign.statistics.intervals import SIGNIFICANT
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
-# Points in the picture; more would cover each other.
-POINTS = 60
-_WIDTH_IN = 9.6
 _NEAR_PCT = 10.0  # of a prediction
+_KINDS = {"faster": "better", "slower": "worse"}
 _BASIS = ("Compositions", "Degrees of freedom", "Compared")
 
 
-CLAIM_HEADINGS = ("Claim", "Figure", "In the archive", "Expected of a repetition", "Here", "Compositions", "Verdict")
+CLAIM_HEADINGS = (
+    "Claim",
+    "Change",
+    "Figure",
+    "In the archive",
+    "Expected of a repetition",
+    "Here",
+    "Compositions",
+    "Verdict",
+)
 
 
 def compare_page(comparison: Comparison, back: str = "", held: pd.DataFrame | None = None) -> str:
@@ -37,8 +43,9 @@ def compare_page(comparison: Comparison, back: str = "", held: pd.DataFrame | No
     claims against the other campaign (`campaign.insight.compare.claims.held_against`), where that measures an archive again."""
     claims = None
     if held is not None:
-        rows = [claim_row(row) for row in held.to_dict("records")]
-        claims = {"headings": CLAIM_HEADINGS, "rows": rows, "summary": summary(held)}
+        records = held.to_dict("records")
+        rows, drawn = [claim_row(row) for row in records], column([_held(row) for row in records])
+        claims = {"headings": CLAIM_HEADINGS, "rows": rows, "drawn": drawn, "summary": summary(held)}
     return filled("compare.html.j2", {**_context(comparison), "back": back, "claims": claims})
 
 
@@ -46,6 +53,7 @@ def claim_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     """A claim under CLAIM_HEADINGS."""
     return (
         row["claim"],
+        wording.percent(100 * (row["here"] / row["ratio"] - 1)),
         row["figure"],
         wording.with_interval(row["ratio"], row["low"], row["high"], wording.times),
         wording.between(row["expected_low"], row["expected_high"], wording.times),
@@ -57,6 +65,14 @@ def claim_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     )
 
 
+def _held(row: Mapping[Any, Any]) -> Interval:
+    """A claim as it was measured here, in percent of the archive's ratio, before the range that was expected."""
+    kind = {INSIDE: "better", OUTSIDE: "worse"}.get(row["verdict"], "")
+    names = ("here", "here_low", "here_high", "expected_low", "expected_high")
+    value, low, high, *expected = (100 * (row[name] / row["ratio"] - 1) for name in names)
+    return Interval(value, low, high, kind, (expected[0], expected[1]))
+
+
 def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
     """The page of a campaign beside published claims; said: `campaign.insight.published.claims.held_against`; score: in words."""
     claims = published(PublishedSaid.model_validate(said), ())
@@ -66,6 +82,7 @@ def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
 def _context(comparison: Comparison) -> dict[str, Any]:
     rows = by_change(comparison.rows)
     compared = rows[rows["ratio"].notna()]
+    shown = compared.head(ROWS_ON_PAGE).to_dict("records")
     return {
         "base": comparison.base,
         "metric": comparison.metric,
@@ -77,10 +94,9 @@ def _context(comparison: Comparison) -> dict[str, Any]:
             "rules": comparison.rules,
             "broken": [(each.rule, each.where, each.change) for each in comparison.broken],
         },
-        "svg": _picture(compared, comparison) if len(compared) else "",
-        "points": min(POINTS, len(compared)),
+        "changes": column([Interval(*_bounds(row), _KINDS.get(row["says"], "")) for row in shown]),
         "means": [_mean(row) for row in comparison.means.to_dict("records")],
-        "rows": [_row(row) for row in compared.head(ROWS_ON_PAGE).to_dict("records")],
+        "rows": [_row(row) for row in shown],
         "rows_left_out": max(0, len(compared) - ROWS_ON_PAGE),
         "changed": [
             (row["cell"], row["base_outcome"], row["outcome"])
@@ -189,11 +205,11 @@ def _mean(row: Mapping[Any, Any]) -> tuple[str, ...]:
 def _row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         row["cell"],
-        wording.rate(row["base_mean"]),
-        wording.rate(row["mean"]),
         wording.percent(100 * (row["ratio"] - 1)),
         wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent),
         verdict.p_value(row["p_holm"]),
+        wording.rate(row["base_mean"]),
+        wording.rate(row["mean"]),
         *(verdict.COLUMNS[name](row) for name in _BASIS),
         f"{row['n']} / {row['base_n']}",
         row["says"] + (f"; by {row['by']}: {row['differs']}" if row["by"] != CONTENT else ""),
@@ -216,32 +232,3 @@ def _caption(comparison: Comparison) -> str:
 def _rests_on(comparison: Comparison) -> str:
     known = comparison.rows[comparison.rows["ratio"].notna()]
     return f"{verdict.rests_on(known)} " if len(known) else ""
-
-
-def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:
-    """Changes with intervals, the largest at the top; colours by workload."""
-    from campaign.report import plot
-
-    shown = rows.head(POINTS).iloc[::-1]
-    workloads = sorted(shown["workload"].unique())
-    with plot.style(REPORTS / "style.mplstyle"):
-        figure, ((axes,),) = plot.grid(1, height_in=0.8 + 0.2 * len(shown))
-        figure.set_size_inches(_WIDTH_IN, figure.get_size_inches()[1])
-        axes.axvline(0, color=plot.INK, linewidth=0.9)
-        handles = [_points(axes, shown, workload, plot.look(place)) for place, workload in enumerate(workloads)]
-        axes.set_yticks(range(len(shown)), list(shown["cell"]), fontsize=7.5)
-        axes.set_ylim(-0.7, len(shown) - 0.3)
-        axes.grid(visible=True, axis="x")
-        axes.set_ylabel("cell")
-        axes.set_xlabel(f"change of {comparison.metric.performance} (%)")
-        plot.legend(figure, handles)
-        alt = wording.alternative(findings(comparison))
-        return inline(adapted(plot.to_svg(figure), "compare", f"Changes of {comparison.metric.performance}", alt))
-
-
-def _points(axes: Any, shown: pd.DataFrame, workload: str, look: Any) -> Any:
-    own = np.flatnonzero((shown["workload"] == workload).to_numpy())
-    change, low, high = (100 * (shown[name].to_numpy()[own] - 1) for name in ("ratio", "low", "high"))
-    reach = np.nan_to_num(np.vstack([change - low, high - change]), posinf=0.0)
-    how = {"fmt": look.marker, "color": look.colour, "markersize": 4.5, "capsize": 2}
-    return axes.errorbar(change, own, xerr=reach, label=workload, **how)

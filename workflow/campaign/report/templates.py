@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from campaign.paths import REPORTS
 STYLE = REPORTS / "report.css"
 
 
+@cache
 def templates(directory: Path = REPORTS) -> Environment:
     """The templates of a directory."""
     return Environment(

@@ -39,6 +39,7 @@ _TABLES = (
     *(f"{name}.json" for name in DOCUMENTS),
     "reference.parquet",
 )
+_HEADER = b'<header>\n<p class="kicker">'
 _LAST_S = 253_402_300_800.0  # the year 10000, which no calendar here writes
 _PICTURES = (".svg", ".csv", ".pdf")
 
@@ -138,7 +139,8 @@ def add(source: Path, digest: str, site: Path, known: Iterable[ListedCampaign]) 
             old = replace(old, digests=entry.digests)
             _keep(old, site / directory)
             return old
-        _copy(made.report, new / "report.html")
+        with open_regular(made.report) as report:
+            (new / "report.html").write_bytes(_with_way_back(report.read()))
         for name in entry.figures:
             for path in (figures / f"{name}{kind}" for kind in _PICTURES):
                 if path.is_file():
@@ -234,3 +236,8 @@ def _free(site: Path, name: str) -> str:
 def _copy(source: Path, target: Path) -> None:
     with open_regular(source) as file, target.open("wb") as copy:
         shutil.copyfileobj(file, copy)
+
+
+def _with_way_back(report: bytes) -> bytes:
+    """A report with a link to the site's index above its title; the report itself stands alone and has none."""
+    return report.replace(_HEADER, _HEADER + b'<a href="../index.html">All campaigns</a> \xc2\xb7 ', 1)

@@ -118,14 +118,13 @@ def histories(measured: Sequence[tuple[str, float, pd.DataFrame]], tables_of: Ca
 
 def _history(key: Mapping[str, Any], rows: pd.DataFrame) -> History:
     metric = from_document({"name": key["metric"], "unit": key["unit"], "better": key["better"]})
+    measured: dict[tuple[str, float, str], list[float]] = defaultdict(list)
+    for campaign, started, cell_id, value in rows[["campaign", "started", "cell_id", "value"]].itertuples(index=False):
+        measured[campaign, started, cell_id].append(value)
     points = []
-    for campaign, group in rows.groupby("campaign", sort=False):
-        values = group["value"].to_numpy(dtype=np.float64)
-        value = float(1 / (1 / values).mean() if metric.higher else values.mean())
-        first = group.iloc[0]
-        points.append(
-            Point(str(campaign), float(first["started"]), str(first["cell_id"]), tuple(values.tolist()), value)
-        )
+    for (campaign, started, cell_id), values in measured.items():
+        value = 1 / np.mean(1 / np.array(values)) if metric.higher else np.mean(values)
+        points.append(Point(campaign, started, cell_id, tuple(values), float(value)))
     return History(key, str(rows["configuration"].iloc[-1]), metric, tuple(points))
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
+from campaign.report.intervals_column import ticks
 from campaign.results_site.campaigns import ListedCampaign
 from campaign.results_site.history import History, Point, dated
 from campaign.statistics.change_points import LEAST, ChangePoint
-from campaign.statistics.intervals import Floats
 
 CHANGES_ON_PAGE = 20
 POINTS_IN_TABLE = 20
@@ -136,7 +136,9 @@ def says(each: History, names: Mapping[str, str]) -> list[str]:
     before = wording.plural(count - 1, "earlier campaign")
     if each.last is None:
         return [f"Not tested against {before}: one composition each, or hosts of their own."]
-    return [f"Not significant against {before}: {_change(each, each.last)}."]
+    # The interval is of this cell alone.
+    adjusted = " over all cells (Holm)" if (each.last.low - 1) * (each.last.high - 1) > 0 else ""
+    return [f"Not significant{adjusted} against {before}: {_change(each, each.last)}."]
 
 
 def _changes(each: History, names: Mapping[str, str]) -> list[str]:
@@ -176,8 +178,8 @@ def _row(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
 def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
     """Coordinates: a dot a composition, a line through campaigns, an upright line where it changed."""
     values = np.array([value for point in each.points for value in point.values])
-    ticks = _ticks(float(values.min()), float(values.max()))
-    low, high = min(ticks[0], float(values.min())), max(ticks[-1], float(values.max()))
+    scale = ticks(float(values.min()), float(values.max()))
+    low, high = min(scale[0], float(values.min())), max(scale[-1], float(values.max()))
     start = each.points[0].started
     span = max(each.points[-1].started - start, 1.0)
 
@@ -195,7 +197,7 @@ def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
         "left": _LEFT,
         "right": _WIDTH - _RIGHT,
         "ground": _HEIGHT - _BOTTOM,
-        "ticks": [(y(tick), f"{tick:,.6g}") for tick in ticks],
+        "ticks": [(y(tick), f"{tick:,.6g}") for tick in scale],
         "line": "M" + "L".join(line),
         "dots": "".join(dots),
         "ends": (dated(start)[:10], dated(start + span)[:10]),
@@ -209,14 +211,3 @@ def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
         ],
         "alt": " ".join(says(each, names)),
     }
-
-
-def _ticks(low: float, high: float) -> Floats:
-    """Three to five round numbers that hold all values; at least 4 % apart from end to end, so that noise looks like noise."""
-    middle = (low + high) / 2
-    half = max((high - low) / 2 * 1.05, 0.02 * abs(middle), 1e-12)
-    step = 10 ** np.floor(np.log10(half))
-    step *= next(factor for factor in (0.5, 1.0, 2.0, 5.0, 10.0) if 2 * half / (factor * step) <= 4)
-    return np.asarray(
-        np.arange(np.floor((middle - half) / step), np.ceil((middle + half) / step) + 0.5) * step, dtype=np.float64
-    )

@@ -14,7 +14,8 @@ explain (an F test at SAME, after Bancroft, 1944): then a system is never twice 
 tell by how much. A dozen of them tell little of one cell, so each is moderated by all cells as far as these are alike: Smyth
 (2004), "Linear models and empirical Bayes methods for assessing differential expression", Statistical Applications in Genetics and
 Molecular Biology 3(1).
-Before changes are known, the spread between campaigns is by successive differences (von Neumann, 1941): a change alters one.
+Before changes are known, the spread between campaigns is by successive differences (von Neumann, 1941): a change alters one. In
+the history where that one matters most it is left out, or a single change in few cells would pass for the spread of the system.
 Level: Bonferroni's inequality over cells, over places, and over looks: the look at n campaigns gets 4 / ((n - 6) (n - 5)) of the
 level, which sums to 1 from ten on, so that a history may be looked at for ever.
 """
@@ -98,7 +99,7 @@ def _spreads(
     if not series:
         return ()
     n = np.array([each.size for each in values], dtype=np.float64)
-    between = np.array([max(float((np.diff(each) ** 2).mean()) / 2, _ROUNDING) for each in values])
+    between = np.maximum(_between(values), _ROUNDING)
     freedom = 2 * (n - 1) ** 2 / (3 * n - 4)  # of von Neumann's estimate
     size = np.array([np.mean([1 / campaign.size for campaign in each]) for each in series])
     within_freedom = np.array([sum(campaign.size - 1 for campaign in each) for each in series], dtype=np.float64)
@@ -123,6 +124,16 @@ def _spreads(
         _Spread(float(each) if further else 0.0, float(further), common, worth, total)
         for each, further in zip(within, within_freedom, strict=True)
     ]
+
+
+def _between(values: Sequence[Floats]) -> Floats:
+    """Variance by successive differences; of the history that falls most without it, without its likeliest change."""
+    squares = [np.diff(each) ** 2 / 2 for each in values]
+    less = [np.delete(own, _place(each) - 1).mean() for own, each in zip(squares, values, strict=True)]
+    found = np.array([own.mean() for own in squares])
+    most = int(np.argmax(found / np.maximum(less, _ROUNDING)))
+    found[most] = less[most]
+    return found
 
 
 def _moderation(variance: Floats, freedom: Floats) -> tuple[float, float]:

@@ -9,8 +9,8 @@ more, at most in proportion, and its interval is that much wider.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,23 +18,45 @@ import pandas as pd
 
 from campaign import wording
 from campaign.insight.compare.matching import match
-from campaign.statistics import comparable_cells, comparisons, intervals, verdict
-from campaign.statistics.comparisons import Design
+from campaign.statistics import comparable_cells, comparisons, intervals, serving, software_options, verdict
+from campaign.statistics.comparisons import Design, Ratios
+from campaign.statistics.highest_rate import Objective, objectives
 from campaign.statistics.intervals import Floats
 from campaign.statistics.ratios import LogRatios
 from campaign.tables.io import Tables
 
 INSIDE, OUTSIDE, NOT_COMPARABLE = "inside", "outside", "not comparable"
+CELLS, SPEED_UPS, SERVICES = "cells", "speed-ups", "highest rates"
+_CELLS = ("cell_id", "against_cell", "over_cell", "over_against")
+_Pairs = Mapping[str, pd.Series] | pd.DataFrame
+_Services = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, Mapping[str, Sequence[Objective]]]
 _ONE_COMPOSITION = (intervals.PAIRED, intervals.RUNS_OF_ONE)
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Comparisons of one kind. of: `CELLS`, `SPEED_UPS` or `SERVICES`; rows: figure, cell_id, against_cell, p, p_holm, and of
+    speed-ups over_cell and over_against: the cells of the ratio that theirs is over."""
+
+    of: str
+    rows: pd.DataFrame
 
 
 def claims(tables: Tables) -> pd.DataFrame:
     """The comparisons that the answers of a campaign state, each once.
 
-    figure (title), claim (words), cell_id, against_cell, ratio, low, high (95 %), expected_low, expected_high (of a new
-    mean over as many compositions; nan where its spread is not known), p, p_holm (over its figure), and `Ratios.basis`.
-    A ratio above 1 is better than the cell that it is against.
+    figure (title), claim (words), of (what kind), cell_id, against_cell, over_cell, over_against, ratio, low, high (95 %),
+    expected_low, expected_high (of a new mean over as many compositions; nan where its spread is not known), p, p_holm (over its
+    figure), and `Ratios.basis`. A ratio above 1 is better than the cell that it is against. That of a speed-up by batch is over
+    the same ratio of fewer devices, and that of a service is of its highest rates; its cells stand for their series.
     """
+    found = [_stated(tables, answers) for answers in _answers(tables) if len(answers.rows)]
+    if not found:
+        return pd.DataFrame(columns=["figure", "claim", "of", *_CELLS, "p", "p_holm"])
+    return pd.concat(found, ignore_index=True)
+
+
+def _answers(tables: Tables) -> Iterator[_Answers]:
     cells, design = tables.cells, tables.design
     baseline = str(tables.context["campaign"].get("baseline", ""))
     answers = {
@@ -44,20 +66,60 @@ def claims(tables: Tables) -> pd.DataFrame:
         "Local, hybrid and fabric": comparable_cells.overhead(cells, baseline, design),
         "Part of a host": comparable_cells.part_of_host(cells, design),
         "Systems": comparable_cells.across_systems(cells, design),
+        "Software optimisations": software_options.software_options(cells, design),
     }
-    columns = ["cell_id", "against_cell", "ratio", "p", "p_holm"]
-    found = [rows[[*columns, "method"]].assign(figure=name) for name, rows in answers.items() if len(rows)]
-    if not found:
-        return pd.DataFrame(columns=["figure", "claim", *columns])
-    rows = pd.concat(found, ignore_index=True)
+    yield _Answers(CELLS, pd.concat([_pairs(rows, name) for name, rows in answers.items()]))
+    speedups = comparable_cells.speedup_by_batch(cells, design)
+    if len(speedups):
+        _, effects = comparable_cells.one_family(speedups, comparable_cells.batch_effect(speedups, design))
+        effects = effects.assign(over_cell=effects["against_cell_large"], over_against=effects["against_cell"])
+        effects = effects.assign(ratio=1 + effects["change_pct"] / 100, against_cell=effects["cell_id"])
+        yield _Answers(SPEED_UPS, _pairs(effects.assign(cell_id=effects["cell_id_large"]), "Speed-up by batch"))
+    rates = serving.highest_rates(*_services(tables)) if len(tables.requests) else tables.requests
+    if len(rates):
+        rows = serving.against_baseline(rates, baseline, _design(SERVICES, tables))
+        yield _Answers(SERVICES, _pairs(rows.assign(cell_id=rows["series"]), "Serving: highest rate that holds"))
+
+
+def _pairs(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
+    """The comparisons of a figure that have a ratio."""
+    if rows.empty:
+        return pd.DataFrame(columns=["figure", *_CELLS, "p", "p_holm"])
     rows = rows[rows["ratio"].notna() & (rows["method"] != intervals.ITSELF)]
-    rows = rows.drop_duplicates(["cell_id", "against_cell"], ignore_index=True).drop(columns="method")
-    ratios = comparisons.ratios(rows["cell_id"], rows["against_cell"], design)
-    _, low, high = ratios.of.bounds()
-    stated = rows.assign(low=low, high=high, claim=_words(cells, rows), **ratios.basis(rows.index))
+    return rows.assign(figure=figure).reindex(columns=["figure", *_CELLS, "p", "p_holm"])
+
+
+def _stated(tables: Tables, answers: _Answers) -> pd.DataFrame:
+    rows = answers.rows.drop_duplicates(list(_CELLS), ignore_index=True).assign(of=answers.of)
+    ratios = _ratios(answers.of, rows, _design(answers.of, tables))
+    value, low, high = ratios.of.bounds()
+    bounds = {"ratio": value, "low": low, "high": high}
+    stated = rows.assign(**bounds, claim=_words(answers.of, tables.cells, rows), **ratios.basis(rows.index))
     predicted = np.array([not _unpredicted(row) for row in stated.to_dict("records")], dtype=np.bool_)
     expected_low, expected_high = prediction(ratios.of, np.where(predicted, 1.0, np.nan))
     return stated.assign(expected_low=expected_low, expected_high=expected_high)
+
+
+def _services(tables: Tables) -> _Services:
+    """Requests, cells with a rate, runs and objectives."""
+    limits = {name: objectives(each) for name, each in tables.context.get("objectives", {}).items()}
+    return serving.latencies(tables.requests, tables.runs), serving.rated(tables.cells), tables.runs, limits
+
+
+def _design(of: str, tables: Tables) -> Design:
+    """What ratios are by: the runs of cells, or the highest rates of series."""
+    if of != SERVICES:
+        return tables.design
+    if tables.requests.empty:
+        return comparisons.design(tables.runs.iloc[:0])
+    rates = serving.of_compositions(*_services(tables))
+    return comparisons.design(rates, dict(tables.context["campaign"]).get("protocol") or {}, column="rate")
+
+
+def _ratios(of: str, rows: _Pairs, design: Design) -> Ratios:
+    found = comparisons.ratios(rows["cell_id"], rows["against_cell"], design)
+    # Numbers of devices are compositions of their own, so nothing is shared between the two.
+    return found.over(comparisons.ratios(rows["over_cell"], rows["over_against"], design)) if of == SPEED_UPS else found
 
 
 def prediction(of: LogRatios, more: Floats) -> tuple[Floats, Floats]:
@@ -66,17 +128,13 @@ def prediction(of: LogRatios, more: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-_Pairs = Mapping[str, pd.Series] | pd.DataFrame
-
-
-def expected(base: Design, other: Design, pairs: _Pairs, here: _Pairs) -> tuple[Floats, Floats]:
+def expected(base: Design, other: Design, pairs: _Pairs, here: _Pairs, of: str = CELLS) -> tuple[Floats, Floats]:
     """Bounds of what `base` predicts of the ratios in `other`, with the compositions and runs that it has.
 
-    pairs, here: cell_id and against_cell of each ratio in base and in other.
+    pairs, here: cell_id and against_cell of each ratio in base and in other, of speed-ups over_cell and over_against as well.
     """
-    of = comparisons.ratios(pairs["cell_id"], pairs["against_cell"], base).of
-    more = np.maximum(*(_more(base, other, pairs[name], here[name]) for name in ("cell_id", "against_cell")))
-    return prediction(of, more)
+    more = np.maximum.reduce([_more(base, other, pairs[name], here[name]) for name in _cells_of(of)])
+    return prediction(_ratios(of, pairs, base).of, more)
 
 
 def held_against(base: Tables, other: Tables) -> pd.DataFrame:
@@ -87,18 +145,30 @@ def held_against(base: Tables, other: Tables) -> pd.DataFrame:
         return stated.assign(verdict="", why="", here=np.nan, here_low=np.nan, here_high=np.nan)
     matched = match(base.cells, other.cells)
     same = dict(zip(matched.base["cell_id"], matched.other["cell_id"], strict=True))
-    ours = {name: stated[name].map(same) for name in ("cell_id", "against_cell")}
-    here = comparisons.ratios(ours["cell_id"], ours["against_cell"], other.design)
+    kinds = stated.groupby("of", sort=False)
+    return pd.concat(
+        [_held(str(of), rows.reset_index(drop=True), base, other, same) for of, rows in kinds], ignore_index=True
+    )
+
+
+def _held(of: str, stated: pd.DataFrame, base: Tables, other: Tables, same: Mapping[str, str]) -> pd.DataFrame:
+    if of == SERVICES:
+        series = serving.rated(other.cells).set_index("cell_id")["series"].to_dict()
+        same = {cell: series[ours] for cell, ours in same.items() if ours in series}
+    ours = {name: stated[name].map(same) for name in _CELLS}
+    by = _design(of, other)
+    here = _ratios(of, ours, by)
     value, low, high = here.of.bounds()
     known = stated["expected_low"].notna()
     expected_low, expected_high = (
-        np.where(known, bound, np.nan) for bound in expected(base.design, other.design, stated, ours)
+        np.where(known, bound, np.nan) for bound in expected(_design(of, base), by, stated, ours, of)
     )
     states = other.cells.set_index("cell_id")["state"].to_dict()
+    none = "no highest rate is known here" if of == SERVICES else "no ratio: a mean is not positive"
     whys = [
         _unpredicted(row)
-        or _missing(states, ours["cell_id"].iloc[place], ours["against_cell"].iloc[place])
-        or ("no ratio: a mean is not positive" if not np.isfinite(value[place]) else "")
+        or _missing(states, *(ours[name].iloc[place] for name in _cells_of(of)))
+        or (none if not np.isfinite(value[place]) else "")
         or ("paired by composition in the archive, and not here" if row["method"] == intervals.PAIRED_BY_LEASE
             and here.method[place] not in (*_ONE_COMPOSITION, intervals.PAIRED_BY_LEASE) else "")
         for place, row in enumerate(stated.to_dict("records"))
@@ -111,6 +181,11 @@ def held_against(base: Tables, other: Tables) -> pd.DataFrame:
         expected_low=expected_low, expected_high=expected_high, here=value, here_low=low, here_high=high,
         here_compositions=here.compositions, verdict=verdicts, why=whys,
     )  # fmt: skip
+
+
+def _cells_of(of: str) -> tuple[str, ...]:
+    """The columns of the cells whose means are in a ratio."""
+    return _CELLS if of == SPEED_UPS else _CELLS[:2]
 
 
 def summary(held: pd.DataFrame) -> str:
@@ -150,16 +225,19 @@ def _missing(states: Mapping[Any, str], *cells: Any) -> str:
     return next((f"a cell of it is {states[each]} here" for each in cells if states[each] != "measured"), "")
 
 
-def _words(cells: pd.DataFrame, rows: pd.DataFrame) -> Sequence[str]:
+def _words(of: str, cells: pd.DataFrame, rows: pd.DataFrame) -> Sequence[str]:
     """'2x2-local against 1x4-local (bert, batch 8)': where the two differ, and what they share of what the campaign varies."""
-    names = [name for name in comparable_cells.naming_columns(cells) if cells[name].nunique(dropna=False) > 1]
+    known = serving.series_columns(cells) if of == SERVICES else comparable_cells.naming_columns(cells)
+    names = [name for name in known if cells[name].nunique(dropna=False) > 1]
     by_id = cells.drop_duplicates("cell_id").set_index("cell_id")
     told = []
-    for cell, against in zip(rows["cell_id"], rows["against_cell"], strict=True):
-        a, b = by_id.loc[cell], by_id.loc[against]
+    for row in rows.to_dict("records"):
+        a, b = by_id.loc[row["cell_id"]], by_id.loc[row["against_cell"]]
         apart = [name for name in names if a[name] != b[name]]
         shared = wording.describe(a, [name for name in names if name not in apart and a[name] != ""])
-        told.append(
-            f"{wording.describe(a, apart)} against {wording.describe(b, apart)}{f' ({shared})' if shared else ''}"
-        )
+        words = f"{wording.describe(a, apart)} against {wording.describe(b, apart)}{f' ({shared})' if shared else ''}"
+        if of == SPEED_UPS:
+            fewer = by_id.loc[row["over_cell"]]
+            words += f", over {wording.describe(fewer, [name for name in names if a[name] != fewer[name]])}"
+        told.append(words)
     return told

@@ -8,6 +8,7 @@ without the device's model, since sites give hardware different names; both say 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,16 +72,15 @@ def _text(value: object) -> str:
 
 def _pairs(base: pd.DataFrame, other: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Index of both rows of each pair, its place among equal keys (`nth`), and whether its keys are its `alone` on both sides."""
-    sides = []
-    for name, cells in (("base", base), ("other", other)):
-        groups = cells.groupby(keys, sort=False, dropna=False)
-        size = groups["cell_id"].transform("size") if len(cells) else pd.Series(dtype="int64")
-        nth = groups.cumcount() if len(cells) else pd.Series(dtype="int64")
-        sides.append(cells[keys].assign(**{name: cells.index, "nth": nth, f"size_{name}": size}))
     if not len(base) or not len(other):
         return pd.DataFrame({"base": [], "other": [], "nth": [], "alone": []}).astype(
             {"base": "int64", "other": "int64", "nth": "int64", "alone": "bool"}
         )
+    sides = []
+    for name, cells in (("base", base), ("other", other)):
+        groups = cells.groupby(keys, sort=False, dropna=False)
+        size: Any = groups["cell_id"].transform("size")
+        sides.append(cells[keys].assign(**{name: cells.index, "nth": groups.cumcount(), f"size_{name}": size}))
     both = sides[0].merge(sides[1], on=[*keys, "nth"], how="inner")
     return both.assign(alone=(both["size_base"] == 1) & (both["size_other"] == 1))[["base", "other", "nth", "alone"]]
 

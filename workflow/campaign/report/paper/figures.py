@@ -87,7 +87,7 @@ def latex(figure: Figure, drawing: Drawing) -> str:
     says, rest = caption(f"{figure.title}. {drawing.caption}")
     return (
         f"\\begin{{{environment}}}\n  \\centering\n"
-        f"  \\includegraphics{{{figure.name}.pdf}}\n"
+        f"  \\includegraphics[width=\\linewidth,height=0.85\\textheight,keepaspectratio]{{{figure.name}.pdf}}\n"
         f"  % {' '.join(drawing.alt.split())}\n"
         f"  \\caption{{{escaped(says)}}}\n"
         f"  \\label{{fig:{figure.anchor}}}\n"

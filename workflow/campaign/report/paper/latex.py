@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-# Of a table on one page; more are in its CSV file.
-ROWS = 45
+# Of a table on one page, of which a row may take several; further rows are in its CSV file.
+LINES = 55
 CAPTION_WORDS = 40
 # Characters: of a column that is not broken into lines, of a heading's line at least, and of a page's width.
-_LONG, _NARROW, _CHARACTERS = 24, 8, 150
+_LONG, _NARROW, _CHARACTERS = 24, 8, 140
 
 # Brackets and stars are arguments after the end of a row.
 _LATEX = {c: f"\\{c}" for c in "#$%&_{}"} | {c: f"{{{c}}}" for c in "[]*"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "−": "$-$", "×": r"$\times$", "±": r"$\pm$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\rightarrow$",
     "²": "$^2$", "·": r"$\cdot$", "–": "--", "—": "---", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "µ": r"\textmu{}",
-    "μ": r"\textmu{}", "\u202f": r"\,", "\u00a0": "~",
+    "μ": r"\textmu{}", "α": r"$\alpha$", "°": r"$^\circ$", "\u202f": r"\,", "\u00a0": "~",
 }  # fmt: skip
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0308"
 
@@ -72,9 +75,7 @@ def table(
 ) -> str:
     """A table over both columns, in the rules of booktabs, with as many rows as fit on a page. file: where all of them are; total:
     how many, if not those of `rows`."""
-    shown = rows[:ROWS]
-    left_out = max(total, len(rows)) - len(shown)
-    more = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
+    shown = rows[:LINES]
     longest = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
     # Headings are broken into lines as wide as their columns, and so are columns that hold sentences: they share what is left.
     lines_of = [
@@ -84,7 +85,15 @@ def table(
     widths = [max(width, *map(len, lines)) for width, lines in zip(longest, lines_of, strict=True)]
     broken = sum(width for width in widths if width > _LONG)
     left = max(0.2, 1 - (sum(widths) - broken + 2 * len(widths)) / _CHARACTERS)
-    kinds = [f"p{{{left * width / broken:.2f}\\textwidth}}" if width > _LONG else "l" for width in widths]
+    shares = [left * width / broken if width > _LONG else math.inf for width in widths]
+    kinds = ["l" if share == math.inf else f"p{{{share:.2f}\\textwidth}}" for share in shares]
+    taken = accumulate(
+        max(math.ceil(len(text) / (share * _CHARACTERS)) or 1 for text, share in zip(row, shares, strict=True))
+        for row in shown
+    )
+    shown = shown[: max(1, bisect_right(list(taken), LINES))]
+    left_out = max(total, len(rows)) - len(shown)
+    more = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
     first = [r"\shortstack[l]{" + r" \\ ".join(map(escaped, lines)) + "}" for lines in lines_of]
     lines = [" & ".join(row) + r" \\" for row in (first, *([escaped(text) for text in row] for row in shown))]
     says, rest = caption(title)

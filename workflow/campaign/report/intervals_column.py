@@ -1,0 +1,73 @@
+"""Intervals as a column of a table: coordinates on one scale, which the template draws. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from campaign import wording
+from campaign.statistics.intervals import Floats
+
+WIDTH, HEIGHT = 220.0, 18.0
+_MARGIN = 16.0  # half of a tick's label
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its interval, nan for none. kind: how it is coloured: better, worse or ''; expected: a range behind it."""
+
+    value: float
+    low: float
+    high: float
+    kind: str = ""
+    expected: tuple[float, float] = (math.nan, math.nan)
+
+
+def column(intervals: Sequence[Interval]) -> dict[str, Any]:
+    """Coordinates of the column: labelled ticks, and for each interval its point, line and range, '' for what it has not.
+
+    The scale holds 0, all values and all ends that are finite; an end that is not goes to the edge.
+    """
+    numbers = np.array([(each.value, each.low, each.high, *each.expected) for each in intervals]).ravel()
+    known = numbers[np.isfinite(numbers)]
+    scale = ticks(float(known.min(initial=-1.0)), float(known.max(initial=1.0)))
+    low, high = min(scale[0], known.min(initial=0.0)), max(scale[-1], known.max(initial=0.0))
+
+    def x(number: float) -> float:
+        place = np.clip((number - low) / (high - low), 0, 1)
+        return round(float(_MARGIN + place * (WIDTH - 2 * _MARGIN)), 1)
+
+    def line(one: float, two: float) -> str:
+        return "" if math.isnan(one) or math.isnan(two) else f"M{x(one):g} {HEIGHT / 2:g}H{x(two):g}"
+
+    return {
+        "width": f"{WIDTH:g}",
+        "height": f"{HEIGHT:g}",
+        "ticks": [(x(tick), wording.minus(f"{tick:,.6g}")) for tick in scale],
+        "grid": "".join(f"M{x(tick):g} 0v{HEIGHT:g}" for tick in scale if tick),
+        "zero": f"M{x(0):g} 0v{HEIGHT:g}",
+        "rows": [
+            {
+                "point": f"M{x(each.value):g} {HEIGHT / 2:g}h0" if math.isfinite(each.value) else "",
+                "line": line(each.low, each.high),
+                "expected": line(*each.expected),
+                "kind": each.kind,
+            }
+            for each in intervals
+        ],
+    }
+
+
+def ticks(low: float, high: float) -> Floats:
+    """Three to five round numbers that hold all values; at least 4 % apart from end to end, so that noise looks like noise."""
+    middle = (low + high) / 2
+    half = max((high - low) / 2 * 1.05, 0.02 * abs(middle), 1e-12)
+    step = 10 ** np.floor(np.log10(half))
+    step *= next(factor for factor in (0.5, 1.0, 2.0, 5.0, 10.0) if 2 * half / (factor * step) <= 4)
+    return np.asarray(
+        np.arange(np.floor((middle - half) / step), np.ceil((middle + half) / step) + 0.5) * step, dtype=np.float64
+    )
