@@ -8,7 +8,7 @@ batches run out of memory. A lease that is composed again for another round devi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ class Planted:
     """Where each use of each lease was."""
     drift: float = 0.0
     """By how much the system becomes slower from one composition to the next."""
+    prior: Mapping[str, float] | None = None
+    """What a model expects, see `expecting`."""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -231,7 +233,9 @@ def measured_until(planted: Planted, question: Question) -> tuple[Decision, dict
     """The last decision on a question, what was measured for it in which round, and how many rounds there were."""
     blocks: dict[tuple[str, int], int] = {}
     for number in range(1, MOST_ROUNDS):
-        decision = decide(question, planted.matrix, planted.tables(blocks) if blocks else None, 1, number)
+        decision = decide(
+            question, planted.matrix, planted.tables(blocks) if blocks else None, 1, number, planted.prior
+        )
         if decision.stop:
             return decision, blocks, number
         blocks |= {(cell, lease.composition): number for lease in decision.next for cell in lease.cells}
@@ -319,6 +323,31 @@ def surface(
     return Planted(matrix, rate, frozenset(fails), runs, of_lease, hosts, 0.015 if faults == "drift" else 0.0)
 
 
+def by_devices(planted: Planted) -> Planted:
+    """The same where throughput grows as devices**0.85, and less by 10 % where some of them are behind the fabric."""
+    more = {
+        cell.id: cell.configuration.devices**0.85 * (0.9 if cell.configuration.fabric_devices else 1.0)
+        for cell in planted.cells
+    }
+    value = planted.runs["value"] * planted.runs["cell_id"].map(more)
+    rate = {name: each * more[name] for name, each in planted.rate.items()}
+    return replace(planted, rate=rate, runs=planted.runs.assign(value=value))
+
+
+def expecting(planted: Planted, seed: int, fabric: float = 0.0) -> Planted:
+    """The same with what a model expects. It is off by 3 % (sd) for each configuration and for each cell, and by `fabric` (a
+    logarithm) for configurations with devices behind the fabric."""
+    random = np.random.default_rng([seed, 3])
+    of = {cell.configuration.name: 0.03 * random.standard_normal() for cell in planted.cells}
+    off = {
+        cell.id: of[cell.configuration.name]
+        + 0.03 * random.standard_normal()
+        + fabric * (cell.configuration.fabric_devices > 0)
+        for cell in planted.cells
+    }
+    return replace(planted, prior={name: float(np.log(rate)) + off[name] for name, rate in planted.rate.items()})
+
+
 @dataclass(frozen=True)
 class Told:
     """Of one campaign. decided, wrong: the question, and something false was stated as shown; one_look: whether a test of the
@@ -336,7 +365,7 @@ class Told:
 def told(planted: Planted, question: Question) -> Told:
     """What came of a question."""
     decision, blocks, rounds = measured_until(planted, question)
-    evidence = weigh(question, planted.matrix, planted.tables(blocks))
+    evidence = weigh(question, planted.matrix, planted.tables(blocks), planted.prior)
     prices = RoundPrices(evidence.states, planted.matrix)
     return Told(
         decision.decided,

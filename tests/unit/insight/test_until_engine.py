@@ -13,7 +13,19 @@ from campaign.insight.until import Decision, PricedMatrix, Question, decide, wor
 from campaign.insight.until.cell_states import states_of
 from campaign.insight.until.evidence import spent, weigh
 from campaign.insight.until.rounds import RoundPrices, needed
-from tests.planted_questions import FORMS, KINDS, Planted, asked, asked_all, followed, measured_until, surface, told
+from tests.planted_questions import (
+    FORMS,
+    KINDS,
+    Planted,
+    asked,
+    asked_all,
+    by_devices,
+    expecting,
+    followed,
+    measured_until,
+    surface,
+    told,
+)
 
 SMALL = surface("smooth", 5, (6, 2, 2))
 BEST = Question("the best configuration is known within 5 %", "best", 5.0)
@@ -34,6 +46,20 @@ def test_faults_and_drift_make_no_statement_false(faults: str) -> None:
     found = asked_all([surface("rough", seed, faults=faults) for seed in range(3)], "best")
     assert found.wrong == 0
     assert found.decided >= 2
+
+
+def test_what_a_model_expects_leaves_configurations_out_and_a_wrong_model_makes_nothing_false() -> None:
+    """`python -m tests.benchmarks until` asks more."""
+    planted = [by_devices(surface("smooth", seed, (24, 2, 1))) for seed in range(3)]
+    alone = asked_all(planted, "best")
+    good = asked_all([expecting(each, seed) for seed, each in enumerate(planted)], "best")
+    wrong = asked_all([expecting(each, seed, 0.7 * (-1) ** seed) for seed, each in enumerate(planted)], "best")
+    assert alone.wrong == good.wrong == wrong.wrong == 0
+    assert good.decided >= alone.decided - 1
+    assert good.share("compositions") < 0.8 * alone.share("compositions")
+    assert good.share("hours") < 0.95 * alone.share("hours")
+    assert wrong.share("compositions") < 1.1 * alone.share("compositions")
+    assert any("from the model of a step and cells like them" in each for each in good.campaigns[0].decision.rests_on)
 
 
 def test_two_configurations_are_told_apart_and_shares_are_of_both() -> None:

@@ -41,7 +41,7 @@ class Estimates:
 
     row, column: the configuration of a cell and the rest of it, by number in its workload. measured: free estimate of its goodness,
     nan where it was not measured; expected: with what is expected; told: on how many configurations
-    its precision and batch were measured. fits: by workload.
+    its precision and batch were measured. fits: by workload. informed: whether another model expects every cell.
     """
 
     fit: Ints
@@ -51,6 +51,7 @@ class Estimates:
     expected: Floats
     told: Ints
     fits: Sequence[AdditiveFit]
+    informed: bool
 
     def of(self, place: int) -> AdditiveFit:
         """The model of the workload of a cell."""
@@ -77,6 +78,11 @@ class Estimates:
         freedom = np.where(r == s, freedom, np.minimum(freedom, fit.freedom[0]))
         return self.measured[i] - self.measured[j], total, freedom
 
+    def doubts(self, places: Ints) -> Floats:
+        """How much cells deviate from what is expected of them (sd)."""
+        variance = [self.of(at).posterior[self.row[at], self.column[at], self.column[at]] for at in places]
+        return np.sqrt(np.array(variance, dtype=np.float64))
+
     def expectations(self, i: Ints, j: Ints) -> tuple[Floats, Floats]:
         """Expected goodness of cells i less that of cells j of one workload: difference, variance."""
         fit, r, c, s, d = self.of(i[0]), self.row[i], self.column[i], self.row[j], self.column[j]
@@ -92,7 +98,7 @@ class AdditiveFit:
     lease, remainder: variances; freedom: of both; inverse: variance of free estimates over `remainder`, with what of it is due
     to leases (`by_lease`) and to the drift (`slope`, `drift`: its own variance over the remainder); more: factor of the
     variance of each configuration. posterior: of expectations; through: how they move with the means of columns, whose variance
-    is `means`. checked: freedom of the deviations of cells; deviation: their sd.
+    is `means`. checked: freedom of the deviations of cells.
     """
 
     lease: float
@@ -108,7 +114,6 @@ class AdditiveFit:
     through: Floats
     means: Floats
     checked: float
-    deviation: float
 
     @property
     def composition(self) -> float:
@@ -134,7 +139,8 @@ def estimate(states: CellStates, prior: Mapping[str, float] | None = None) -> Es
         fits.append(one)
         told[here] = np.isfinite(free).sum(axis=0)[column[here]]
         measured[here], expected[here] = free[row[here], column[here]], all_[row[here], column[here]]
-    return Estimates(fit, row, column, measured + offset, expected + offset, told, fits)
+    informed = bool(prior) and all(cell.id in (prior or {}) for cell in states.cells)
+    return Estimates(fit, row, column, measured + offset, expected + offset, told, fits, informed)
 
 
 def _kind(cell: Cell) -> tuple[object, ...]:
@@ -184,10 +190,10 @@ def _fitted(
     more = np.maximum(1.0, (POOL_WEIGHS + deviating) / (POOL_WEIGHS + np.maximum(leases - 1, 0)))
     free = np.where(there.any(axis=1), solved.cells, np.nan)
     error = remainder * (solved.inverse + solved.drift * solved.slope[:, :, None] * solved.slope[:, None, :])
-    posterior, through, means, expected, checked, deviation = _expected(free, error, kinds)
+    posterior, through, means, expected, checked = _expected(free, error, kinds)
     one = AdditiveFit(
         between, remainder, (high + lent_freedom, low), beside, solved.inverse, solved.by_lease, solved.slope, solved.drift,
-        more, posterior, through, means, checked, deviation,
+        more, posterior, through, means, checked,
     )  # fmt: skip
     return one, free, expected
 
@@ -255,9 +261,7 @@ def _solve(y: Floats, there: Floats, time: Floats, ratio: float) -> _Solved:
     )  # fmt: skip
 
 
-def _expected(
-    free: Floats, error: Floats, kinds: Mapping[int, int]
-) -> tuple[Floats, Floats, Floats, Floats, float, float]:
+def _expected(free: Floats, error: Floats, kinds: Mapping[int, int]) -> tuple[Floats, Floats, Floats, Floats, float]:
     """Of all cells: posterior variance, how expectations move with the means of columns, the variance of these; expectations;
     freedom."""
     rows, columns = free.shape
@@ -298,4 +302,4 @@ def _expected(
     expected = mean + np.einsum("rcd,rd->rc", gain, np.where(seen, y - mean, 0.0))
     through = np.eye(columns) - gain
     means = np.asarray(np.linalg.inv(normal), dtype=np.float64)
-    return full - gain @ full, through, means, np.asarray(expected, dtype=np.float64), checked, float(own)
+    return full - gain @ full, through, means, np.asarray(expected, dtype=np.float64), checked

@@ -151,12 +151,13 @@ def _of_places(prices: RoundPrices, places: Mapping[int, str]) -> list[NextLease
 
 
 def _first(evidence: QuestionEvidence) -> list[int]:
-    """All cells of some configurations, small and large ones; of all, where there is nothing to choose in a configuration."""
+    """All cells of some configurations, small and large ones; of all, where nothing is expected of configurations and there is
+    nothing to choose in one."""
     states = evidence.states
     asked = np.flatnonzero(states.open & (states.panel >= 0))
     configurations = np.unique(states.configuration[asked])
     pairs = np.unique(np.stack([states.configuration[asked], states.panel[asked]]), axis=1)
-    if asked.size > 2 * pairs.shape[1]:
+    if asked.size > 2 * pairs.shape[1] or evidence.estimates.informed:
         devices = [float(states.devices[states.configuration == each][0]) for each in configurations]
         order = configurations[np.argsort(devices, kind="stable")]
         count = min(order.size, 2 + math.ceil(order.size / 8))

@@ -68,11 +68,13 @@ def rests_on(evidence: QuestionEvidence, prices: RoundPrices) -> tuple[str, ...]
             was, do = ("was", "does") if count == 1 else ("were", "do")
             found.append(f"{wording.plural(count, 'cell')} {why.format(*[was, do][-why.count('{}') :])}.")
     others = np.concatenate([panel.pairs.other[panel.pairs.passes] for panel in evidence.panels])
-    if left_out := int((states.measured[np.unique(others)] == 0).sum()):
-        own = max(fit.deviation for fit in evidence.estimates.fits)
+    left_out = np.unique(others[states.measured[others] == 0]).astype(int)
+    if left_out.size:
+        like = f"{'the model of a step and ' if evidence.estimates.informed else ''}cells like them"
+        doubt = 100 * float(np.median(evidence.estimates.doubts(left_out)))
         found.append(
-            f"{wording.plural(left_out, 'cell')} not measured, because of what is expected of them from cells like them; cells "
-            f"deviate from that by {100 * own:.1f}\u202f% (sd)."
+            f"{wording.plural(left_out.size, 'cell')} not measured, because of what is expected of them from {like}; cells deviate "
+            f"from that by {doubt:.1f}\u202f% (sd)."
         )
     if evidence.question.form != "comparison" and there.any():
         count = sum(panel.candidates for panel in evidence.panels)
