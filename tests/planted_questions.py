@@ -400,20 +400,28 @@ def _is_false(planted: Planted, evidence: QuestionEvidence, number: int) -> bool
 
 
 def one_look(planted: Planted, question: Question) -> bool:
-    """Whether a t-test of all compositions decides the best of each panel, or a comparison: spread pooled over all configurations,
-    5 % divided over all pairs (Bonferroni)."""
+    """Whether a t-test of all compositions decides the question: spread pooled over all configurations, 5 % divided over all pairs
+    (Bonferroni)."""
     runs = planted.tables().runs
     runs = runs[runs["status"] == "ok"].assign(good=lambda rows: np.log(rows["value"]))
     means = runs.groupby(["cell_id", "composition"])["good"].mean().unstack()
     about = {cell.id: cell for cell in planted.cells if question.about(cell) and cell.id in means.index}
-    if question.form == "frontier":
-        raise ValueError("one look at a frontier is not planted")
     spread = means.var(axis=1, ddof=1)
     variance = float(spread.mean())
     configurations = {cell.configuration.name for cell in planted.cells}
     k = means.notna().sum(axis=1)
     freedom = len(configurations) * (int(k.max()) - 1)
     means = means.mean(axis=1)
+    if question.form == "frontier":
+        evidence = weigh(question, planted.matrix, planted.tables())
+        asks = -stdtrit(freedom, 0.05 / sum(panel.cells.size * (panel.cells.size - 1) for panel in evidence.panels))
+        names = [cell.id for cell in evidence.states.cells]
+        good, error = means.reindex(names).to_numpy(), np.sqrt(variance / k.reindex(names).to_numpy())
+        every = [panel.pairs for panel in evidence.panels]
+        return all(
+            (good[of.better] - good[of.other] - of.least > asks * np.hypot(error[of.better], error[of.other])).all()
+            for of in every
+        )
     panels: dict[Any, list[str]] = {}
     for name, cell in about.items():
         batch = cell.batch if question.form == "comparison" else 0

@@ -78,6 +78,36 @@ def test_two_configurations_are_told_apart_and_shares_are_of_both() -> None:
     assert decision.whole_device_hours == pytest.approx(of_both)
 
 
+@pytest.mark.parametrize("kind", ["ties", "noisy"])
+def test_a_comparison_composes_no_lease_twice_and_no_other_configuration(kind: str) -> None:
+    for seed in range(3):
+        planted = surface(kind, seed)
+        question = asked(planted, "comparison", seed)
+        decision, blocks, _ = measured_until(planted, question)
+        prices = RoundPrices(states_of(question, planted.matrix, planted.tables(blocks)), planted.matrix)
+        assert prices.composed <= prices.compositions == 6
+        assert prices.beside == 0
+        assert decision.decided or "would decide it" in " ".join(decision.answers)
+
+
+def test_a_drift_takes_no_freedom_from_what_was_composed_in_the_same_blocks() -> None:
+    planted = surface("smooth", 0)
+    question = asked(planted, "comparison", 0)
+    both = [cell for cell in planted.cells if question.about(cell)]
+    alike = {(cell.id, n): n for cell in both for n in (1, 2, 3)}
+    evidence = weigh(question, planted.matrix, planted.tables(alike))
+    assert evidence.freedom(0) == 4
+    one = {(cell.id, n): n for cell in both for n in (1, 2, 3) if n < 3 or cell.configuration.name == question.first}
+    assert weigh(question, planted.matrix, planted.tables(one)).freedom(0) == 2
+
+
+def test_a_frontier_is_known_of_part_of_the_matrix() -> None:
+    found = asked_all([by_devices(surface("smooth", seed, compositions=5)) for seed in range(2)], "frontier")
+    assert found.wrong == 0
+    assert found.decided == 2
+    assert found.share("compositions") < 0.7
+
+
 def test_the_same_tables_give_the_same_round() -> None:
     first = decide(BEST, SMALL.matrix, None, 1, 1)
     blocks = {(cell, lease.composition): 1 for lease in first.next for cell in lease.cells}

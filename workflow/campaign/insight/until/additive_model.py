@@ -32,6 +32,7 @@ POOL_WEIGHS = 6.0
 _RATIOS = np.concatenate([[0.0], np.geomspace(0.1, 400, 10)])  # variance of leases over that of the remainder
 _DEVIATIONS = np.array([0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
 _VAGUE = 1e4
+_FEW = 6  # degrees of freedom of leases
 _FITTED_TO = 8  # configurations that tell the size of deviations; more take longer and tell it no better
 
 
@@ -242,7 +243,9 @@ def _solve(y: Floats, there: Floats, time: Floats, ratio: float) -> _Solved:
     own = np.einsum("rcd,rd->rc", inverse, right)
     left_t = float((t**2).sum() - (part * total_t**2).sum() - (right_t * slope).sum())
     left_y = float((t * y).sum() - (part * total_t * total_y).sum() - (right_t * own).sum())
-    drifts = left_t > 1e-6
+    # Where all were composed in the same blocks, a drift is in no difference, and of few leases it would take freedom.
+    few = int(there.any(axis=2).sum()) - int(seen.any(axis=1).sum()) < _FEW
+    drifts = left_t > 1e-6 and not (few and float(np.ptp(slope[seen])) < 1e-9)
     per_block = left_y / left_t if drifts else 0.0
     squares = float((y**2).sum() - (part * total_y**2).sum() - (right * own).sum()) - (left_y * per_block)
     freedom = int(there.sum() - seen.sum() - drifts)
