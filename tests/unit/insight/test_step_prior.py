@@ -19,7 +19,6 @@ from tests.measured_rounds import asked, two_configurations
 
 FALCON = Path(__file__).parents[3] / "config" / "campaigns" / "falcon-predicted.yaml"
 AXES = {"workload": ["nano", "steps"], "batch": [1, 2, 4], "precision": ["fp32", "bf16"]}
-LINKS = {kind: {"gb_per_s": 1} for kind in ("local", "fabric", "network")}
 
 
 def expected(campaign: Campaign) -> Mapping[str, float]:
@@ -50,15 +49,13 @@ def test_of_many_cells_some_are_simulated_and_others_are_expected_like_them(monk
 @pytest.mark.parametrize(
     "changes",
     [
-        {"campaign.metric": {"name": "device_utilisation_mean_pct", "better": "higher"}, "system.links": LINKS},
-        {"campaign.axes": {**AXES, "workload": ["steps"]}, "system.links": LINKS},
-        {},
+        {"campaign.metric": {"name": "device_utilisation_mean_pct", "better": "higher"}},
+        {"campaign.axes": {**AXES, "workload": ["steps"]}},
     ],
-    ids=["another metric", "a program of unknown inside", "links without rates"],
+    ids=["another metric", "a program of unknown inside"],
 )
 def test_nothing_is_expected_where_the_model_does_not_know(tmp_path: Path, changes: dict[str, Any]) -> None:
-    campaign = load(tmp_path, {"campaign.axes": AXES, **changes})
-    assert not expected(campaign)
+    assert not expected(load(tmp_path, {"campaign.axes": AXES, **changes}))
 
 
 def test_a_question_is_chosen_for_with_what_the_model_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +66,7 @@ def test_a_question_is_chosen_for_with_what_the_model_expects(tmp_path: Path, mo
         return two_configurations(*of)
 
     monkeypatch.setattr(question_rounds, "decide", chooser)
-    request = asked(tmp_path, {"campaign.axes": AXES, "system.links": LINKS})
+    request = asked(tmp_path, {"campaign.axes": AXES})
     question_rounds.next_rounds(request)
     campaign = request.load()
     assert given == [expected(campaign)]

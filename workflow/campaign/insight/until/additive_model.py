@@ -244,7 +244,7 @@ def _solve(y: Floats, there: Floats, time: Floats, ratio: float) -> _Solved:
     left_t = float((t**2).sum() - (part * total_t**2).sum() - (right_t * slope).sum())
     left_y = float((t * y).sum() - (part * total_t * total_y).sum() - (right_t * own).sum())
     # Where all were composed in the same blocks, a drift is in no difference, and of few leases it would take freedom.
-    few = int(there.any(axis=2).sum()) - int(seen.any(axis=1).sum()) < _FEW
+    few = int(np.maximum(there.any(axis=2).sum(axis=1) - 1, 0).sum()) < _FEW
     drifts = left_t > 1e-6 and not (few and float(np.ptp(slope[seen])) < 1e-9)
     per_block = left_y / left_t if drifts else 0.0
     squares = float((y**2).sum() - (part * total_y**2).sum() - (right * own).sum()) - (left_y * per_block)

@@ -46,9 +46,5 @@ def _log_rate(campaign: Campaign, cell: Cell) -> float | None:
     case = case_of(system, workload, cell)
     if case is None:
         return None
-    try:
-        return math.log(
-            cell.batch_global / float(simulate(case, medians(prior_of(system, workload, [case]))).step_s[0])
-        )
-    except KeyError:  # a link on the way has no rate in the system file
-        return None
+    step_s = float(simulate(case, medians(prior_of(system, workload, [case]))).step_s[0])
+    return math.log(cell.batch_global / step_s)
