@@ -90,6 +90,14 @@ def test_a_comparison_composes_no_lease_twice_and_no_other_configuration(kind: s
         assert decision.decided or "would decide it" in " ".join(decision.answers)
 
 
+def test_what_others_took_is_no_part_of_what_a_comparison_took() -> None:
+    planted = surface("smooth", 0)
+    question = asked(planted, "comparison", 0)
+    prices = RoundPrices(states_of(question, planted.matrix, planted.tables()), planted.matrix)
+    assert prices.spent == pytest.approx(prices.whole)
+    assert (prices.composed, prices.beside) == (6, 30)
+
+
 def test_a_drift_takes_no_freedom_from_what_was_composed_in_the_same_blocks() -> None:
     planted = surface("smooth", 0)
     question = asked(planted, "comparison", 0)

@@ -75,8 +75,8 @@ class RoundPrices:
             done = {at: states.done.get((states.cells[at].id, lease.composition), frozenset[str]()) for at in mine}
             # A lease that was composed for several rounds took as much each time.
             uses = len(frozenset[str]().union(*done.values()))
-            self.spent += once * uses + sum(cost for at, cost in mine.items() if done[at])
             if about:
+                self.spent += once * uses + sum(cost for at, cost in mine.items() if done[at])
                 self.whole += once + sum(about)
                 self.compositions += 1
                 self.composed += uses
