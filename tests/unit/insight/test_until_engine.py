@@ -155,6 +155,16 @@ def test_what_cannot_be_decided_names_candidates_and_what_would_decide_it() -> N
     assert len({cell for cell, _ in blocks}) < len(planted.cells)
 
 
+def test_configurations_that_stayed_on_hosts_of_their_own_are_said_to() -> None:
+    planted = surface("smooth", 1, (6, 2, 2))
+    names = list(dict.fromkeys(cell.configuration.name for cell in planted.cells))
+    own = [[f"host{names.index(lease.configuration.name)}"] * 80 for lease in planted.matrix.leases]
+    decision, _ = followed(replace(planted, hosts=own), BEST)
+    assert not decision.decided
+    assert all("compositions on the same hosts would decide it" in each for each in decision.answers)
+    assert followed(planted, BEST)[0].decided
+
+
 def test_what_is_said_to_decide_it_does_where_means_stay() -> None:
     """With as many compositions as named, and the same means, the statement is shown."""
     planted = surface("ties", 6)

@@ -14,6 +14,10 @@ from campaign.insight.until.rounds import Needed, RoundPrices, needed
 
 _WIDEST = math.log(10)
 _NAMED = 4
+_OWN_HOSTS = (
+    "Some stayed on hosts of their own, and what a host does cannot be told from what they do; compositions on the same hosts "
+    "would decide it."
+)
 
 
 def statement(evidence: QuestionEvidence, prices: RoundPrices, *, stop: bool) -> str:
@@ -204,7 +208,10 @@ def _lacking(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPric
     if left := len(rivals) - len(said):
         said.append(f"{left} more")
     subject = "It is" if evidence.question.form == "best" else "They are"
-    return f"{subject} not shown to be as good as {_list(said)}. {_decided_by(more)}"
+    measured = np.minimum(evidence.states.measured[pairs.better], evidence.states.measured[pairs.other])
+    own = np.isinf(pairs.asks) & (measured > 1)
+    told = _OWN_HOSTS if own.any() else _decided_by(more)
+    return f"{subject} not shown to be as good as {_list(said)}. {told}"
 
 
 def _list(said: Sequence[str]) -> str:
