@@ -18,6 +18,7 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 from tests.public_rows import Errors, Row, held_out, rows
+from tests.throughput_ratios import RatioErrors, of_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation" / "predicted-studies.md"
@@ -40,15 +41,17 @@ def main() -> None:
     if parser.parse_args().replay:
         from tests.benchmarks.study import replayed
 
-        off = sorted(100 * abs(each - 1) for each in replayed(Path("results")))
+        programs = replayed(Path("results"))
+        off = sorted(100 * abs(each - 1) for program in programs for each in program)
         print(
-            f"{len(off)} replayed cells: the simulation is off by {off[len(off) // 2]:.1f} % (median), at most {off[-1]:.1f} %"
+            f"{len(off)} replayed cells: the simulation is off by {off[len(off) // 2]:.1f} % (median), at most {off[-1]:.1f} %; "
+            f"between compositions, {RatioErrors.of(programs)}"
         )
         return
     first, second = _held(), _held(*GIVEN)
     known = list(rows())
     text = PAGE.read_text(encoding="utf-8")
-    parts = {"claims": claims_table(first, second), "rows": rows_table(known)}
+    parts = {"claims": claims_table(first, second), "rows": rows_table(known, first)}
     for name, part in parts.items():
         begin, end = f"<!-- {name}: written by make study -->\n", f"<!-- end of {name} -->\n"
         before, rest = text.split(begin)
@@ -118,8 +121,8 @@ def _near(claim: Mapping[str, Any]) -> str:
     return f"{_NEAR[claim['near']]}{f', {off:.1f} % off' if off and off >= 0.05 else ''}{sure}"
 
 
-def rows_table(known: Sequence[Row]) -> str:
-    """The calibration rows, and the errors of both kinds of rows."""
+def rows_table(known: Sequence[Row], said: Mapping[str, Any]) -> str:
+    """The calibration rows, the errors of both kinds of rows, and those of ratios between compositions."""
     lines = [
         "| Model | System | Precision | Batch | GPUs | Published | Predicted | Off |",
         "|---|---|---|---|---|---|---|---|",
@@ -137,7 +140,13 @@ def rows_table(known: Sequence[Row]) -> str:
             f"{words}: {e.count} numbers, mean error {100 * e.mean:.1f} %, bias {100 * e.bias:+.1f} %; the 80 % intervals hold "
             f"{100 * e.covered:.0f} %."
         )
-    return "\n".join([*lines, "", *sentences, ""])
+    printed = [c for c in scored(said) if c["figure"] in ("overhead", "node-spread") and c["covered"][1]]
+    off = ", ".join(f"{claim['off_pct']:.1f}" for claim in sorted(printed, key=lambda claim: float(claim["off_pct"])))
+    ratios = (
+        "Ratios of throughput between two compositions, of rows that were not used (one GPU or several, with the same program, "
+        f"batch and precision): {of_rows(known)}.\nOf the claims, {len(printed)} print such a ratio: {off} % off."
+    )
+    return "\n".join([*lines, "", *sentences, "", ratios, ""])
 
 
 def _scale(claim: Mapping[str, Any]) -> float | None:

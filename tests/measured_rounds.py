@@ -31,7 +31,7 @@ ASSUMED = parse_assumption("10 s a run, 5 s to compose")
 
 
 def two_configurations(
-    question: Question, matrix: PricedMatrix, tables: Tables | None, seed: int, round: int
+    question: Question, matrix: PricedMatrix, tables: Tables | None, seed: int, round: int, prior: object
 ) -> Decision:
     """Batch 2 on the first two configurations, a composition a round, and after two of them the answer."""
     names = sorted({lease.configuration.name for lease in matrix.leases})[:2]

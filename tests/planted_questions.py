@@ -8,7 +8,7 @@ batches run out of memory. A lease that is composed again for another round devi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ class Planted:
     """Where each use of each lease was."""
     drift: float = 0.0
     """By how much the system becomes slower from one composition to the next."""
+    prior: Mapping[str, float] | None = None
+    """What a model expects, see `expecting`."""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -231,7 +233,9 @@ def measured_until(planted: Planted, question: Question) -> tuple[Decision, dict
     """The last decision on a question, what was measured for it in which round, and how many rounds there were."""
     blocks: dict[tuple[str, int], int] = {}
     for number in range(1, MOST_ROUNDS):
-        decision = decide(question, planted.matrix, planted.tables(blocks) if blocks else None, 1, number)
+        decision = decide(
+            question, planted.matrix, planted.tables(blocks) if blocks else None, 1, number, planted.prior
+        )
         if decision.stop:
             return decision, blocks, number
         blocks |= {(cell, lease.composition): number for lease in decision.next for cell in lease.cells}
@@ -319,6 +323,31 @@ def surface(
     return Planted(matrix, rate, frozenset(fails), runs, of_lease, hosts, 0.015 if faults == "drift" else 0.0)
 
 
+def by_devices(planted: Planted) -> Planted:
+    """The same where throughput grows as devices**0.85, and less by 10 % where some of them are behind the fabric."""
+    more = {
+        cell.id: cell.configuration.devices**0.85 * (0.9 if cell.configuration.fabric_devices else 1.0)
+        for cell in planted.cells
+    }
+    value = planted.runs["value"] * planted.runs["cell_id"].map(more)
+    rate = {name: each * more[name] for name, each in planted.rate.items()}
+    return replace(planted, rate=rate, runs=planted.runs.assign(value=value))
+
+
+def expecting(planted: Planted, seed: int, fabric: float = 0.0) -> Planted:
+    """The same with what a model expects. It is off by 3 % (sd) for each configuration and for each cell, and by `fabric` (a
+    logarithm) for configurations with devices behind the fabric."""
+    random = np.random.default_rng([seed, 3])
+    of = {cell.configuration.name: 0.03 * random.standard_normal() for cell in planted.cells}
+    off = {
+        cell.id: of[cell.configuration.name]
+        + 0.03 * random.standard_normal()
+        + fabric * (cell.configuration.fabric_devices > 0)
+        for cell in planted.cells
+    }
+    return replace(planted, prior={name: float(np.log(rate)) + off[name] for name, rate in planted.rate.items()})
+
+
 @dataclass(frozen=True)
 class Told:
     """Of one campaign. decided, wrong: the question, and something false was stated as shown; one_look: whether a test of the
@@ -336,7 +365,7 @@ class Told:
 def told(planted: Planted, question: Question) -> Told:
     """What came of a question."""
     decision, blocks, rounds = measured_until(planted, question)
-    evidence = weigh(question, planted.matrix, planted.tables(blocks))
+    evidence = weigh(question, planted.matrix, planted.tables(blocks), planted.prior)
     prices = RoundPrices(evidence.states, planted.matrix)
     return Told(
         decision.decided,
@@ -371,20 +400,28 @@ def _is_false(planted: Planted, evidence: QuestionEvidence, number: int) -> bool
 
 
 def one_look(planted: Planted, question: Question) -> bool:
-    """Whether a t-test of all compositions decides the best of each panel, or a comparison: spread pooled over all configurations,
-    5 % divided over all pairs (Bonferroni)."""
+    """Whether a t-test of all compositions decides the question: spread pooled over all configurations, 5 % divided over all pairs
+    (Bonferroni)."""
     runs = planted.tables().runs
     runs = runs[runs["status"] == "ok"].assign(good=lambda rows: np.log(rows["value"]))
     means = runs.groupby(["cell_id", "composition"])["good"].mean().unstack()
     about = {cell.id: cell for cell in planted.cells if question.about(cell) and cell.id in means.index}
-    if question.form == "frontier":
-        raise ValueError("one look at a frontier is not planted")
     spread = means.var(axis=1, ddof=1)
     variance = float(spread.mean())
     configurations = {cell.configuration.name for cell in planted.cells}
     k = means.notna().sum(axis=1)
     freedom = len(configurations) * (int(k.max()) - 1)
     means = means.mean(axis=1)
+    if question.form == "frontier":
+        evidence = weigh(question, planted.matrix, planted.tables())
+        asks = -stdtrit(freedom, 0.05 / sum(panel.cells.size * (panel.cells.size - 1) for panel in evidence.panels))
+        names = [cell.id for cell in evidence.states.cells]
+        good, error = means.reindex(names).to_numpy(), np.sqrt(variance / k.reindex(names).to_numpy())
+        every = [panel.pairs for panel in evidence.panels]
+        return all(
+            (good[of.better] - good[of.other] - of.least > asks * np.hypot(error[of.better], error[of.other])).all()
+            for of in every
+        )
     panels: dict[Any, list[str]] = {}
     for name, cell in about.items():
         batch = cell.batch if question.form == "comparison" else 0

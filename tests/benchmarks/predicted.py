@@ -1,29 +1,18 @@
-"""The model of a step: how fast it is, and how far it is from replays of the same cells. `study` holds it against public tables."""
+"""How fast the model of a step is. `study` holds it against public tables and replays."""
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
-from statistics import median
 
-import yaml
-
-from campaign.config.resolve import load_campaign
 from campaign.model.description import ComputeTime, Network, StepCase, WorkSharing
 from campaign.model.fit import ObservedStep, fit
-from campaign.model.parameters import DEFAULTS, UncertainNumber, ideal, medians, sample
+from campaign.model.parameters import DEFAULTS, UncertainNumber, sample
 from campaign.model.simulation import simulate
-from campaign.plan.matrix import expand
-from campaign.plan.step_cases import case_of, prior_of
 from campaign.workloads.step_networks import built_in_network
 from campaign.workloads.trainer.model_catalog import resolve_options
-from tests.benchmarks.figure import Figure, Skipped
-from tests.benchmarks.project import ROOT, Project
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.project import Project
 from tests.unit.model.step_cases import topology
 
 _KEY = "device fp32"
@@ -83,56 +72,3 @@ def _least(call: Callable[[], object], times: int = 3) -> float:
         call()
         took.append(time.process_time() - started_s)
     return min(took)
-
-
-def replays(project: Project) -> Iterable[Figure]:
-    """The model without losses against replays of the same cells: real strategies over emulated links (ten minutes)."""
-    if not all(map(shutil.which, ("ip", "tc"))):
-        raise Skipped("links cannot be emulated here: ip and tc are missing")
-    system = yaml.safe_load((ROOT / "config" / "systems" / "falcon-predicted.yaml").read_text())
-    slow = {
-        "emulation": {"scale": 0.00015, "dilation": 48},
-        "links": {**system["links"], "network": {"gb_per_s": 12.5}},
-    }
-    project.system("replaying", **{**system, **slow})
-    path = project.write("campaigns/replaying.yaml", {**_REPLAYS, "name": "replaying", "system": "replaying"})
-    subprocess.run(
-        ["campaign", "run", str(path), "--results", str(project.directory / "results")], check=True, stdout=sys.stderr
-    )
-    campaign = load_campaign(path)
-    errors = []
-    for cell in expand(campaign, None).cells:
-        workload = campaign.workloads[cell.workload]
-        case = case_of(campaign.system, workload, cell)
-        assert case is not None
-        step = float(simulate(case, medians(ideal(prior_of(campaign.system, workload)))).step_s[0])
-        for record in (project.directory / "results" / "replaying" / "records").rglob(f"*{cell.id}*.json"):
-            errors.append(
-                abs(100 * (step * json.loads(record.read_text())["throughput_per_s"] / cell.batch_global - 1))
-            )
-    yield Figure(f"model against {len(errors)} replays, median error", median(errors), "%", 3)
-    yield Figure(f"model against {len(errors)} replays, largest error", max(errors), "%", math.inf)
-
-
-_REPLAYS = {
-    "configurations": [{"devices_per_host": 4, "attach": ["local", "fabric"]}, {"hosts": 2, "devices_per_host": 2}],
-    "axes": {
-        "workload": ["resnet50-v100", "bert-large-v100"],
-        "batch": [6, 16],
-        "precision": "fp16-o2",
-        "options": {"parallel": ["ddp", "fsdp", "zero1", "dp"], "input": "resident"},
-    },
-    "exclude": [
-        {"when": "(workload == 'bert-large-v100') != (batch == 6)", "why": "each program has a batch of its own"},
-        {"when": "parallel == 'dp' and hosts > 1", "why": "one process is on one host"},
-        {"when": "parallel != 'ddp' and workload == 'resnet50-v100'", "why": "one network shows the strategies"},
-    ],
-    "protocol": {
-        "warmup_steps": 1,
-        "measured_steps": 2,
-        "repetitions": 1,
-        "compositions": 1,
-        "telemetry_s": None,
-        "links": {"when": []},
-    },
-}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from docs.predicted_studies import CAMPAIGNS
 from tests.benchmarks.figure import Figure, Skipped
 from tests.benchmarks.project import ROOT, Project
 from tests.public_rows import Errors, held_out, rows
+from tests.throughput_ratios import RatioErrors, of_results, of_rows
 
 REPLAYED = {
     "bitfusion-predicted": "batch == 32",
@@ -31,30 +31,31 @@ def study(project: Project) -> Iterable[Figure]:
     started_s = time.perf_counter()
     subprocess.run(["campaign", "published", "--predict", *files], check=True, stdout=sys.stderr)
     yield Figure("study, claims of three studies predicted", time.perf_counter() - started_s, "s", 60.0)
-    errors = Errors.of(held_out(list(rows())))
+    known = list(rows())
+    errors = Errors.of(held_out(known))
     yield Figure("study, mean error of public rows that were not used", 100 * errors.mean, "%", 8.0)
     yield Figure("study, bias of them", 100 * abs(errors.bias), "%", 2.0)
+    yield from _of_ratios("of them", of_rows(known))
     if not all(map(shutil.which, ("ip", "tc"))):
         raise Skipped("links cannot be emulated here: ip and tc are missing")
-    off = [100 * abs(each - 1) for each in replayed(project.directory / "results")]
+    programs = replayed(project.directory / "results")
+    off = [100 * abs(each - 1) for program in programs for each in program]
     yield Figure(f"study, median difference of {len(off)} cells from their replay", median(off), "%", 3.0)
+    yield from _of_ratios("of replays", RatioErrors.of(programs))
 
 
-def replayed(results: Path) -> list[float]:
-    """Throughput that is predicted of a replay over that of the replay, by cell."""
+def _of_ratios(of: str, errors: RatioErrors) -> Iterable[Figure]:
+    count = f"study, {len(errors.off)} ratios {of} between compositions"
+    yield Figure(f"{count}: median error", errors.pct(0.5), "%", 5.0)
+    yield Figure(f"{count}: 90th percentile", errors.pct(0.9), "%", 15.0)
+
+
+def replayed(results: Path) -> list[list[float]]:
+    """Throughput that is predicted of a replay over that of the replay, by cell of each program."""
     found = []
     for name, where in REPLAYED.items():
-        chosen = [str(ROOT / "config" / "campaigns" / f"{name}.yaml"), "--results", str(results), "--where", where]
+        path = ROOT / "config" / "campaigns" / f"{name}.yaml"
+        chosen = [str(path), "--results", str(results), "--where", where]
         subprocess.run(["campaign", "run", *chosen, "--", "--quiet", "host", "reason"], check=True, stdout=sys.stderr)
-        said = json.loads(_output(["campaign", "predict", *chosen, "--as-replay", "--no-report", "--format", "json"]))
-        query = "select cell_id, mean from cells where n_ok > 0"
-        measured = json.loads(_output(["campaign", "sql", query, str(results / name), "--format", "json"]))
-        means = {row["cell_id"]: row["mean"] for row in measured}
-        found += [
-            each["throughput_per_s"] / means[each["cell_id"]] for each in said["cells"] if each["cell_id"] in means
-        ]
+        found += of_results(path, results / name, where).values()
     return found
-
-
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

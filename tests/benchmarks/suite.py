@@ -15,7 +15,7 @@ from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
-from tests.benchmarks.predicted import predicted, replays
+from tests.benchmarks.predicted import predicted
 from tests.benchmarks.project import Project
 from tests.benchmarks.slurm import slurm
 from tests.benchmarks.study import study
@@ -113,7 +113,6 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "histories": histories,
     "site": site,
     "predicted": predicted,
-    "replays": replays,
     "study": study,
 }
 

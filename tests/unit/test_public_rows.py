@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tests.public_rows import Errors, Row, held_out, rows
+from tests.throughput_ratios import RatioErrors, of_rows
 
 
 @cache
@@ -17,6 +18,18 @@ def test_rows_that_were_not_used_are_predicted() -> None:
     assert errors.count > 60
     assert errors.mean <= 0.08
     assert abs(errors.bias) <= 0.02
+
+
+def test_ratios_between_compositions_are_predicted() -> None:
+    errors = of_rows(known())
+    assert len(errors.off) > 100
+    assert errors.pct(0.5) <= 5
+    assert errors.pct(0.9) <= 15
+
+
+def test_every_two_compositions_of_a_program_have_a_ratio() -> None:
+    errors = RatioErrors.of([[1.0, 1.1, 0.9], [1.0], [2.0, 2.0]])
+    assert sorted(round(each, 4) for each in errors.off) == [0.0, 0.1, 0.1, 0.1818]
 
 
 def test_intervals_hold_what_they_say() -> None:

@@ -13,7 +13,19 @@ from campaign.insight.until import Decision, PricedMatrix, Question, decide, wor
 from campaign.insight.until.cell_states import states_of
 from campaign.insight.until.evidence import spent, weigh
 from campaign.insight.until.rounds import RoundPrices, needed
-from tests.planted_questions import FORMS, KINDS, Planted, asked, asked_all, followed, measured_until, surface, told
+from tests.planted_questions import (
+    FORMS,
+    KINDS,
+    Planted,
+    asked,
+    asked_all,
+    by_devices,
+    expecting,
+    followed,
+    measured_until,
+    surface,
+    told,
+)
 
 SMALL = surface("smooth", 5, (6, 2, 2))
 BEST = Question("the best configuration is known within 5 %", "best", 5.0)
@@ -36,6 +48,20 @@ def test_faults_and_drift_make_no_statement_false(faults: str) -> None:
     assert found.decided >= 2
 
 
+def test_what_a_model_expects_leaves_configurations_out_and_a_wrong_model_makes_nothing_false() -> None:
+    """`python -m tests.benchmarks until` asks more."""
+    planted = [by_devices(surface("smooth", seed, (24, 2, 1))) for seed in range(3)]
+    alone = asked_all(planted, "best")
+    good = asked_all([expecting(each, seed) for seed, each in enumerate(planted)], "best")
+    wrong = asked_all([expecting(each, seed, 0.7 * (-1) ** seed) for seed, each in enumerate(planted)], "best")
+    assert alone.wrong == good.wrong == wrong.wrong == 0
+    assert good.decided >= alone.decided - 1
+    assert good.share("compositions") < 0.8 * alone.share("compositions")
+    assert good.share("hours") < 0.95 * alone.share("hours")
+    assert wrong.share("compositions") < 1.1 * alone.share("compositions")
+    assert any("from the model of a step and cells like them" in each for each in good.campaigns[0].decision.rests_on)
+
+
 def test_two_configurations_are_told_apart_and_shares_are_of_both() -> None:
     found = asked_all([surface("smooth", seed, compositions=5) for seed in (0, 3)], "comparison")
     assert found.wrong == 0
@@ -50,6 +76,44 @@ def test_two_configurations_are_told_apart_and_shares_are_of_both() -> None:
         if lease.configuration.name in (question.first, question.second)
     )
     assert decision.whole_device_hours == pytest.approx(of_both)
+
+
+@pytest.mark.parametrize("kind", ["ties", "noisy"])
+def test_a_comparison_composes_no_lease_twice_and_no_other_configuration(kind: str) -> None:
+    for seed in range(3):
+        planted = surface(kind, seed)
+        question = asked(planted, "comparison", seed)
+        decision, blocks, _ = measured_until(planted, question)
+        prices = RoundPrices(states_of(question, planted.matrix, planted.tables(blocks)), planted.matrix)
+        assert prices.composed <= prices.compositions == 6
+        assert prices.beside == 0
+        assert decision.decided or "would decide it" in " ".join(decision.answers)
+
+
+def test_what_others_took_is_no_part_of_what_a_comparison_took() -> None:
+    planted = surface("smooth", 0)
+    question = asked(planted, "comparison", 0)
+    prices = RoundPrices(states_of(question, planted.matrix, planted.tables()), planted.matrix)
+    assert prices.spent == pytest.approx(prices.whole)
+    assert (prices.composed, prices.beside) == (6, 30)
+
+
+def test_a_drift_takes_no_freedom_from_what_was_composed_in_the_same_blocks() -> None:
+    planted = surface("smooth", 0)
+    question = asked(planted, "comparison", 0)
+    both = [cell for cell in planted.cells if question.about(cell)]
+    alike = {(cell.id, n): n for cell in both for n in (1, 2, 3)}
+    evidence = weigh(question, planted.matrix, planted.tables(alike))
+    assert evidence.freedom(0) == 4
+    one = {(cell.id, n): n for cell in both for n in (1, 2, 3) if n < 3 or cell.configuration.name == question.first}
+    assert weigh(question, planted.matrix, planted.tables(one)).freedom(0) == 2
+
+
+def test_a_frontier_is_known_of_part_of_the_matrix() -> None:
+    found = asked_all([by_devices(surface("smooth", seed, compositions=5)) for seed in range(2)], "frontier")
+    assert found.wrong == 0
+    assert found.decided == 2
+    assert found.share("compositions") < 0.7
 
 
 def test_the_same_tables_give_the_same_round() -> None:
@@ -89,6 +153,16 @@ def test_what_cannot_be_decided_names_candidates_and_what_would_decide_it() -> N
         r"\d+ more compositions? \(\d+ of each candidate, about [\d.]+ device-hours\) would decide it", said
     )
     assert len({cell for cell, _ in blocks}) < len(planted.cells)
+
+
+def test_configurations_that_stayed_on_hosts_of_their_own_are_said_to() -> None:
+    planted = surface("smooth", 1, (6, 2, 2))
+    names = list(dict.fromkeys(cell.configuration.name for cell in planted.cells))
+    own = [[f"host{names.index(lease.configuration.name)}"] * 80 for lease in planted.matrix.leases]
+    decision, _ = followed(replace(planted, hosts=own), BEST)
+    assert not decision.decided
+    assert all("compositions on the same hosts would decide it" in each for each in decision.answers)
+    assert followed(planted, BEST)[0].decided
 
 
 def test_what_is_said_to_decide_it_does_where_means_stay() -> None:

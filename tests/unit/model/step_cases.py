@@ -14,9 +14,16 @@ from campaign.model.description import (
     Topology,
     WorkSharing,
 )
-from campaign.model.parameters import DEFAULTS, UncertainNumber, ideal
+from campaign.model.parameters import DEFAULTS, UncertainNumber
 
 MB = 10**6
+_NO_LOSS = {
+    **dict.fromkeys(
+        ("start", "slowdown", "attach", "crowd", "jitter", "fixed", "launch", "cycle", "python", "latency"), 0.0
+    ),
+    **dict.fromkeys(("compute", "bus", "decode", "allocator"), 1.0),
+    "copy": float("inf"),
+}
 
 
 def known(value: float) -> UncertainNumber:
@@ -25,7 +32,7 @@ def known(value: float) -> UncertainNumber:
 
 def lossless(**values: float) -> dict[str, UncertainNumber]:
     """No losses and no latency but those that are named: `rate_local` stands for `rate[local]`."""
-    prior = {**ideal(DEFAULTS), "latency": known(0.0), "latency[network]": known(0.0)}
+    prior = {name: known(_NO_LOSS.get(name.partition("[")[0], each.median)) for name, each in DEFAULTS.items()}
     for name, value in values.items():
         base, _, key = name.partition("_")
         prior[f"{base}[{key}]" if key else base] = known(value)

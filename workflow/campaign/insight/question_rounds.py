@@ -14,7 +14,7 @@ from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, ChosenLease, RoundDocument, Rounds, kept_rounds
 from campaign.errors import ConfigError
 from campaign.files import content_hash
-from campaign.insight.until import Decision, Question, decide, parse_question, priced_matrix
+from campaign.insight.until import Decision, Question, decide, expected_rates, parse_question, priced_matrix
 from campaign.paths import Results
 from campaign.plan.cost.budget import Budget, matrix_digest
 from campaign.plan.cost.history import read_costs
@@ -51,7 +51,9 @@ def next_rounds(asked: PlanRequest, *, allow_unfit: bool = False) -> Rounds:
         return kept
     costs = read_costs(results, asked.learn_from, campaign.path)
     matrix = priced_matrix(plan, forecaster_of(campaign, costs, asked.assumed))
-    decision = decide(question, matrix, tables, campaign.protocol.seed, len(kept) + 1)
+    cells = {cell.id: cell for lease in matrix.leases for cell in lease.cells if question.beside(cell)}
+    prior = expected_rates(campaign, cells.values())
+    decision = decide(question, matrix, tables, campaign.protocol.seed, len(kept) + 1, prior)
     leases = _chosen(decision, missing)
     document = RoundDocument(
         question=question.text,

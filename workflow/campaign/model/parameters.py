@@ -189,17 +189,3 @@ copy             linear inf    inf    byte/s nothing is copied
 """
 EMULATED: Prior = dict(map(_default, _EMULATED.splitlines()))
 """Instead of the defaults where devices and links are emulated on one machine; assumed, and measured by every campaign."""
-
-_NO_LOSS = {
-    **dict.fromkeys(("start", "slowdown", "attach", "crowd", "jitter", "fixed", "launch", "cycle", "python"), 0.0),
-    **dict.fromkeys(("compute", "bus", "decode", "allocator"), 1.0),
-    "copy": float("inf"),
-}
-
-
-def ideal(prior: Prior) -> dict[str, UncertainNumber]:
-    """The same with every loss left out and medians for all else, as in a replay over emulated links."""
-    return {
-        name: UncertainNumber.known(_NO_LOSS.get(name.partition("[")[0], each.median), each.unit, each.source)
-        for name, each in prior.items()
-    }

@@ -32,6 +32,7 @@ POOL_WEIGHS = 6.0
 _RATIOS = np.concatenate([[0.0], np.geomspace(0.1, 400, 10)])  # variance of leases over that of the remainder
 _DEVIATIONS = np.array([0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
 _VAGUE = 1e4
+_FEW = 6  # degrees of freedom of leases
 _FITTED_TO = 8  # configurations that tell the size of deviations; more take longer and tell it no better
 
 
@@ -41,7 +42,7 @@ class Estimates:
 
     row, column: the configuration of a cell and the rest of it, by number in its workload. measured: free estimate of its goodness,
     nan where it was not measured; expected: with what is expected; told: on how many configurations
-    its precision and batch were measured. fits: by workload.
+    its precision and batch were measured. fits: by workload. informed: whether another model expects every cell.
     """
 
     fit: Ints
@@ -51,6 +52,7 @@ class Estimates:
     expected: Floats
     told: Ints
     fits: Sequence[AdditiveFit]
+    informed: bool
 
     def of(self, place: int) -> AdditiveFit:
         """The model of the workload of a cell."""
@@ -77,6 +79,11 @@ class Estimates:
         freedom = np.where(r == s, freedom, np.minimum(freedom, fit.freedom[0]))
         return self.measured[i] - self.measured[j], total, freedom
 
+    def doubts(self, places: Ints) -> Floats:
+        """How much cells deviate from what is expected of them (sd)."""
+        variance = [self.of(at).posterior[self.row[at], self.column[at], self.column[at]] for at in places]
+        return np.sqrt(np.array(variance, dtype=np.float64))
+
     def expectations(self, i: Ints, j: Ints) -> tuple[Floats, Floats]:
         """Expected goodness of cells i less that of cells j of one workload: difference, variance."""
         fit, r, c, s, d = self.of(i[0]), self.row[i], self.column[i], self.row[j], self.column[j]
@@ -92,7 +99,7 @@ class AdditiveFit:
     lease, remainder: variances; freedom: of both; inverse: variance of free estimates over `remainder`, with what of it is due
     to leases (`by_lease`) and to the drift (`slope`, `drift`: its own variance over the remainder); more: factor of the
     variance of each configuration. posterior: of expectations; through: how they move with the means of columns, whose variance
-    is `means`. checked: freedom of the deviations of cells; deviation: their sd.
+    is `means`. checked: freedom of the deviations of cells.
     """
 
     lease: float
@@ -108,7 +115,6 @@ class AdditiveFit:
     through: Floats
     means: Floats
     checked: float
-    deviation: float
 
     @property
     def composition(self) -> float:
@@ -134,7 +140,8 @@ def estimate(states: CellStates, prior: Mapping[str, float] | None = None) -> Es
         fits.append(one)
         told[here] = np.isfinite(free).sum(axis=0)[column[here]]
         measured[here], expected[here] = free[row[here], column[here]], all_[row[here], column[here]]
-    return Estimates(fit, row, column, measured + offset, expected + offset, told, fits)
+    informed = bool(prior) and all(cell.id in (prior or {}) for cell in states.cells)
+    return Estimates(fit, row, column, measured + offset, expected + offset, told, fits, informed)
 
 
 def _kind(cell: Cell) -> tuple[object, ...]:
@@ -184,10 +191,10 @@ def _fitted(
     more = np.maximum(1.0, (POOL_WEIGHS + deviating) / (POOL_WEIGHS + np.maximum(leases - 1, 0)))
     free = np.where(there.any(axis=1), solved.cells, np.nan)
     error = remainder * (solved.inverse + solved.drift * solved.slope[:, :, None] * solved.slope[:, None, :])
-    posterior, through, means, expected, checked, deviation = _expected(free, error, kinds)
+    posterior, through, means, expected, checked = _expected(free, error, kinds)
     one = AdditiveFit(
         between, remainder, (high + lent_freedom, low), beside, solved.inverse, solved.by_lease, solved.slope, solved.drift,
-        more, posterior, through, means, checked, deviation,
+        more, posterior, through, means, checked,
     )  # fmt: skip
     return one, free, expected
 
@@ -236,7 +243,9 @@ def _solve(y: Floats, there: Floats, time: Floats, ratio: float) -> _Solved:
     own = np.einsum("rcd,rd->rc", inverse, right)
     left_t = float((t**2).sum() - (part * total_t**2).sum() - (right_t * slope).sum())
     left_y = float((t * y).sum() - (part * total_t * total_y).sum() - (right_t * own).sum())
-    drifts = left_t > 1e-6
+    # Where all were composed in the same blocks, a drift is in no difference, and of few leases it would take freedom.
+    few = int(np.maximum(there.any(axis=2).sum(axis=1) - 1, 0).sum()) < _FEW
+    drifts = left_t > 1e-6 and not (few and float(np.ptp(slope[seen])) < 1e-9)
     per_block = left_y / left_t if drifts else 0.0
     squares = float((y**2).sum() - (part * total_y**2).sum() - (right * own).sum()) - (left_y * per_block)
     freedom = int(there.sum() - seen.sum() - drifts)
@@ -255,9 +264,7 @@ def _solve(y: Floats, there: Floats, time: Floats, ratio: float) -> _Solved:
     )  # fmt: skip
 
 
-def _expected(
-    free: Floats, error: Floats, kinds: Mapping[int, int]
-) -> tuple[Floats, Floats, Floats, Floats, float, float]:
+def _expected(free: Floats, error: Floats, kinds: Mapping[int, int]) -> tuple[Floats, Floats, Floats, Floats, float]:
     """Of all cells: posterior variance, how expectations move with the means of columns, the variance of these; expectations;
     freedom."""
     rows, columns = free.shape
@@ -298,4 +305,4 @@ def _expected(
     expected = mean + np.einsum("rcd,rd->rc", gain, np.where(seen, y - mean, 0.0))
     through = np.eye(columns) - gain
     means = np.asarray(np.linalg.inv(normal), dtype=np.float64)
-    return full - gain @ full, through, means, np.asarray(expected, dtype=np.float64), checked, float(own)
+    return full - gain @ full, through, means, np.asarray(expected, dtype=np.float64), checked

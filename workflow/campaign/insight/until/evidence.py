@@ -134,7 +134,8 @@ def weigh(
         left = [count for count, done in zip(counts, answered, strict=True) if not done] or counts
         # So many statements could be false, whatever is named.
         each = {"best": [n - 1 for n in left], "frontier": [n * (n - 1) for n in left], "comparison": [2] * len(left)}
-        share = SIGNIFICANT * (1 - EXPECTED_PART) / max(1, sum(each[question.form]))
+        rests = 0.0 if question.form == "comparison" else EXPECTED_PART  # both configurations are measured
+        share = SIGNIFICANT * (1 - rests) / max(1, sum(each[question.form]))
         unmeasured = int(((states.measured == 0) & states.open & (states.panel >= 0)).sum())
         shares = share, SIGNIFICANT * EXPECTED_PART / max(1, unmeasured)
         panels = tuple(

@@ -22,8 +22,6 @@ HOPE = 0.05
 """The chance of an answer below which a panel is not measured for any more."""
 SPREAD_UP_TO = 0.75
 """Of the leases of the campaign: others are composed for the spread of compositions alone only up to here."""
-MOST_BESIDE = 2
-"""How many compositions of other configurations a comparison may take, over those that its two configurations have."""
 WORTH = 0.4
 """The chance of an answer that is worth that."""
 _SURE = 0.75
@@ -35,6 +33,7 @@ _SPARE_IN_A_ROUND = 4
 _SIDE_BY_SIDE, _FREEDOM = 4, 6
 """How many configurations are composed in a round at least, until the spread of compositions has that freedom."""
 _RIVAL = "may be better than the one named so far"
+_SIDE = "one of those that are to be told apart"
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ class RoundPrices:
             done = {at: states.done.get((states.cells[at].id, lease.composition), frozenset[str]()) for at in mine}
             # A lease that was composed for several rounds took as much each time.
             uses = len(frozenset[str]().union(*done.values()))
-            self.spent += once * uses + sum(cost for at, cost in mine.items() if done[at])
             if about:
+                self.spent += once * uses + sum(cost for at, cost in mine.items() if done[at])
                 self.whole += once + sum(about)
                 self.compositions += 1
                 self.composed += uses
@@ -131,6 +130,9 @@ def choose(evidence: QuestionEvidence, prices: RoundPrices, seed: int) -> list[N
     for panel in evidence.panels:
         if panel.answered < 0:
             wanted = _for_panel(evidence, panel, prices, seed) | wanted
+    if evidence.question.form == "comparison":  # with all else that it asks of them, so that no lease is composed twice
+        again = np.isin(states.configuration, states.configuration[list(wanted)]) & states.open & (states.panel >= 0)
+        wanted = dict.fromkeys(map(int, np.flatnonzero(again & (prices.left > 0))), _SIDE)
     return _of_places(prices, wanted)
 
 
@@ -151,12 +153,13 @@ def _of_places(prices: RoundPrices, places: Mapping[int, str]) -> list[NextLease
 
 
 def _first(evidence: QuestionEvidence) -> list[int]:
-    """All cells of some configurations, small and large ones; of all, where there is nothing to choose in a configuration."""
+    """All cells of some configurations, small and large ones; of all, where nothing is expected of configurations and there is
+    nothing to choose in one."""
     states = evidence.states
     asked = np.flatnonzero(states.open & (states.panel >= 0))
     configurations = np.unique(states.configuration[asked])
     pairs = np.unique(np.stack([states.configuration[asked], states.panel[asked]]), axis=1)
-    if asked.size > 2 * pairs.shape[1]:
+    if asked.size > 2 * pairs.shape[1] or evidence.estimates.informed:
         devices = [float(states.devices[states.configuration == each][0]) for each in configurations]
         order = configurations[np.argsort(devices, kind="stable")]
         count = min(order.size, 2 + math.ceil(order.size / 8))
@@ -196,14 +199,15 @@ def _for_panel(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPr
     more = sum(int(prices.left[rows[states.configuration[rows] == each]].max()) for each in configurations)
     known = evidence.freedom(int(cells[0]))
     freedom = known + more - (0 if known else configurations.size)
-    spare = _spare(evidence, prices, configurations, int(cells[0]))
+    form = evidence.question.form
+    # Two configurations cost no more than they do without a question.
+    spare = [] if form == "comparison" else _spare(evidence, prices, configurations, int(cells[0]))
     hope = chance(evidence, panel, final, freedom, seed)
     full = chance(evidence, panel, final, freedom + len(spare), seed) if spare else hope
     if hope < HOPE and full < WORTH:
         return {}
-    form = evidence.question.form
-    wanted = _best(evidence, panel, prices, freedom) if form == "best" else _comparison(states, panel, prices)
-    if full >= WORTH and (not wanted or (form == "comparison" and hope < 0.5 * full)):
+    wanted = _best(evidence, panel, prices, freedom) if form == "best" else _sides(states, panel, prices)
+    if full >= WORTH and not wanted:
         wanted |= dict.fromkeys(spare[:_SPARE_IN_A_ROUND], "tells how much compositions differ")
     return wanted
 
@@ -244,32 +248,27 @@ def _told(evidence: QuestionEvidence, named: int, rivals: Ints, most: int, freed
     return np.asarray(well & apart & (states.measured[rivals] > 0), dtype=np.bool_)
 
 
-def _comparison(states: CellStates, panel: QuestionPanel, prices: RoundPrices) -> dict[int, str]:
+def _sides(states: CellStates, panel: QuestionPanel, prices: RoundPrices) -> dict[int, str]:
     """Both sides of every statement that is not shown, that first which was composed less often."""
     pairs = panel.pairs.take(~panel.pairs.passes)
     sides = np.unique(np.concatenate([pairs.better, pairs.other]))
     able = sides[prices.left[sides] > 0]
     least = states.measured[able].min(initial=10**9)
-    return {int(at): "one of those that are to be told apart" for at in able if states.measured[at] == least}
+    return {int(at): _SIDE for at in able if states.measured[at] == least}
 
 
 def _spare(evidence: QuestionEvidence, prices: RoundPrices, but: Ints, like: int) -> list[int]:
     """The cheapest cell of each other configuration that would tell how much compositions differ, the cheapest first."""
     states, fit = evidence.states, evidence.estimates.fit
-    once = evidence.question.form == "comparison"  # the others were not measured before
-    able = (fit == fit[like]) & (states.failed == 0) & ~np.isin(states.configuration, but)
-    able &= (states.measured > 0) | (once & (prices.left > 1))
+    able = (fit == fit[like]) & (states.measured > 0) & ~np.isin(states.configuration, but)
     offers = []
     for configuration in np.unique(states.configuration[able]):
         mine = list(map(int, np.flatnonzero(able & (states.configuration == configuration))))
         lease = prices.leases(mine[0])[0]
         if not prices.uses[lease] and (here := [at for at in mine if at in prices.each[lease]]):
-            offers += [
-                min((bool(states.measured[at] == 0), prices.once[lease] + prices.each[lease][at], at) for at in here)
-            ]
-    most = int(SPREAD_UP_TO * len(prices.matrix.leases)) - prices.composed - prices.beside
-    most = max(0, min(most, MOST_BESIDE * prices.compositions - prices.beside))
-    return [at for *_, at in sorted(offers)][:most]
+            offers.append(min((prices.once[lease] + prices.each[lease][at], at) for at in here))
+    most = int(SPREAD_UP_TO * len(prices.matrix.leases)) - prices.composed
+    return [at for _, at in sorted(offers)][: max(0, most)]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,10 @@ from campaign.insight.until.rounds import Needed, RoundPrices, needed
 
 _WIDEST = math.log(10)
 _NAMED = 4
+_OWN_HOSTS = (
+    "Some stayed on hosts of their own, and what a host does cannot be told from what they do; compositions on the same hosts "
+    "would decide it."
+)
 
 
 def statement(evidence: QuestionEvidence, prices: RoundPrices, *, stop: bool) -> str:
@@ -68,11 +72,13 @@ def rests_on(evidence: QuestionEvidence, prices: RoundPrices) -> tuple[str, ...]
             was, do = ("was", "does") if count == 1 else ("were", "do")
             found.append(f"{wording.plural(count, 'cell')} {why.format(*[was, do][-why.count('{}') :])}.")
     others = np.concatenate([panel.pairs.other[panel.pairs.passes] for panel in evidence.panels])
-    if left_out := int((states.measured[np.unique(others)] == 0).sum()):
-        own = max(fit.deviation for fit in evidence.estimates.fits)
+    left_out = np.unique(others[states.measured[others] == 0]).astype(int)
+    if left_out.size:
+        like = f"{'the model of a step and ' if evidence.estimates.informed else ''}cells like them"
+        doubt = 100 * float(np.median(evidence.estimates.doubts(left_out)))
         found.append(
-            f"{wording.plural(left_out, 'cell')} not measured, because of what is expected of them from cells like them; cells "
-            f"deviate from that by {100 * own:.1f}\u202f% (sd)."
+            f"{wording.plural(left_out.size, 'cell')} not measured, because of what is expected of them from {like}; cells deviate "
+            f"from that by {doubt:.1f}\u202f% (sd)."
         )
     if evidence.question.form != "comparison" and there.any():
         count = sum(panel.candidates for panel in evidence.panels)
@@ -202,7 +208,10 @@ def _lacking(evidence: QuestionEvidence, panel: QuestionPanel, prices: RoundPric
     if left := len(rivals) - len(said):
         said.append(f"{left} more")
     subject = "It is" if evidence.question.form == "best" else "They are"
-    return f"{subject} not shown to be as good as {_list(said)}. {_decided_by(more)}"
+    measured = np.minimum(evidence.states.measured[pairs.better], evidence.states.measured[pairs.other])
+    own = np.isinf(pairs.asks) & (measured > 1)
+    told = _OWN_HOSTS if own.any() else _decided_by(more)
+    return f"{subject} not shown to be as good as {_list(said)}. {told}"
 
 
 def _list(said: Sequence[str]) -> str:
