@@ -35,6 +35,7 @@ Files of a figure: `<name>.svg` (stands alone), `<name>.csv` (the numbers drawn)
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,8 +57,7 @@ from campaign.statistics.comparisons import Design
 from campaign.statistics.intervals import SIGNIFICANT
 from campaign.statistics.step_times import MARKS
 from campaign.tables.cells import STATES
-from campaign.tables.csv_text import csv_lines
-from campaign.tables.io import Tables
+from campaign.tables.io import Tables, write_csv
 from campaign.tables.leases import leases_table, operations_table
 
 ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
@@ -191,7 +191,9 @@ class Figure:
         rates = _RATES if "unit" in drawing.data else (*_RATES, *_SUMMARY)
         units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
         named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
-        return "".join(csv_lines(named))
+        text = io.BytesIO()
+        write_csv(named, text)
+        return text.getvalue().decode()
 
 
 def _marked(drawing: Drawing) -> Drawing:

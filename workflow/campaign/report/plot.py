@@ -458,7 +458,7 @@ def to_svg(figure: MplFigure) -> str:
 def _raise_title(axes: Axes) -> None:
     """Put the title of a panel above the power of ten of its y axis, where that has one."""
     formatter, label = axes.yaxis.get_major_formatter(), axes.get_title("left")
-    formatter.set_locs(axes.get_yticks())
+    formatter.set_locs(list(axes.get_yticks()))
     if label and formatter.get_offset():
         axes.set_title(label, pad=_ABOVE_POWER_PT)
 

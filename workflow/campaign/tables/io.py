@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
 from pydantic import BaseModel
 
 from campaign.documents.earlier_spread import EarlierSpread
@@ -23,7 +25,6 @@ from campaign.errors import RecordError
 from campaign.files import load_json, make_directory, open_regular, reading
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
-from campaign.tables.csv_text import csv_lines
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
@@ -174,13 +175,18 @@ class Context(BaseModel):
     system: dict[str, Any] = {}
 
 
+def write_csv(table: pd.DataFrame, to: Path | BinaryIO) -> None:
+    """A table as CSV, texts in quotes. Arrow takes a fifth of the time of pandas."""
+    mixed = {str(name): table[name].map(str, na_action="ignore") for name in table.select_dtypes("object")}
+    pyarrow.csv.write_csv(pa.Table.from_pandas(table.assign(**mixed), preserve_index=False), to)
+
+
 def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
     """Write runs and cells as Parquet (types kept) and CSV (for people); RecordError when that is not possible."""
     try:
         make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
-            with (directory / f"{name}.csv").open("w", encoding="utf-8") as file:
-                file.writelines(csv_lines(table))
+            write_csv(table, directory / f"{name}.csv")
     except OSError as error:
         raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error
