@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Iterable
+from dataclasses import replace
 
+from campaign.config.resolve import load_campaign
+from campaign.insight.until import decide, expected_rates
+from campaign.plan.matrix import expand
 from tests.benchmarks.figure import Figure
-from tests.benchmarks.project import Project
-from tests.planted_questions import KINDS, WITHIN, Counted, Planted, asked_all, by_devices, expecting, plant, surface
+from tests.benchmarks.project import ROOT, Project
+from tests.planted_questions import (
+    KINDS,
+    WITHIN,
+    Counted,
+    Planted,
+    asked,
+    asked_all,
+    by_devices,
+    expecting,
+    plant,
+    surface,
+)
 
 CAMPAIGNS = range(1000, 1012)
 """None of those that the engine was made with."""
@@ -18,6 +35,7 @@ MODEL_OFF = 0.26
 def until(project: Project) -> Iterable[Figure]:
     """Questions asked of 1,000 campaigns with a planted truth."""
     del project  # nothing is measured
+    yield Figure("until, the longest round of 1,920 cells", _longest_round_s(), "s", 1.0)
     whole: list[Counted] = []
     for name, form, planted in _rows():
         found = asked_all(planted, form)
@@ -36,6 +54,26 @@ def until(project: Project) -> Iterable[Figure]:
     yield Figure("best, all: wrong, of 100", 100 * every.wrong / len(every.campaigns), "", 2)
     yield Figure("best, all: compositions, where one look decides", 100 * every.share("compositions"), "%", 60)
     yield Figure("best, all: device-hours, where one look decides", 100 * every.share("hours"), "%", 40)
+
+
+def _longest_round_s() -> float:
+    """Seconds of a core that choosing a round takes, with what the model of a step expects of as many cells."""
+    campaign = load_campaign(ROOT / "config" / "campaigns" / "falcon-predicted.yaml")
+    cells = [replace(cell, id=f"{cell.id}-{n}") for n in range(50) for cell in expand(campaign).cells][:1920]
+    started_s = time.process_time()
+    expected_rates(campaign, cells)
+    expecting_s = time.process_time() - started_s
+    planted = surface("rough", 5, (40, 4, 12))
+    question, blocks, longest_s = asked(planted, "best", 1), dict[tuple[str, int], int](), 0.0
+    for number in itertools.count(1):
+        tables = planted.tables(blocks) if blocks else None
+        started_s = time.process_time()
+        decision = decide(question, planted.matrix, tables, 1, number)
+        longest_s = max(longest_s, time.process_time() - started_s)
+        if decision.stop:
+            break
+        blocks |= {(cell, lease.composition): number for lease in decision.next for cell in lease.cells}
+    return expecting_s + longest_s
 
 
 def _rows() -> Iterable[tuple[str, str, Iterable[Planted]]]:

@@ -12,6 +12,7 @@ Where every composition had a host of its own, a host is part of its composition
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,7 @@ class Pairs:
     confounded: Marks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostEffects:
     """What hosts do to a campaign. variances: of locations without it, freedom 0 where hosts are no level. hosts: names by number
     of the set."""
@@ -70,7 +71,7 @@ class HostEffects:
         shift, more = np.zeros(i.size), np.ones(i.size)
         k = self.means.compositions()
         same = (self.group[i] == self.group[j]) & (self.group[i] >= 0) & ~within
-        stayed = self._stayed()
+        stayed = self._stayed
         for number, group in enumerate(self.groups):
             at = np.flatnonzero(same & (self.group[i] == number))
             if not at.size:
@@ -83,7 +84,7 @@ class HostEffects:
             shift[at] = apart @ group.effect
             of_both = 1 / k[i[at]] + 1 / k[j[at]]
             more[at] = (of_both + np.einsum("pc,cd,pd->p", apart, group.inverse, apart)) / of_both
-        own = self._own_hosts()
+        own = self._own_hosts
         for pair in np.flatnonzero(~within & ~adjusted & (stayed[i] | stayed[j])):
             ours, theirs = own[int(i[pair])], own[int(j[pair])]
             counts = {len(each) for each in (*ours, *theirs)}
@@ -92,6 +93,7 @@ class HostEffects:
             )
         return Pairs(adjusted, np.where(adjusted, shift, 0.0), np.where(adjusted, more, 1.0), confounded)
 
+    @cached_property
     def _own_hosts(self) -> dict[int, set[frozenset[str]]]:
         found: dict[int, set[frozenset[str]]] = {cell: set() for cell in range(self.means.cells)}
         for cell, host in zip(self.means.cell, self.means.host, strict=True):
@@ -99,6 +101,7 @@ class HostEffects:
                 found[int(cell)].add(self.hosts[host])
         return found
 
+    @cached_property
     def _stayed(self) -> Marks:
         """Cells that were composed several times, and always on the same hosts."""
         size = self.means.compositions()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,12 @@ class CellStates:
     def open(self) -> Marks:
         """Whether a cell competes."""
         return ~self.fails
+
+    @cached_property
+    def in_design(self) -> Ints:
+        """Places of the cells in the design; -1 for those that it does not have."""
+        ids = pd.Series([cell.id for cell in self.cells], dtype="str")
+        return np.full(len(self.cells), -1) if self.design is None else self.design.places(ids)
 
 
 def states_of(question: Question, matrix: PricedMatrix, tables: Tables | None) -> CellStates:

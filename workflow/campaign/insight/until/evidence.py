@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from campaign.insight.until.additive_model import Estimates, estimate
 from campaign.insight.until.cell_states import CellStates, Floats, Ints, Marks, PricedMatrix, states_of
@@ -196,9 +195,8 @@ def _tested(
         level = shares[0] * spent(least, np.maximum(np.maximum(states.planned[a], states.planned[b]), least))
         asks[both] = _quantile(level, freedom_)
         if states.design is not None:  # what a host does cannot be told from what these configurations do
-            x, y = (states.design.places(pd.Series([states.cells[n].id for n in each], dtype="str")) for each in (a, b))
             within = estimates.row[a] == estimates.row[b]
-            confounded = states.design.host_effects.pairs(x, y, within).confounded
+            confounded = states.design.host_effects.pairs(states.in_design[a], states.in_design[b], within).confounded
             asks[both] = np.where(confounded, np.inf, asks[both])
     return difference, np.sqrt(variance), asks
 

@@ -14,7 +14,7 @@ from campaign.model.parameters import medians
 from campaign.model.simulation import simulate
 from campaign.plan.step_cases import case_of, prior_of
 
-_MOST_SIMULATED = 160
+_MOST_SIMULATED = 120
 """More would take longer than choosing a round does. Of a configuration, cells that are not simulated are expected as the nearest
 one that is; main effects of batch and precision come from the measured cells in any case."""
 

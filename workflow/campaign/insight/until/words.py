@@ -120,7 +120,7 @@ def _value(prices: RoundPrices, place: int) -> str:
     states, design = prices.states, prices.states.design
     if design is None or not states.measured[place]:
         return "not measured"
-    at = design.cells.get_loc(states.cells[place].id)
+    at = states.in_design[place]
     value, low, high = (float(each[at]) for each in design.locations()[0].bounds())
     said, between = (
         f"{wording.rate(value)}\u202f{prices.matrix.metric.unit}".rstrip(),
