@@ -121,7 +121,10 @@ def writable(results: Results) -> Iterator[Path]:
 
 def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
     """Tables and figures into `scratch`, the page into `out`."""
-    from campaign.tables import io  # noqa: F401 - pandas, once for both processes
+    # Once for all processes that are forked here, each of which would load pandas and scipy.
+    import scipy.special  # noqa: F401
+
+    from campaign.tables import io  # noqa: F401
 
     made = Results.at(scratch)
     # In a process of its own, which gives back the memory that all records take.
