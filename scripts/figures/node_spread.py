@@ -37,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by, series=("batch", "ranks"))
     found = spread_sources(data.runs, data.metric.higher)
-    answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
+    answers = [found.explains(str(name), ratio) for name, ratio in zip(rows["workload"], rows["ratio"], strict=True)]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
     caption = (
         f"{data.metric.label.capitalize()} of equally many devices; {wording.runs_behind(rows['n_ok'])} a bar, "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -119,11 +121,19 @@ def writable(results: Results) -> Iterator[Path]:
 
 def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
     """Tables and figures into `scratch`, the page into `out`."""
-    from campaign.tables import io  # noqa: F401 - pandas, once for both processes
+    # Once for all processes that are forked here, each of which would load pandas and scipy.
+    import scipy.special  # noqa: F401
+
+    from campaign.tables import io  # noqa: F401
 
     made = Results.at(scratch)
     # In a process of its own, which gives back the memory that all records take.
-    forked([lambda: collect(gather(campaign, results, where), made.tables)])
+    forked([partial(_collect, campaign, results, where, made.tables)])
     draw_figures(made.tables, made.figures)
     write_recommendation(made.tables, made.recommendation)
     render_report(made.tables, made.figures, out)
+
+
+def _collect(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:
+    gc.disable()  # records refer to each other nowhere, and looking through all of them takes as long as reading them
+    collect(gather(campaign, results, where), tables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal
@@ -202,11 +202,9 @@ class Configuration:
 
     def shape(self) -> dict[str, Scalar]:
         """Everything but the name and the system: two configurations of one shape are the same hardware."""
-        document: dict[str, Scalar] = asdict(self)
-        del document["name"], document["system"]
-        if not self.layout:  # equal hosts have the identity that they had before there were others
-            del document["layout"]
-        return document
+        # Equal hosts have the identity that they had before there were others: without a layout.
+        hidden = ("name", "system") if self.layout else ("name", "system", "layout")
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in hidden}
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,13 +151,11 @@ class _Judged:
     ) -> None:
         self.labels = np.unique(np.asarray(cell))
         self.cell, self.lease = codes(cell), codes(lease)
-        self.hosts = sorted({name for names in hosts for name in names})
         self.names = hosts
-        self.on = {host: np.zeros(len(hosts), dtype=np.bool_) for host in self.hosts}
-        for run, names in enumerate(hosts):
-            for name in names:
-                self.on[name][run] = True
-        places = codes([", ".join(names) for names in hosts])
+        numbers = {names: place for place, names in enumerate(sorted(set(map(tuple, hosts)), key=", ".join))}
+        places = np.array([numbers[tuple(names)] for names in hosts], dtype=np.int64)
+        self.hosts = sorted({name for names in numbers for name in names})
+        self.on = {host: np.array([host in names for names in numbers], dtype=np.bool_)[places] for host in self.hosts}
         spot = codes(self.cell * (int(places.max(initial=0)) + 1) + places)
         rate = np.asarray(throughput, dtype=np.float64)
         cost, _ = near(1 / rate, spot, np.zeros(int(spot.max(initial=-1)) + 1, dtype=np.int64))

@@ -7,6 +7,7 @@ and type of columns, also when they are empty, so that files are equal byte for 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,12 +33,13 @@ TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
 
 def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
     """A frame of the fixed columns in their order, then options, then all others by name; typed, also when empty."""
-    found: dict[str, list[Any]] = {name: [] for name in fixed}
+    found = defaultdict[str, list[Any]](list, {name: [] for name in fixed})
     count = 0
     for row in rows:
         for name, value in row.items():
-            column = found.setdefault(name, [])
-            column.extend([None] * (count - len(column)))
+            column = found[name]
+            if len(column) < count:
+                column.extend([None] * (count - len(column)))
             column.append(value)
         count += 1
     for column in found.values():
