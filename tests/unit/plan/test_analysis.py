@@ -126,3 +126,17 @@ def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
     provenance = page.partition('id="provenance"')[2]
     assert f"<dt>Analysis</dt><dd>Hash {only.hash} of figures" in provenance
     assert "Unchanged since." in provenance
+    assert "The <a" not in page
+
+    # The campaign is changed once something is measured: the first screen says so, and provenance.
+    record(results)
+    changes = {"campaign.report": {"hide": ["precision"]}, "campaign.references": ["falcon"],
+               "campaign.exclude": [{"when": "batch == 2", "why": "slow"}]}  # fmt: skip
+    later = read_plan(PlanRequest(campaign_files.write_files(tmp_path / "later", changes), tmp_path / "results"))
+    write_plan(later, results)
+    (results.records / "00" / "0.1.json").unlink()  # it is none
+    tables = tables_of(gather(later.campaign, results.directory))
+    page = assemble(tables.runs, tables.cells, tables.leases, tables.context, {})
+    told = "with 1 run measured, in claims.falcon, exclude, report.hide (hash "
+    for part in ('class="basis"', 'id="provenance"'):
+        assert told in page.partition(part)[2].partition("</details>")[0]

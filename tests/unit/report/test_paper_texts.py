@@ -18,6 +18,7 @@ from campaign.report.paper import texts
 from campaign.tables.io import Tables
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
+from tests.unit.report import report_data
 
 TRUTH = Truth(compositions=3, runs=6)
 HOSTILE = r"\end{document} 100% & #1 $x_{y}$ ~^ [z] * <é中>"
@@ -84,6 +85,15 @@ def test_methods_say_how_often_hardware_was_composed_and_how_intervals_were_made
     assert "each cell was measured in 1 to 3 compositions" in once
     assert "borrowed from other cells of the campaign" in once
     assert "borrowed" not in text
+
+
+def test_numbers_say_which_ratios_they_are() -> None:
+    assert "Ratios of throughput, with 95" in pieces(campaign())["numbers"]
+    shapes = [report_data.configuration(each=devices) for devices in (1, 2)]
+    scaled = planted.tables(replace(TRUTH, configurations=2, cells=2), np.random.default_rng(5), shapes)
+    text = pieces(scaled)["numbers"]
+    assert "Ratios of throughput, of speed-ups, with 95" in text
+    assert "batch 16 against batch 8 (fabric-2), over fabric-1 & Speed-up by batch & " in text
 
 
 def test_methods_say_how_figures_tested() -> None:

@@ -37,9 +37,9 @@ def reproduce(archive: Path, system: str | None, again: Path | None, results: Pa
     does not fit the system is left out and listed with the reason. The new campaign has a name of its own, so it
     measures everything.
 
-    With --against, each ratio that the archive's answers state (of cells, of speed-ups by batch, of software options, of
-    the highest rates of services) is inside or outside the prediction interval that the archive's spread of compositions
-    gives for a repetition, or not comparable, with the reason.
+    With --against, each ratio that the archive's answers state is inside or outside the prediction interval that the
+    archive's spread of compositions gives for a repetition, or not comparable, with the reason. Ratios are of cells,
+    software options among them, of speed-ups by batch, and of the highest rates of services.
 
     \b
     campaign reproduce published.zip --system mine

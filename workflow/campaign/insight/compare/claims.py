@@ -53,7 +53,10 @@ def claims(tables: Tables) -> pd.DataFrame:
     found = [_stated(tables, answers) for answers in _answers(tables) if len(answers.rows)]
     if not found:
         return pd.DataFrame(columns=["figure", "claim", "of", *_CELLS, "p", "p_holm"])
-    return pd.concat(found, ignore_index=True)
+    # Not every kind has every column of its basis.
+    return pd.concat(found, ignore_index=True).pipe(
+        lambda rows: rows.fillna({name: none for name, none in (("lent_by", ""), ("adjusted", False)) if name in rows})
+    )
 
 
 def _answers(tables: Tables) -> Iterator[_Answers]:

@@ -12,7 +12,7 @@ import pandas as pd
 from campaign import __version__, wording
 from campaign.documents.metric import metric_of
 from campaign.errors import unwritable
-from campaign.insight.compare.claims import claims
+from campaign.insight.compare.claims import CELLS, claims
 from campaign.report.context_schema import ContextDocument
 from campaign.report.page import analysis_said, tests_said
 from campaign.report.paper.latex import code, escaped, listed, table
@@ -68,9 +68,10 @@ def numbers(tables: Tables, stated: pd.DataFrame) -> str:
     basis = " ".join(f"{each[:1].upper()}{each[1:]}." for each in tables.context.get("conditions", ()))
     parts = []
     if compared:
+        other = "".join(f", of {kind}" for kind in dict.fromkeys(stated["of"]) if kind != CELLS)
         title = (
-            f"Ratios of {metric.performance} with 95 % intervals; above 1 is better. p-values are adjusted by Holm over the "
-            f"comparisons of a figure. {basis}"
+            f"Ratios of {metric.performance}{other}, with 95 % intervals; above 1 is better. p-values are adjusted by Holm "
+            f"over the comparisons of a figure. {basis}"
         )
         headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
         parts.append(table("comparisons", title, headings, compared, "claims.csv"))
