@@ -29,7 +29,8 @@ marks mean, and on how many runs they rest. What limits the statements is in `li
 once on the page. `draw` computes nothing: numbers come from `campaign.tables`, comparisons from `campaign.statistics`, words from
 `campaign.wording` and `campaign.statistics.verdict`; what is found stands first in `findings`.
 
-Files of a figure: `<name>.svg` (stands alone), `<name>.csv` (the numbers drawn) and `<name>.json` (words for the page).
+Files of a figure: `<name>.svg` (stands alone), `<name>.pdf` (where it fits a sheet), `<name>.csv` (the numbers drawn) and
+`<name>.json` (words for the page).
 '''
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The report page: words and numbers for the template, made from the tables, the leases and the finished figures.
 
-`build_context` is pure and computes everything; the template only lays out. The page is one file: no script, no request,
-no clock. All text that comes from campaigns, hosts or logs is escaped by the template.
+`build_context` is pure and computes everything; the template only lays out. The page is one file: no request, no clock, and one
+script, which saves pictures and their numbers. All text that comes from campaigns, hosts or logs is escaped by the template.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ from campaign.report.sections.coverage import coverage, failed_runs, state_count
 from campaign.report.sections.published import beside, published
 from campaign.report.sections.question import questions
 from campaign.report.sections.recommendation import recommended
-from campaign.report.templates import filled, inline
+from campaign.report.templates import downloads, filled, inline
 from campaign.tables import measured_protocol
 
 # Sections of the first part that stand open, "What to build" among them; more are folded.
 OPEN_ANSWERS = 8
 # Small pictures side by side, and further answers as sentences, on the first screen.
 GLANCES, SENTENCES = 3, 3
-# A longer CSV is not carried by the page; it stands beside the figures.
-CSV_IN_PAGE_BYTES = 100_000
 
 _SCHEDULERS = {
     IMPORTED: "unknown: the runs were made without this program",
@@ -101,16 +99,14 @@ class _DrawingDocument(BaseModel):
 
 
 def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
-    """Finished figures by file name, from their (svg, json) files, with the CSV where it is not long."""
+    """Finished figures by file name, from their (svg, json) files, with CSV and PDF (base64) where they are not long."""
     drawings = {}
     for svg, words in files:
         with reading(words, "delete the figure and run again"):
             document = load_json(words)
             _DrawingDocument.model_validate(document)
             picture = read_text(svg) if document["shown"] or svg.exists() else ""
-            data = svg.with_suffix(".csv")
-            short = data.exists() and data.stat().st_size <= CSV_IN_PAGE_BYTES
-            drawings[svg.stem] = {**document, "svg": picture, "csv": read_text(data) if short else ""}
+            drawings[svg.stem] = {**document, "svg": picture, **downloads(svg)}
     return drawings
 
 
@@ -172,7 +168,7 @@ def build_context(
         "tests": tests_said(shown),
         "methods": [f"{each['method'][:1].upper()}{each['method'][1:]}." for each in shown if each["method"]],
         "recommendation": advice,
-        "recommendation_svg": inline(recommendation["svg"]) if recommendation else "",
+        "recommendation_files": {**recommendation, "svg": inline(recommendation["svg"])} if recommendation else {},
         "recommendation_narrow": inline(narrow)
         if (narrow := ((advice or {}).get("figure") or {}).get("narrow"))
         else "",
@@ -279,7 +275,7 @@ def tests_said(shown: Iterable[Mapping[str, Any]]) -> str:
 
 
 def render(context: Mapping[str, Any]) -> str:
-    """The page for a context made by `build_context`: one file, no script, no request, no clock."""
+    """The page for a context made by `build_context`: one file, no request, no clock."""
     return filled("report.html.j2", context)
 
 

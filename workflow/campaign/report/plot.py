@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
@@ -66,7 +67,7 @@ class Medium:
 
     widths_in: of a figure with one, two and three panels in a row; as many fit as there are widths. scale: of heights, against the
     page's; style: what differs from the page's style; path (without suffix), formats, title: where else a figure is saved, and as
-    what.
+    what; for a page, only a figure that fits a sheet.
     """
 
     widths_in: tuple[float, ...]
@@ -79,8 +80,14 @@ class Medium:
 
 PAGE = Medium((5.95, 7.87, 9.6))
 PHONE = Medium((3.65,))
-_PHONE_BYTES = 250_000  # A larger picture has more in it than a phone shows, and takes as long to draw again.
+# A larger picture has more in it than a phone or a sheet shows, and takes as long to draw again.
+_PHONE_BYTES, _SHEET_BYTES = 250_000, 500_000
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
+
+
+def page(path: Path, title: str) -> Medium:
+    """For the page, with a PDF beside. path: of the file, without suffix."""
+    return replace(PAGE, path=path, formats=("pdf",), title=title)
 
 
 def paper(style: Path, path: Path, formats: Sequence[str], title: str) -> Medium:
@@ -433,18 +440,28 @@ def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
     prediction.mark_axes(figure.axes)
-    if medium.path and figure.get_size_inches()[0] != _GLANCE_IN[0]:
+    saved = figure.get_size_inches()[0] != _GLANCE_IN[0] and bool(medium.path)
+    if saved:
         _settle(figure)
-        for kind in medium.formats:
-            # Without a date, the same figure is the same file.
-            metadata = {"Title": medium.title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
-            figure.savefig(medium.path.with_suffix(f".{kind}"), format=kind, metadata=metadata)
+    if saved and medium.style:
+        _save(figure, medium)
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_facecolor("none")
     buffer = io.StringIO()
     # savefig would draw everything once before, for the same picture.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
+    if saved and not medium.style and buffer.tell() <= _SHEET_BYTES:
+        _save(figure, medium)
     return buffer.getvalue()
+
+
+def _save(figure: MplFigure, medium: Medium) -> None:
+    """The files of a medium. Without a date, the same figure is the same file."""
+    assert medium.path
+    for kind in medium.formats:
+        canvas, date = (FigureCanvasPdf(figure), "CreationDate") if kind == "pdf" else (FigureCanvasSVG(figure), "Date")
+        write = getattr(canvas, f"print_{kind}")
+        write(medium.path.with_suffix(f".{kind}"), metadata={"Title": medium.title, date: None})
 
 
 def drawn(
@@ -463,7 +480,7 @@ def drawn(
     with style(of.style):
         if picture:
             pictures["svg"] = picture()
-            if _medium.get() is PAGE and len(pictures["svg"]) <= _PHONE_BYTES:
+            if not _medium.get().style and len(pictures["svg"]) <= _PHONE_BYTES:
                 with drawn_for(PHONE):
                     pictures["narrow"] = picture()
         if glance := said.pop("glance", None):

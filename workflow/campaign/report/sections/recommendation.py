@@ -12,6 +12,7 @@ from campaign import wording
 from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text
 from campaign.insight.recommend.document import UNKNOWN, RecommendationAnswer, RecommendationDocument, RecommendedChoice
+from campaign.report.templates import downloads
 
 # Of the first objective, and of each other one; a campaign of many workloads and precisions has more in its recommendation.json.
 ANSWERS_ON_PAGE = 4
@@ -22,12 +23,13 @@ _HEADINGS = ("For", "Build", "Gives")
 
 
 def read_recommendation(directory: Path) -> dict[str, Any] | None:
-    """The document in a directory, its picture under `svg`; None where there is none. RecordError where it cannot be read."""
+    """The document in a directory, its picture under `svg`, with `downloads`; None where there is none. RecordError where that
+    is unreadable."""
     path = directory / FILE
     if not path.exists():
         return None
     try:
-        return {"document": load_json(path), "svg": read_text(path.with_suffix(".svg"))}
+        return {"document": load_json(path), "svg": read_text(path.with_suffix(".svg")), **downloads(path)}
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
 
