@@ -21,11 +21,9 @@ SECTION = (
 RESTS_ON = ("devices",)
 PART = ANSWERS
 METHOD = (
-    "the model of a scaling line is that with the smallest AICc of Amdahl, Gustafson and latency-bandwidth, "
-    "where points lie on it (F "
-    f"test, 5 %) and within {MOST_RESIDUAL_PCT:.0f} %; a dip is a point below its neighbours on both sides "
-    f"(straight in 1/n; one-sided t, "
-    f"Holm, 5 %) by more than {LEAST_DIP_PCT:.0f} %"
+    "the model of a scaling line has the smallest AICc of Amdahl, Gustafson and latency-bandwidth, and points on it (F test, 5 %) "
+    f"within {MOST_RESIDUAL_PCT:.0f} %; a dip is a point more than {LEAST_DIP_PCT:.0f} % below both neighbours (in 1/n; one-sided "
+    "t, Holm, 5 %)"
 )
 PLACE = 10
 UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}

@@ -13,11 +13,7 @@ from campaign.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_
 
 TITLE = "Step times"
 SECTION = "How are the times of single steps distributed, and was the measured window steady?"
-METHOD = (
-    "percentiles of step times are of all steps in the measured window, with 95 % intervals (Woodruff) over "
-    "compositions, or over runs "
-    "where there is one"
-)
+METHOD = "percentiles of step times are of all steps measured, their intervals (Woodruff) over compositions, or over runs of one"
 PLACE = 45
 UNITS = {"tail": ""}
 

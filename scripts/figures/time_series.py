@@ -12,7 +12,7 @@ from campaign.statistics import comparable_cells
 
 TITLE = "Over the time of a run"
 SECTION = "What happens during a run? One run of each cell is shown, from its start."
-METHOD = "time series start with the run, and a point is a mean over a 100th of it, so that shorter peaks are not seen"
+METHOD = "a point of a time series is the mean of a 100th of the run; shorter peaks are not seen"
 PLACE = 160
 UNITS = {"parts": ""}
 COUNTERPARTS = {
