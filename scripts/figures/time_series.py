@@ -170,6 +170,8 @@ def _picture(panels: plot.Panels) -> str:
         for position, (name, each) in enumerate(looks.items())
     }
 
+    several = len(set(plot.in_panels(panels, "quantity"))) > 1
+
     def paint(axes: Any, own: pd.DataFrame) -> None:
         for name, rows in own.groupby("configuration", sort=False):
             axes.plot(rows["time_s"], rows["mean"], **lines[str(name)])
@@ -178,7 +180,8 @@ def _picture(panels: plot.Panels) -> str:
                 axes.fill_between(rows["time_s"], rows["least"], rows["most"], **how)
         axes.set_xlim(left=0)
         axes.set_ylim(0, 104.0 if own["unit"].iloc[0] == "%" else 1.05 * float(own["most"].max()) or 1.0)
-        axes.set_ylabel(f"{own['quantity'].iloc[0]} ({own['unit'].iloc[0]})")
+        # Panels of several quantities are named by them, and a long name would reach into the panels above and below.
+        axes.set_ylabel(f"{'mean' if several else own['quantity'].iloc[0]} ({own['unit'].iloc[0]})")
 
     handles = [plot.ink_key(name, **how) for name, how in lines.items()]
     return plot.multiples(panels, paint, handles, "time (s)", height_in=2.1)

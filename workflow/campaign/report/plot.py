@@ -47,7 +47,8 @@ MOST_SERIES = len(COLOURS)
 _MOST_TICKS = 6
 _SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
-_TITLE_CHARACTERS = 36
+_TITLE_CHARACTERS = 30
+_LABEL_CHARACTERS = 24  # of a line of two, so that a name of 40 characters and a number beside it are whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +205,25 @@ def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) 
     return figure, cells
 
 
-def title(axes: Axes, label: str) -> None:
+def title(axes: Axes, label: str, characters: int = _TITLE_CHARACTERS) -> None:
     """A panel's title, broken into lines where the panel ends."""
-    axes.set_title("\n".join(textwrap.wrap(label, _TITLE_CHARACTERS)))
+    axes.set_title("\n".join(textwrap.wrap(label, characters)))
+
+
+def _in_two_lines(label: str, characters: int) -> str:
+    at_hyphens = textwrap.wrap(label, characters)
+    anywhere = textwrap.wrap(label, characters, break_on_hyphens=False, max_lines=2, placeholder=" …")
+    return "\n".join(at_hyphens if len(at_hyphens) <= 2 else anywhere)
 
 
 def label_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
-    """Name the lines of a panel that stand below each other, the first on top. grid: 'x', 'y' or 'both'."""
-    axes.set_yticks(range(len(labels)), labels)
+    """Name the lines of a panel that stand below each other, the first on top. grid: 'x', 'y' or 'both'.
+
+    Long names take two lines, so that they leave half of the width to the marks; what is longer still ends in '…'.
+    """
+    size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
+    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * small_pt())))
+    axes.set_yticks(range(len(labels)), [_in_two_lines(label, characters) for label in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=grid != "y", axis="x")
     axes.grid(visible=grid != "x", axis="y")

@@ -20,7 +20,7 @@ from campaign.statistics.drift import is_adjusted
 from campaign.statistics.intervals import SIGNIFICANT
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
-_SAYS_NOTHING_PCT = 100.0
+_SAYS_NOTHING_PCT = 50.0
 
 
 SEQUENTIAL = (
