@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from campaign import wording
 from campaign.report import columns, plot
@@ -147,6 +148,7 @@ def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
         low, high = 1e3 * float(own["time_s"].min()), 1e3 * float(own["time_s"].max())
         room = max(0.05 * (high - low), _LEAST_ROOM * high)
         axes.set_xlim(max(0.0, low - room), high + room)
+        axes.xaxis.set_major_locator(MaxNLocator(4))  # times that differ little have many digits
 
     handles = plot.dashed_keys(looks, "composition {}".format)
     shown = plot.Panels(tuple(panels), "", 0)
