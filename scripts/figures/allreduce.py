@@ -20,9 +20,8 @@ SECTION = (
 )
 RESTS_ON = ("links",)
 METHOD = (
-    "the ring model of all-reduces, t = 2(n−1)α + 2(n−1)/n · S/B, is fitted by least squares of relative "
-    "residuals over at least three "
-    "sizes; bus bandwidth is 2(n−1)/n × bytes / time"
+    "the ring model of all-reduces, t = 2(n−1)α + 2(n−1)/n·S/B, is fitted by relative least squares over at least three sizes; bus "
+    "bandwidth is 2(n−1)/n·bytes/time"
 )
 PLACE = 130
 UNITS = {"sizes": ""}

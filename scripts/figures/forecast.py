@@ -28,12 +28,17 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no lease was measured with a forecast")
     for name in ("expected_s", "low_s", "high_s", "actual_s"):
         rows[name] = rows[name].astype("float64")
+    if rows["expected_s"].isna().all():
+        return nothing("nothing was known of the duration of any lease before it was measured")
     # What was begun by a process that was killed, composed twice or left incomplete took other than what was forecast.
     rows["judged"] = (rows["runs"] == rows["runs_expected"]) & (rows["uses"] == 1) & ~rows["resumed"].astype(bool)
     rows["error_pct"] = 100 * (rows["actual_s"] / rows["expected_s"].where(rows["expected_s"] > 0) - 1)
     inside = (rows["low_s"] <= rows["actual_s"]) & (rows["actual_s"] <= rows["high_s"])
     rows["inside"] = inside.astype("object").where(rows["low_s"].notna(), None)
-    rows = rows.sort_values(["expected_s", "lease"], ascending=[False, True], kind="stable", ignore_index=True)
+    rows["longest"] = rows["expected_s"].fillna(rows["actual_s"])
+    rows = rows.sort_values(["longest", "lease"], ascending=[False, True], kind="stable", ignore_index=True).drop(
+        columns="longest"
+    )
     apart = int((~rows["judged"]).sum())
     marked = f" {wording.plural(apart, 'lease')} marked *: resumed, composed again or incomplete, not judged."
     caption = (
@@ -60,7 +65,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         findings=_findings(rows),
-        coverage=coverage(data, rows["lease"], "were measured with a forecast"),
+        coverage=coverage(data, rows.loc[rows["expected_s"].notna(), "lease"], "were measured with a forecast"),
     )
 
 

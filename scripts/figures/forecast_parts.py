@@ -11,9 +11,8 @@ TITLE = "Forecast and actual duration by part"
 SECTION = "Which part of the leases took longer than planned, and how many device-hours and host-hours were held?"
 PART = APPARATUS
 METHOD = (
-    "lines of parts of leases go from the sum of the lower to the sum of the upper ends of the prediction "
-    "intervals, which is wider "
-    "than an interval of the sum; device-hours count all devices that a lease held"
+    "lines of parts of leases span the sums of the lower and of the upper ends of their intervals, wider than an interval of the "
+    "sum; device-hours count all devices held"
 )
 PLACE = 205
 UNITS = {"leases": "", "inside": "", "with_interval": ""}

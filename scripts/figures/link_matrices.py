@@ -33,6 +33,7 @@ _MOST_NUMBERS = 8  # devices; numbers in more cells would not fit into them
 _MOST_SHAPES = 16  # devices; more cells are one picture instead of shapes
 _MOST_LABELS = 16
 _LABEL_CHARACTERS = 16
+_TITLE_CHARACTERS = 22  # the unit of the colours stands beside
 _NUMBER_PT = 6.5
 _LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
@@ -164,7 +165,7 @@ def _picture(drawn: list[LinksOf]) -> str:
             # The same for all; one for all would make the panels beside it smaller than the others.
             _scale(figure.colorbar(painted, ax=axes[row], aspect=25, pad=0.03), norm, unit)
     for each, axes in zip(drawn, panels, strict=True):
-        plot.title(axes[0], each.configuration)
+        plot.title(axes[0], each.configuration, _TITLE_CHARACTERS)
     return plot.to_svg(figure)
 
 

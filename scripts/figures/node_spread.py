@@ -66,7 +66,7 @@ def draw(data: FigureData) -> Drawing:
             "Drop": columns.percent("drop_pct"),
             "95 % interval ": columns.between("drop_low", "drop_high", wording.percent),
             **verdict.P,
-            "Host-to-host spread explains it": lambda row: row["hosts_explain"] if row["p"] == row["p"] else "",
+            **({"Host-to-host spread explains it": _explains} if set(answers) != {_UNKNOWN} else {}),
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
@@ -75,6 +75,13 @@ def draw(data: FigureData) -> Drawing:
         findings=_findings(rows, by, found, data.metric.performance),
         coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "hosts")),
     )
+
+
+_UNKNOWN = "not known"
+
+
+def _explains(row: Any) -> str:
+    return str(row["hosts_explain"]) if row["p"] == row["p"] else ""
 
 
 def _glance(rows: pd.DataFrame) -> str:

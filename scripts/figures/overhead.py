@@ -134,7 +134,7 @@ def _picture(panels: plot.Panels, names: list[str]) -> str:
 
     height_in = 1.0 + 0.3 * max(2, min(lines, _MOST_LINES))
     handles = plot.keys(looks, linestyle="")
-    return plot.multiples(panels, paint, handles, "overhead (% of baseline time)", "cell", height_in)
+    return plot.multiples(panels, paint, handles, "overhead (%)", "cell", height_in)
 
 
 def _for_gaps(rows: pd.DataFrame) -> float:

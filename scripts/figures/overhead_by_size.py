@@ -19,9 +19,8 @@ RESTS_ON = ("links",)
 PART = ANSWERS
 WITH = "overhead"
 METHOD = (
-    "the line over sizes is of least squares through the mean overhead of each workload, from three sizes on; "
-    "its slope has a 95 % "
-    "interval (Student t, n − 2), and p is of no slope, for all lines together (Holm)"
+    "the line over sizes is of least squares through the mean overhead of each workload, from three sizes on; the interval of its "
+    "slope is by Student t (n − 2), its p of all lines together (Holm)"
 )
 PLACE = 100
 COUNTERPARTS = {
@@ -51,6 +50,8 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no two comparable workloads have both a known overhead and a known size")
     rows, fits = _fitted(rows, by)
+    if rows["slope"].isna().all():
+        return nothing(f"no comparable workloads have a known overhead at {_LEAST_SIZES} sizes")
     panels = plot.panels(rows, by, of_axes=["size_kind"])
     many = bool((rows.groupby([*by, "treatment"], sort=False, dropna=False).size() > _MARKS).any())
     thinned = " Of very many cells, only some are drawn." if many else ""

@@ -16,9 +16,8 @@ TITLE = "Throughput against cost"
 SECTION = "What does speed cost? On the Pareto front are the cells that no other cell beats in throughput and in cost."
 PART = ANSWERS
 METHOD = (
-    "a cell is behind the Pareto front where another cell's intervals are wholly better in speed and cost; "
-    "device-hours are those of "
-    "all composed devices, used or not"
+    "a cell is behind the Pareto front where another cell's intervals are wholly better in speed and cost; device-hours count all "
+    "composed devices"
 )
 PLACE = 180
 UNITS = {"front": ""}

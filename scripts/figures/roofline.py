@@ -19,11 +19,7 @@ SECTION = (
     "no program can hide it."
 )
 RESTS_ON = ("links",)
-METHOD = (
-    "the all-reduce of the roofline is that of a step's gradients, by the latency-bandwidth model of the "
-    "measured links; above its solid "
-    "line no cell can be, below the dashed one something else costs time"
-)
+METHOD = "the all-reduce of the bound is that of a step's gradients, by the ring model of the measured links"
 PLACE = 145
 UNITS = {"allreduce": "s", "compute": "s", "intensity": ""}
 UNITS |= dict.fromkeys(("bound", "unoverlapped", "efficiency_low", "efficiency_high"), "pct")

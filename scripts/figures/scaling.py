@@ -21,11 +21,9 @@ SECTION = (
 RESTS_ON = ("devices",)
 PART = ANSWERS
 METHOD = (
-    "the model of a scaling line is that with the smallest AICc of Amdahl, Gustafson and latency-bandwidth, "
-    "where points lie on it (F "
-    f"test, 5 %) and within {MOST_RESIDUAL_PCT:.0f} %; a dip is a point below its neighbours on both sides "
-    f"(straight in 1/n; one-sided t, "
-    f"Holm, 5 %) by more than {LEAST_DIP_PCT:.0f} %"
+    "the model of a scaling line has the smallest AICc of Amdahl, Gustafson and latency-bandwidth, and points on it (F test, 5 %) "
+    f"within {MOST_RESIDUAL_PCT:.0f} %; a dip is a point more than {LEAST_DIP_PCT:.0f} % below both neighbours (in 1/n; one-sided "
+    "t, Holm, 5 %)"
 )
 PLACE = 10
 UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}
@@ -208,9 +206,15 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
     figure, axes = plot.grid(len(panels.shown), height_in=3.3, heights=(2.2, 1))
     for position, (panel, (top, bottom)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(top, panel.label)
+        hosts: dict[tuple[int, str], tuple[float, float]] = {}
+        spread = sorted(panel.rows.loc[panel.rows["hosts"] > 1, "batch"].unique())
         for batch, rows in panel.rows.groupby("batch", sort=True):
             # Several hosts stand a little to the right, so that the markers of batches do not hide each other.
-            _series(top, bottom, rows, looks[batch], (1 + batches.index(batch)) / len(batches), metric.higher)
+            part = (1 + spread.index(batch)) / len(spread) if batch in spread else 0.0
+            hosts |= _series(top, bottom, rows, looks[batch], part, metric.higher)
+        # Once for all batches, beside the one that stands furthest to the right.
+        for (_, words), where in hosts.items():
+            top.annotate(words, where, (6, -3), textcoords="offset points", fontsize=plot.small_pt())
         _gaps(top, panel.rows, looks)
         bottom.axhline(100, color=plot.INK, linestyle=":", linewidth=0.9)
         if (panel.rows["n_ok"] > 0).any():
@@ -218,7 +222,7 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
             top.set_ylim(0, 1.05 * max(ideal, plot.range_of(panel.rows, plot.RATE)[1]))
         bottom.set_ylim(*efficiencies)
         bottom.set_xticks(_ticks(sorted(panel.rows["ranks"].unique())))
-        bottom.set_xlim(0, panel.rows["ranks"].max() * 1.14)
+        bottom.set_xlim(0, panel.rows["ranks"].max() * (1.36 if hosts else 1.14))
         bottom.set_xlabel("devices in use")
         if plot.is_left(position):
             top.set_ylabel(metric.axis)
@@ -268,19 +272,23 @@ def _gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> None:
 
 
 def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
-    """The places of markers: those of several hosts stand to the right, at most a quarter of the way to the next number."""
+    """The places of markers: those of several hosts stand to the right, at most a third of the way to the next number."""
     counts = np.array(sorted(rows["ranks"].unique()), dtype=float)
-    gaps = np.append(np.diff(counts), counts[-1] * 0.14)
+    gaps = np.append(np.diff(counts), counts[-1] * 0.46)
     room = rows["ranks"].map(dict(zip(counts, gaps, strict=True)))
     # Of as many devices, more hosts stand further to the right.
     hosts = rows.groupby("ranks")["hosts"].rank(method="dense") / rows.groupby("ranks")["hosts"].transform("nunique")
-    return rows["ranks"] + part * hosts * np.minimum(0.25 * room, 0.11 * counts[-1]) * ~rows["compact"].astype(bool)
+    return rows["ranks"] + part * hosts * np.minimum(0.35 * room, 0.16 * counts[-1]) * ~rows["compact"].astype(bool)
 
 
-def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: float, higher: bool) -> None:
+def _series(
+    top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: float, higher: bool
+) -> dict[tuple[int, str], tuple[float, float]]:
+    """Draw a line and its markers; by number of devices, the numbers of hosts of open markers and where they end."""
     line = rows[rows["compact"] & (rows["n_ok"] > 0)]
+    hosts: dict[tuple[int, str], tuple[float, float]] = {}
     if line.empty:
-        return
+        return hosts
     start = line.iloc[0]
     counts = np.linspace(start["ranks"], line["ranks"].max(), 2 if higher else 40)
     times = counts / start["ranks"]
@@ -310,10 +318,10 @@ def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: fl
         plot.points(top, marked, marked["at"], plot.RATE, look, bool(hollow))
         plot.points(bottom, marked, marked["at"], _EFFICIENCY, look, bool(hollow))
         if hollow and len(marked) <= _HOSTS_NAMED:
-            for _, beside in marked.sort_values("at").groupby("ranks"):
-                where = (beside["at"].iloc[-1], beside["mean"].iloc[-1])
+            for ranks, beside in marked.sort_values("at").groupby("ranks"):
                 words = ", ".join(f"{count}" for count in beside["hosts"])
-                top.annotate(words, where, (6, -3), textcoords="offset points", fontsize=plot.small_pt())
+                hosts[ranks, words] = (beside["at"].iloc[-1], beside["mean"].iloc[-1])
+    return hosts
 
 
 def _ticks(counts: list[int]) -> list[int]:

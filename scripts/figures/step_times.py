@@ -3,6 +3,7 @@
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from campaign import wording
 from campaign.report import columns, plot
@@ -12,11 +13,7 @@ from campaign.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_
 
 TITLE = "Step times"
 SECTION = "How are the times of single steps distributed, and was the measured window steady?"
-METHOD = (
-    "percentiles of step times are of all steps in the measured window, with 95 % intervals (Woodruff) over "
-    "compositions, or over runs "
-    "where there is one"
-)
+METHOD = "percentiles of step times are of all steps measured, their intervals (Woodruff) over compositions, or over runs of one"
 PLACE = 45
 UNITS = {"tail": ""}
 
@@ -151,6 +148,7 @@ def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
         low, high = 1e3 * float(own["time_s"].min()), 1e3 * float(own["time_s"].max())
         room = max(0.05 * (high - low), _LEAST_ROOM * high)
         axes.set_xlim(max(0.0, low - room), high + room)
+        axes.xaxis.set_major_locator(MaxNLocator(4))  # times that differ little have many digits
 
     handles = plot.dashed_keys(looks, "composition {}".format)
     shown = plot.Panels(tuple(panels), "", 0)

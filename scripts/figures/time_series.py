@@ -12,7 +12,7 @@ from campaign.statistics import comparable_cells
 
 TITLE = "Over the time of a run"
 SECTION = "What happens during a run? One run of each cell is shown, from its start."
-METHOD = "time series start with the run, and a point is a mean over a 100th of it, so that shorter peaks are not seen"
+METHOD = "a point of a time series is the mean of a 100th of the run; shorter peaks are not seen"
 PLACE = 160
 UNITS = {"parts": ""}
 COUNTERPARTS = {
@@ -170,6 +170,8 @@ def _picture(panels: plot.Panels) -> str:
         for position, (name, each) in enumerate(looks.items())
     }
 
+    several = len(set(plot.in_panels(panels, "quantity"))) > 1
+
     def paint(axes: Any, own: pd.DataFrame) -> None:
         for name, rows in own.groupby("configuration", sort=False):
             axes.plot(rows["time_s"], rows["mean"], **lines[str(name)])
@@ -178,7 +180,8 @@ def _picture(panels: plot.Panels) -> str:
                 axes.fill_between(rows["time_s"], rows["least"], rows["most"], **how)
         axes.set_xlim(left=0)
         axes.set_ylim(0, 104.0 if own["unit"].iloc[0] == "%" else 1.05 * float(own["most"].max()) or 1.0)
-        axes.set_ylabel(f"{own['quantity'].iloc[0]} ({own['unit'].iloc[0]})")
+        # Panels of several quantities are named by them, and a long name would reach into the panels above and below.
+        axes.set_ylabel(f"{'mean' if several else own['quantity'].iloc[0]} ({own['unit'].iloc[0]})")
 
     handles = [plot.ink_key(name, **how) for name, how in lines.items()]
     return plot.multiples(panels, paint, handles, "time (s)", height_in=2.1)

@@ -42,7 +42,7 @@ def draw(data: FigureData) -> Drawing:
             _groups,
             lambda cells: f"configuration (batch {cells['batch'].max()})",
             "GFLOP/s a device",
-            height_in=3.1,
+            bars.tall_enough(2.4, set(plot.in_panels(panels, "configuration"))),
             rotation=60,
         ),
         {

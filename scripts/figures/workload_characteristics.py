@@ -71,7 +71,7 @@ def draw(data: FigureData) -> Drawing:
             "A sample": columns.text("sample", wording.NONE),
             "Batch per device": columns.text("batches"),
             "Precision": columns.text("precisions"),
-            "Believed runs": columns.count("n_ok"),
+            "Valid runs": columns.count("n_ok"),
             "What it is": columns.text("description", wording.NONE),
         },
         caption=caption,
@@ -167,20 +167,12 @@ def _counted(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
-    """The range of sizes, and how differently they depend on links."""
-    said = []
+    """The range of sizes."""
     sized = rows.dropna(subset=["parameters"]).sort_values("parameters", kind="stable")
     if len(sized):
         words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in first_and_last(sized))
         unknown = [str(name) for name in rows.loc[rows["parameters"].isna(), "workload"]]
         named = f"{', '.join(unknown[:_NAMED])}{' and others' if len(unknown) > _NAMED else ''}"
         rest = f"; the size of {named} is unknown" if unknown else ""
-        said.append(f"{wording.plural(len(rows), 'workload')}, of {words} parameters{rest}.")
-    dense = rows.dropna(subset=["gflop_per_allreduce_mb"]).sort_values("gflop_per_allreduce_mb", kind="stable")
-    if len(dense) > 1:
-        least, most = (
-            f"{wording.number(row['gflop_per_allreduce_mb'])} GFLOP ({row['workload']})"
-            for row in (dense.iloc[0], dense.iloc[-1])
-        )
-        said.append(f"For each MB that is all-reduced, a device computes {least} to {most}.")
-    return tuple(said) or (f"{wording.plural(len(rows), 'workload')}; sizes are unknown.",)
+        return (f"{wording.plural(len(rows), 'workload')}, of {words} parameters{rest}.",)
+    return (f"{wording.plural(len(rows), 'workload')}; sizes are unknown.",)

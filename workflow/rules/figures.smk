@@ -1,7 +1,7 @@
 """Figures: one job, which reads the tables once.
 
 REQUIRES: tables/; scripts/figures/, one file a figure
-PROVIDES: figures/: of each figure {figure}.json (caption, alt text, findings) and, where it has something to show, .svg and .csv (its data)
+PROVIDES: figures/: of each figure {figure}.json (caption, alt text, findings) and, where it has something to show, .svg, .pdf (of one that fits a sheet) and .csv (its data)
 """
 
 FIGURES = f"{RESULTS}/figures"

@@ -1,7 +1,7 @@
 """Recommend: what to build, by the measurements and a model of what was not measured.
 
 REQUIRES: tables/
-PROVIDES: recommendation/recommendation.json (answers and models), .svg and .csv (predicted against measured)
+PROVIDES: recommendation/recommendation.json (answers and models), .svg, .pdf and .csv (predicted against measured)
 """
 
 RECOMMENDATION = f"{RESULTS}/recommendation/recommendation"

@@ -58,6 +58,14 @@ def test_what_was_unknown_is_not_judged() -> None:
     assert [each[3] for each in drawing.rows][1] == "unknown"
 
 
+def test_leases_of_which_nothing_was_known_are_no_figure_and_no_forecast() -> None:
+    unknown = {"expected_s": None, "low_s": None, "high_s": None, "basis": "no run of steps yet"}
+    assert drawn([row(1, 20.0, **unknown)]).empty_reason.startswith("nothing was known")
+    drawing = drawn([row(1, 20.0, **unknown), row(2, 300.0, **unknown), row(3, 90.0)])
+    assert [each[0] for each in drawing.rows] == ["lease-2", "lease-3", "lease-1"]
+    assert drawing.coverage == "1 of 1 lease were measured with a forecast."
+
+
 def test_without_a_forecast_the_figure_is_left_out() -> None:
     drawing = drawn([])
     assert drawing.svg is None

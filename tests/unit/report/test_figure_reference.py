@@ -112,7 +112,7 @@ def test_drift_comes_first_on_the_page_and_in_the_summary(tmp_path: Path, change
     assert (said.index("The system drifted" if first else "No drift") < said.index("Something scales")) == first
     plan = report_data.planned()
     runs = runs_table(report_data.records(plan))
-    shown = {name: {**document, "svg": "<svg></svg>", "csv": ""} for name, document in documents.items()}
+    shown = {name: {**document, "svg": "<svg></svg>", "csv": "", "pdf": ""} for name, document in documents.items()}
     context = build_context(runs, cells_table(plan, runs), [], report_data.context_document(), shown)
     assert [each["anchor"] for each in context["alarms"]] == (["reference"] if first else [])
 

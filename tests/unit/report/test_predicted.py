@@ -98,7 +98,7 @@ def test_a_figure_of_both_tells_them_apart_by_panel_sentence_and_row() -> None:
     ticks = {label.get_text() for axes in pictures[-3].axes for label in axes.get_yticklabels()}
     assert {tick.startswith("bert (predicted)") for tick in ticks if "bert" in tick} == {True}
     assert {"predicted" in tick for tick in ticks if "resnet" in tick} == {False}
-    assert "overhead (% of baseline time), partly predicted" in labels(pictures[:-1])
+    assert "overhead (%), partly predicted" in labels(pictures[:-1])
     assert any("bert (predicted)" in sentence for sentence in words["findings"])
     assert {"(predicted)" in row[0] for row in drawing.rows if row[0].startswith("bert")} == {True}
     assert {"predicted" in row[0] for row in drawing.rows if row[0].startswith("resnet")} == {False}

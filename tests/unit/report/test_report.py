@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from html.parser import HTMLParser
@@ -81,7 +83,7 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame, names: tuple[str, ...] = SHOWN
         shown = figure.load_figure(name)
         drawing = shown.draw(data)
         words = figure.page_document(shown, drawing)
-        documents[name] = {**words, "svg": f'<?xml version="1.0"?>\n{drawing.svg}', "csv": shown.csv(drawing)}
+        documents[name] = {**words, "svg": f'<?xml version="1.0"?>\n{drawing.svg}', "csv": "H4sI", "pdf": "JVBE"}
     return documents
 
 
@@ -95,7 +97,7 @@ def drawings(measured: Tables) -> dict:
     nothing = {
         "anchor": "overhead", "title": "Local, hybrid and fabric", "section": "", "shown": False,
         "reason": "there is <no> baseline", "caption": "", "alt": "", "findings": [], "headings": [], "rows": [],
-        "rows_left_out": 0, "svg": "<svg/>", "csv": "", "part": "answers", "within": "",
+        "rows_left_out": 0, "svg": "<svg/>", "csv": "", "pdf": "", "part": "answers", "within": "",
     }  # fmt: skip
     return {"overhead": nothing, **draw(*measured)}
 
@@ -131,9 +133,15 @@ def test_the_campaign_file_chooses_and_orders(measured: Tables, drawings: dict) 
     assert shown(hide=["node-spread"])["answers"] == []
 
 
-def test_the_page_is_one_file_without_script_or_request(page: str) -> None:
+def test_the_page_is_one_file_without_request_and_only_links_that_need_its_script_are_hidden(page: str) -> None:
     reader = read(page)
-    assert "script" not in {tag for tag, _ in reader.tags}
+    assert [attrs for tag, attrs in reader.tags if tag == "script"] == [{}]
+    hidden = [
+        (tag, attrs["data-svg" if "data-svg" in attrs else "data-csv"])
+        for tag, attrs in reader.tags
+        if "hidden" in attrs
+    ]
+    assert {tag for tag, said in hidden if said} == {"a"}
     assert not any(name.startswith("on") for _, attrs in reader.tags for name in attrs)
     targets = [
         attrs[name] or "" for tag, attrs in reader.tags for name in ("src", "href", "xlink:href") if name in attrs
@@ -360,14 +368,15 @@ def test_a_name_the_template_does_not_get_is_an_error(measured: Tables) -> None:
 def test_figures_are_read_by_name_and_the_page_is_written(tmp_path: Path) -> None:
     (tmp_path / "scaling.svg").write_text("<svg/>")
     (tmp_path / "scaling.csv").write_text("1,2")
+    (tmp_path / "scaling.pdf").write_bytes(b"%PDF")
     words = figure.page_document(
         figure.Figure("scaling", "Scaling", "How?", lambda data: figure.nothing("no data")),
         figure.Drawing(svg="<svg/>"),
     )
     (tmp_path / "scaling.json").write_text(json.dumps(words))
-    assert report.read_drawings([(tmp_path / "scaling.svg", tmp_path / "scaling.json")]) == {
-        "scaling": {**words, "svg": "<svg/>", "csv": "1,2"}
-    }
+    found = report.read_drawings([(tmp_path / "scaling.svg", tmp_path / "scaling.json")])["scaling"]
+    assert gzip.decompress(b64decode(found.pop("csv"))) == b"1,2"
+    assert found == {**words, "svg": "<svg/>", "pdf": b64encode(b"%PDF").decode()}
     (tmp_path / "scaling.json").write_text(json.dumps({**words, "rows": [5]}))
     with pytest.raises(RecordError, match=r"rows\.0: .*delete the figure and run again"):
         report.read_drawings([(tmp_path / "scaling.svg", tmp_path / "scaling.json")])

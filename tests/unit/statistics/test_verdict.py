@@ -95,7 +95,7 @@ def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
 
 
 ONE = {"compositions": 1, "against_compositions": 1}
-LENT = "one composition each; the spread of compositions is borrowed from other cells of the campaign (8 degrees of freedom)"
+LENT = "one composition each, spread borrowed"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ LENT = "one composition each; the spread of compositions is borrowed from other 
         (row(0.1, 0.2, method=intervals.RUNS_OF_ONE, **ONE), "within one composition"),
         (row(0.1, 0.2, method=intervals.BORROWED, **ONE), LENT),
         (row(0.1, 0.2, method=intervals.BORROWED_EARLIER, lent_by="pilot", **ONE),
-         LENT.replace("other cells of the campaign", "earlier campaigns on this system (pilot)")),
+         f"{LENT} from pilot"),
         (row(NAN, NAN, method=intervals.ONE_EACH, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
          "3 compositions each; order not random or not known, so that drift can pose as an effect"),

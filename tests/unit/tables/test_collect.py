@@ -288,8 +288,8 @@ def test_the_page_repeats_the_links_of_the_system_file_and_says_nothing_without(
     links = {"local": {"gb_per_s": 36.2, "latency_us": 1.85, "source": "Table IV"}, "fabric": {"gb_per_s": 12.2}}
     given = load(tmp_path / "given", {"system.links": links})
     assert (
-        "Links by the system file, not measured: between devices of a host 36.2 GB/s one way, 1.85 µs (Table IV); "
-        "to devices behind the fabric 12.2 GB/s one way."
+        "Links by the system file, one way, not measured: between devices of a host 36.2 GB/s, 1.85 µs (Table IV); "
+        "to devices behind the fabric 12.2 GB/s."
     ) in context_document(gather(given, tmp_path / "none"))["notes"]
 
 

@@ -40,7 +40,7 @@ from campaign.statistics.comparable_cells import option_columns
 @click.option("--workload", "workloads", metavar="NAME", multiple=True, help="Only this workload. May be repeated.")
 @format_option("table", "json")
 @output_option(
-    "Write what the report shows into this directory: recommendation.json, and predicted against measured as .svg and .csv. "
+    "Write what the report shows into this directory: recommendation.json, and predicted against measured as .svg, .pdf and .csv. "
     "The source must then be a results directory; objectives and constraints are those of the report.",
     file_okay=False,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import matplotlib as mpl
@@ -261,7 +262,11 @@ class Bars:
         written = 0
         # Words wider than a bar would stand on the intervals beside it.
         size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
-        narrow = size_pt * width / (len(groups) + 0.2) < 1.5 * plot.small_pt()
+        bar_pt = size_pt * width / (len(groups) + 0.2)
+        narrow = bar_pt < 1.5 * plot.small_pt()
+        said = [[self._words(row) for _, row in pairs] for _, pairs in groups] if legible else []
+        if bar_pt < 1.1 * plot.small_pt():
+            legible &= not any(one and other for words in said for one, other in pairwise(words))
         bars: dict[Any, list[tuple[float, float, float, float]]] = {}
         for position, (_, pairs) in enumerate(groups):
             for index, (key, row) in enumerate(pairs):
@@ -271,10 +276,10 @@ class Bars:
                     continue
                 below, above = plot.errors(row, "mean", "ci_low", "ci_high")
                 bars.setdefault(key, []).append((x, row["mean"], below, above))
-                if legible and (said := self._words(row)):
+                if legible and (words := said[position][index]):
                     beside = [pairs[at][1] for at in (index - 1, index, index + 1) if 0 <= at < len(pairs)]
-                    self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, said)
-                    written = max(written, len(said))
+                    self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, words)
+                    written = max(written, len(words))
         # A series at once: matplotlib takes as long for one bar as for hundreds.
         for key, numbers in bars.items():
             at, height, *interval = np.array(numbers).T
@@ -336,4 +341,4 @@ def grouped(
 
 def tall_enough(least_in: float, labels: Iterable[str]) -> float:
     """The height of a panel whose labels of groups stand upright."""
-    return least_in + 0.055 * min(max(len(label) for label in labels), 30)
+    return least_in + 0.055 * min(max(len(label) for label in labels), 40)

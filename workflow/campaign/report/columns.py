@@ -37,8 +37,8 @@ def seconds(name: str) -> Column:
 
 
 def between(low: str, high: str, say: Callable[[float], str] = wording.number) -> Column:
-    """An interval by its two ends."""
-    return lambda row: wording.between(row[low], row[high], say)
+    """An interval by its two ends; a dash where it is a point, as of the ratio of the baseline to itself."""
+    return lambda row: wording.NONE if row[low] == row[high] else wording.between(row[low], row[high], say)
 
 
 def rate(heading: str) -> Mapping[str, Column]:

@@ -29,7 +29,8 @@ marks mean, and on how many runs they rest. What limits the statements is in `li
 once on the page. `draw` computes nothing: numbers come from `campaign.tables`, comparisons from `campaign.statistics`, words from
 `campaign.wording` and `campaign.statistics.verdict`; what is found stands first in `findings`.
 
-Files of a figure: `<name>.svg` (stands alone), `<name>.csv` (the numbers drawn) and `<name>.json` (words for the page).
+Files of a figure: `<name>.svg` (stands alone), `<name>.pdf` (where it fits a sheet), `<name>.csv` (the numbers drawn) and
+`<name>.json` (words for the page).
 '''
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ from campaign.tables.leases import leases_table, operations_table
 
 ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 """Parts of the page."""
-# A table in the page is for reading; beyond this many rows, and of evidence beside its picture, a reader wants the CSV.
-ROWS_ON_PAGE = {ANSWERS: 5, EVIDENCE: 0, APPARATUS: 0}
+# Beside its picture a table is whole or not on the page: of one with more rows, and of evidence, a reader wants the CSV.
+ROWS_ON_PAGE = {ANSWERS: 6, EVIDENCE: 0, APPARATUS: 0}
 ROWS_WITHOUT_PICTURE = 12
 _ROWS_IN_WORDS = 1000  # More than any page, paper or test looks at; the CSV is of numbers.
 
@@ -269,7 +270,7 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "tested": _tested(drawing.data),
         "narrow": drawing.narrow,
         "glance": drawing.glance,
-        **_short_table(drawing, ROWS_ON_PAGE[figure.part] if drawing.svg else ROWS_WITHOUT_PICTURE),
+        **_short_table(drawing, ROWS_ON_PAGE[figure.part]),
     }
 
 
@@ -284,15 +285,17 @@ def _tested(rows: pd.DataFrame) -> dict[str, int]:
 
 
 def _short_table(drawing: Drawing, most: int) -> dict[str, Any]:
-    """A table for the page: its first rows, without the columns that say nothing, or the same in all of several rows."""
+    """A table for the page, without the columns that say nothing, or the same in all of several rows: beside a picture if it has at
+    most so many rows, without one its first rows."""
     headings, rows = drawing.headings, drawing.rows
-    several = len(rows) > 1
+    total = max(drawing.rows_total, len(rows))
     values = [{row[at] for row in rows} for at in range(len(headings))]
-    kept = [at for at, said in enumerate(values) if said - _EMPTY and not (at and several and len(said) == 1)]
+    kept = [at for at, said in enumerate(values) if said - _EMPTY and (len(rows) == 1 or len(said) > 1)]
+    shown = rows[:ROWS_WITHOUT_PICTURE] if not drawing.svg else rows if total <= most else ()
     return {
         "headings": [headings[at] for at in kept],
-        "rows": [[row[at] for at in kept] for row in rows[:most]],
-        "rows_left_out": max(0, max(drawing.rows_total, len(rows)) - most),
+        "rows": [[row[at] for at in kept] for row in shown],
+        "rows_left_out": total - len(shown),
     }
 
 

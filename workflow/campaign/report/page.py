@@ -1,7 +1,7 @@
 """The report page: words and numbers for the template, made from the tables, the leases and the finished figures.
 
-`build_context` is pure and computes everything; the template only lays out. The page is one file: no script, no request,
-no clock. All text that comes from campaigns, hosts or logs is escaped by the template.
+`build_context` is pure and computes everything; the template only lays out. The page is one file: no request, no clock, and one
+script, which saves pictures and their numbers. All text that comes from campaigns, hosts or logs is escaped by the template.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text, reading
 from campaign.report import in_page_order, prediction
 from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
-from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE
+from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cells
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
 from campaign.report.sections.question import questions
 from campaign.report.sections.recommendation import recommended
-from campaign.report.templates import filled, inline
+from campaign.report.templates import downloads, filled, inline
 from campaign.tables import measured_protocol
 
 # Sections of the first part that stand open, "What to build" among them; more are folded.
 OPEN_ANSWERS = 8
 # Small pictures side by side, and further answers as sentences, on the first screen.
 GLANCES, SENTENCES = 3, 3
-# A longer CSV is not carried by the page; it stands beside the figures.
-CSV_IN_PAGE_BYTES = 100_000
 
+_STATES = {
+    "failed": "it was run, and no run is valid; that is a result",
+    "implied": "not run, because an otherwise equal cell with a smaller batch ran out of memory",
+    "missing": "not run",
+}
 _SCHEDULERS = {
     IMPORTED: "unknown: the runs were made without this program",
     "slurm": "Slurm: every allocation was a Slurm job, every run a step in it",
@@ -101,16 +104,14 @@ class _DrawingDocument(BaseModel):
 
 
 def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
-    """Finished figures by file name, from their (svg, json) files, with the CSV where it is not long."""
+    """Finished figures by file name, from their (svg, json) files, with CSV and PDF (base64) where they are not long."""
     drawings = {}
     for svg, words in files:
         with reading(words, "delete the figure and run again"):
             document = load_json(words)
             _DrawingDocument.model_validate(document)
             picture = read_text(svg) if document["shown"] or svg.exists() else ""
-            data = svg.with_suffix(".csv")
-            short = data.exists() and data.stat().st_size <= CSV_IN_PAGE_BYTES
-            drawings[svg.stem] = {**document, "svg": picture, "csv": read_text(data) if short else ""}
+            drawings[svg.stem] = {**document, "svg": picture, **downloads(svg)}
     return drawings
 
 
@@ -128,7 +129,8 @@ def build_context(
     except ValidationError as error:
         raise RecordError(f"report context: {first_problem(error)}") from error
     ordered = _as_asked(in_page_order(drawings), said.campaign.report)
-    shown = [_section(drawing, said) for drawing in ordered if drawing["shown"]]
+    covered_by_all = coverage_of_cells(cells)
+    shown = [_section(drawing, said, covered_by_all) for drawing in ordered if drawing["shown"]]
     answers, evidence, apparatus = (_of_part(shown, part) for part in (ANSWERS, EVIDENCE, APPARATUS))
     # Those with a small picture come first; they stand in the order of the page.
     chosen = sorted(answers, key=lambda each: not each["glance"])[:GLANCES]
@@ -154,10 +156,17 @@ def build_context(
         "open_answers": OPEN_ANSWERS - bool(advice),
         "evidence": evidence,
         "apparatus": apparatus,
-        "coverage": {**covered, "became": wording.became(prediction.of_cells(cells).basis)},
+        "coverage": {
+            **covered,
+            "became": wording.became(prediction.of_cells(cells).basis),
+            "meanings": [
+                (state, _STATES[state]) for state, count in state_counts(cells) if state in _STATES and count != "0"
+            ],
+        },
         "failed": failed_runs(runs, cells),
         "excluded": said.excluded,
-        "left_out": [drawing for drawing in ordered if not drawing["shown"]],
+        "left_out": _left_out(ordered),
+        "shown": {each["anchor"] for each in shown},
         "compositions": compositions(leases),
         "idle": idle(runs),
         "hosts_left_out": said.hosts_left_out,
@@ -173,7 +182,7 @@ def build_context(
         "tests": tests_said(shown),
         "methods": [f"{each['method'][:1].upper()}{each['method'][1:]}." for each in shown if each["method"]],
         "recommendation": advice,
-        "recommendation_svg": inline(recommendation["svg"]) if recommendation else "",
+        "recommendation_files": {**recommendation, "svg": inline(recommendation["svg"])} if recommendation else {},
         "recommendation_narrow": inline(narrow)
         if (narrow := ((advice or {}).get("figure") or {}).get("narrow"))
         else "",
@@ -216,24 +225,40 @@ def _as_asked(ordered: Sequence[Mapping[str, Any]], layout: LayoutSaid) -> list[
     return [*(asked[name] for name in first if name in asked), *others]
 
 
-def _section(drawing: Mapping[str, Any], said: ContextDocument) -> dict[str, Any]:
+def _section(drawing: Mapping[str, Any], said: ContextDocument, of_all: str) -> dict[str, Any]:
     """A figure as the page shows it: pictures as elements, published claims beside it, and what was emulated of
-    what it rests on."""
+    what it rests on. of_all: the coverage of the whole campaign."""
     emulated = [each for each in said.conditions if any(word in each for word in drawing["rests_on"])]
     pictures = {name: inline(drawing[name]) if drawing[name] else "" for name in ("svg", "narrow", "glance")}
+    coverage = drawing["coverage"] or ""
+    if _known(coverage, of_all):
+        coverage = ""
+    # The title of a folded section and the finding beside it are question and answer.
+    asked, told = drawing["section"].partition("? ")[::2]
     return {
         **drawing,
         **pictures,
-        "coverage": "" if drawing["coverage"] and _complete(drawing["coverage"]) else drawing["coverage"],
+        "section": drawing["section"] if drawing["part"] == ANSWERS else told or ("" if asked.endswith("?") else asked),
+        "coverage": coverage.removeprefix(f"{of_all.rstrip('.')}; "),
         "limits": [*drawing["limits"], *(f"{each[:1].upper()}{each[1:]}." for each in emulated)],
         "published": beside(said.published, drawing["anchor"]),
     }
 
 
-def _complete(coverage: str) -> bool:
-    """Whether all cells of a figure were measured ('4 of 4 planned cells measured; ...'), which the page says once for all."""
+def _left_out(ordered: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Titles of figures that have nothing to show, by the reason."""
+    found: dict[str, list[str]] = {}
+    for drawing in ordered:
+        if not drawing["shown"]:
+            found.setdefault(drawing["reason"], []).append(drawing["title"])
+    return found
+
+
+def _known(coverage: str, of_all: str) -> bool:
+    """Whether all cells of a figure were measured ('4 of 4 planned cells measured; ...'), or it is of the whole campaign: the page
+    says that once for all."""
     found = re.match(r"([0-9,]+) of ([0-9,]+) planned", coverage)
-    return found is not None and found[1] == found[2] and "without" not in coverage
+    return coverage == of_all or (found is not None and found[1] == found[2] and "without" not in coverage)
 
 
 def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
@@ -280,7 +305,7 @@ def tests_said(shown: Iterable[Mapping[str, Any]]) -> str:
 
 
 def render(context: Mapping[str, Any]) -> str:
-    """The page for a context made by `build_context`: one file, no script, no request, no clock."""
+    """The page for a context made by `build_context`: one file, no request, no clock."""
     return filled("report.html.j2", context)
 
 
@@ -320,14 +345,18 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
     return said
 
 
-def _flags(runs: pd.DataFrame, meanings: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    """Flag, its meaning, and how many runs and cells carry it."""
+def _flags(runs: pd.DataFrame, meanings: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Flags, their meanings where that of any is known, and how many runs and cells carry each."""
     carried = runs.loc[runs["flags"] != "", ["cell_id", "flags"]]
     single = carried.assign(flag=carried["flags"].str.split(", ")).explode("flag")
-    return [
-        (str(flag), meanings.get(str(flag), ""), f"{len(group):,}", f"{group['cell_id'].nunique():,}")
-        for flag, group in single.groupby("flag", sort=True)
-    ]
+    known = any(flag in meanings for flag in single["flag"])
+    return {
+        "headings": ["Flag", *(["Meaning"] if known else []), "Runs", "Cells"],
+        "rows": [
+            [flag, *([meanings.get(str(flag), "")] if known else []), f"{len(of):,}", f"{of['cell_id'].nunique():,}"]
+            for flag, of in single.groupby("flag", sort=True)
+        ],
+    }
 
 
 def _scheduler(launchers: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
@@ -47,7 +48,8 @@ _SERIES = {"batch": ("values of batch", MOST_SERIES), "ranks": ("numbers of devi
 _MOST_TICKS = 6
 _SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
-_TITLE_CHARACTERS = 36
+_TITLE_CHARACTERS = 30
+_LABEL_CHARACTERS = 24  # of a line of two, so that a name of 40 characters and a number beside it are whole
 _ABOVE_POWER_PT = 16
 
 
@@ -68,7 +70,7 @@ class Medium:
 
     widths_in: of a figure with one, two and three panels in a row; as many fit as there are widths. scale: of heights, against the
     page's; style: what differs from the page's style; path (without suffix), formats, title: where else a figure is saved, and as
-    what.
+    what; for a page, only a figure that fits a sheet.
     """
 
     widths_in: tuple[float, ...]
@@ -81,9 +83,14 @@ class Medium:
 
 PAGE = Medium((5.95, 7.87, 9.6))
 PHONE = Medium((3.65,))
-# What is larger has more in it than a phone shows, and takes as long to draw again.
-_PHONE_BYTES, _PHONE_CELLS = 250_000, 2_000
+# What is larger has more in it than a phone or a sheet shows, and takes as long to draw again.
+_PHONE_BYTES, _PHONE_CELLS, _SHEET_BYTES = 250_000, 2_000, 500_000
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
+
+
+def page(path: Path, title: str) -> Medium:
+    """For the page, with a PDF beside. path: of the file, without suffix."""
+    return replace(PAGE, path=path, formats=("pdf",), title=title)
 
 
 def paper(style: Path, path: Path, formats: Sequence[str], title: str) -> Medium:
@@ -203,14 +210,25 @@ def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) 
     return figure, cells
 
 
-def title(axes: Axes, label: str) -> None:
+def title(axes: Axes, label: str, characters: int = _TITLE_CHARACTERS) -> None:
     """A panel's title, broken into lines where the panel ends."""
-    axes.set_title("\n".join(textwrap.wrap(label, _TITLE_CHARACTERS)))
+    axes.set_title("\n".join(textwrap.wrap(label, characters)))
+
+
+def _in_two_lines(label: str, characters: int) -> str:
+    at_hyphens = textwrap.wrap(label, characters)
+    anywhere = textwrap.wrap(label, characters, break_on_hyphens=False, max_lines=2, placeholder=" …")
+    return "\n".join(at_hyphens if len(at_hyphens) <= 2 else anywhere)
 
 
 def label_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
-    """Name the lines of a panel that stand below each other, the first on top. grid: 'x', 'y' or 'both'."""
-    axes.set_yticks(range(len(labels)), labels)
+    """Name the lines of a panel that stand below each other, the first on top. grid: 'x', 'y' or 'both'.
+
+    Long names take two lines, so that they leave half of the width to the marks; what is longer still ends in '…'.
+    """
+    size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
+    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * small_pt())))
+    axes.set_yticks(range(len(labels)), [_in_two_lines(label, characters) for label in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=grid != "y", axis="x")
     axes.grid(visible=grid != "x", axis="y")
@@ -441,17 +459,18 @@ def to_svg(figure: MplFigure) -> str:
     prediction.mark_axes(figure.axes)
     for axes in figure.axes:
         _raise_title(axes)
-    if medium.path and figure.get_size_inches()[0] != _GLANCE_IN[0]:
+    saved = figure.get_size_inches()[0] != _GLANCE_IN[0] and bool(medium.path)
+    if saved:
         _settle(figure)
-        for kind in medium.formats:
-            # Without a date, the same figure is the same file.
-            metadata = {"Title": medium.title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
-            figure.savefig(medium.path.with_suffix(f".{kind}"), format=kind, metadata=metadata)
+    if saved and medium.style:
+        _save(figure, medium)
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_facecolor("none")
     buffer = io.StringIO()
     # savefig would draw everything once before, for the same picture.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
+    if saved and not medium.style and buffer.tell() <= _SHEET_BYTES:
+        _save(figure, medium)
     return buffer.getvalue()
 
 
@@ -461,6 +480,15 @@ def _raise_title(axes: Axes) -> None:
     formatter.set_locs(list(axes.get_yticks()))
     if label and formatter.get_offset():
         axes.set_title(label, pad=_ABOVE_POWER_PT)
+
+
+def _save(figure: MplFigure, medium: Medium) -> None:
+    """The files of a medium. Without a date, the same figure is the same file."""
+    assert medium.path
+    for kind in medium.formats:
+        canvas, date = (FigureCanvasPdf(figure), "CreationDate") if kind == "pdf" else (FigureCanvasSVG(figure), "Date")
+        write = getattr(canvas, f"print_{kind}")
+        write(medium.path.with_suffix(f".{kind}"), metadata={"Title": medium.title, date: None})
 
 
 def drawn(
@@ -479,7 +507,7 @@ def drawn(
     with style(of.style):
         if picture:
             pictures["svg"] = picture()
-            if _medium.get() is PAGE and len(pictures["svg"]) <= _PHONE_BYTES and len(of.cells) <= _PHONE_CELLS:
+            if not _medium.get().style and len(pictures["svg"]) <= _PHONE_BYTES and len(of.cells) <= _PHONE_CELLS:
                 with drawn_for(PHONE):
                     pictures["narrow"] = picture()
         if glance := said.pop("glance", None):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from markupsafe import Markup
 from campaign.errors import RecordError
 from campaign.paths import REPORTS
 
-STYLE = REPORTS / "report.css"
+STYLE, SCRIPT = REPORTS / "report.css", REPORTS / "report.js"
+# A longer file is not carried by the page; it stands beside the figures.
+FILE_IN_PAGE_BYTES = 100_000
 
 
 @cache
@@ -30,9 +34,9 @@ def templates(directory: Path = REPORTS) -> Environment:
 
 
 def filled(template: str, context: Mapping[str, Any]) -> str:
-    """A page that carries the report's style and asks for no other file."""
-    css = Markup(STYLE.read_text(encoding="utf-8"))
-    return templates().get_template(template).render(**context, css=css)
+    """A page that carries the report's style and script, and asks for no other file."""
+    css, script = (Markup(file.read_text(encoding="utf-8")) for file in (STYLE, SCRIPT))
+    return templates().get_template(template).render(**context, css=css, script=script)
 
 
 def inline(svg: str) -> Markup:
@@ -44,3 +48,13 @@ def inline(svg: str) -> Markup:
     if begin < 0:
         raise RecordError("a figure is no picture (no <svg> in it); delete figures/ and recommendation/ and run again")
     return Markup(svg[begin:])
+
+
+def downloads(picture: Path) -> dict[str, str]:
+    """What lies beside a picture, for links of the page: `csv` (gzip) and `pdf`, as base64; '' for what is long or not there."""
+    found = {}
+    for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):
+        file = picture.with_suffix(f".{kind}")
+        packed = pack(file.read_bytes()) if file.exists() else b""
+        found[kind] = b64encode(packed).decode() if len(packed) <= FILE_IN_PAGE_BYTES else ""
+    return found

@@ -13,19 +13,23 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from campaign.paths import SCRIPTS, Results
+
+if TYPE_CHECKING:
+    from campaign.report.figure import Figure, FigureData
 
 
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
-    from campaign.report.figure import all_figures, data_of, write
+    from campaign.report.figure import all_figures, data_of
     from campaign.tables.io import read
 
     figures.mkdir(parents=True, exist_ok=True)
     data = data_of(read(tables), style)
     # In the page's order the largest come early, so that no processor is left with one of them at the end.
-    forked([partial(write, figure, data, figures) for figure in all_figures(scripts).values()])
+    forked([partial(_draw, figure, data, figures) for figure in all_figures(scripts).values()])
 
 
 def forked(parts: Sequence[Callable[[], None]]) -> None:
@@ -35,6 +39,28 @@ def forked(parts: Sequence[Callable[[], None]]) -> None:
     with ProcessPoolExecutor(workers, get_context("fork"), _begin, (parts,)) as pool:
         for _ in pool.map(_run, range(len(parts))):
             pass
+
+
+def _draw(figure: Figure, data: FigureData, directory: Path) -> None:
+    from campaign.report.figure import write
+
+    with _pdf_beside(directory / figure.name, figure.title):
+        write(figure, data, directory)
+
+
+@contextmanager
+def _pdf_beside(path: Path, title: str) -> Iterator[None]:
+    """The figure that is drawn inside gets a PDF beside its other files. path: of these, without suffix. RecordError where one of
+    them cannot be written."""
+    from campaign.errors import unwritable
+    from campaign.report.plot import drawn_for, page
+
+    try:
+        path.with_suffix(".pdf").unlink(missing_ok=True)
+        with drawn_for(page(path, title)):
+            yield
+    except OSError as error:
+        raise unwritable(error, path.parent) from error
 
 
 _parts: Sequence[Callable[[], None]]
@@ -50,9 +76,8 @@ def _run(number: int) -> None:
 
 
 def write_recommendation(tables: Path, directory: Path, style: Path | None = None) -> None:
-    """recommendation.json (`recommendation/1`), and .svg and .csv of predicted against measured. RecordError names what cannot be
-    written."""
-    from campaign.errors import unwritable
+    """recommendation.json (`recommendation/1`), and .svg, .pdf and .csv of predicted against measured. RecordError names what
+    cannot be written."""
     from campaign.insight.recommend.advise import advise
     from campaign.insight.recommend.objectives import asked
     from campaign.report.figure import coverage_of_cells, data_of, page_document
@@ -63,19 +88,18 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     given = read(tables)
     advice = advise(given, asked([], [], [], [], []))
     drawn = figure(advice)
-    shown = drawn.draw(data_of(given, style))
-    if shown.svg:
-        shown = replace(shown, coverage=coverage_of_cells(given.cells, shown.data["cell_id"]))
-    document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})
-    picture = shown.svg or notice(drawn.anchor, f"{drawn.title}: left out because {shown.empty_reason}")
-    words = json.dumps(document.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
-    try:
+    path = directory / "recommendation"
+    with _pdf_beside(path, drawn.title):
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "recommendation.svg").write_text(DECLARATION + picture, encoding="utf-8")
-        advice.checks.to_csv(directory / "recommendation.csv", index=False, lineterminator="\n")
-        (directory / "recommendation.json").write_text(words + "\n", encoding="utf-8")
-    except OSError as error:
-        raise unwritable(error, directory) from error
+        shown = drawn.draw(data_of(given, style))
+        if shown.svg:
+            shown = replace(shown, coverage=coverage_of_cells(given.cells, shown.data["cell_id"]))
+        document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})
+        picture = shown.svg or notice(drawn.anchor, f"{drawn.title}: left out because {shown.empty_reason}")
+        words = json.dumps(document.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
+        path.with_suffix(".svg").write_text(DECLARATION + picture, encoding="utf-8")
+        advice.checks.to_csv(path.with_suffix(".csv"), index=False, lineterminator="\n")
+        path.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
 
 
 def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:

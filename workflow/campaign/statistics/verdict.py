@@ -20,7 +20,7 @@ from campaign.statistics.drift import is_adjusted
 from campaign.statistics.intervals import SIGNIFICANT
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
-_SAYS_NOTHING_PCT = 100.0
+_SAYS_NOTHING_PCT = 50.0
 
 
 SEQUENTIAL = (
@@ -38,7 +38,7 @@ ADJUSTED = (
 ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
 OWN_HOSTS = "each ran on hosts of its own, which cannot be told from the configurations, so this is not tested"
-ONCE = "measured once on one composition each, so this is not tested"
+ONCE = "measured once each, so this is not tested"
 _BORROWED = "the spread of compositions is borrowed from other cells of the campaign"
 _EARLIER = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
 _AMONG = "the spread is that of the changes of other configurations"
@@ -86,9 +86,9 @@ def _compositions(row: Mapping[Any, Any]) -> str:
     each = "one composition each" if ours == 1 else f"{ours:,} compositions each"
     each = each if ours == theirs else f"{ours:,} against {theirs:,} compositions"
     if method == intervals.BORROWED:
-        return f"{each}; {_BORROWED} ({_freedom(row)})"
+        return f"{each}, spread borrowed"
     if method == intervals.BORROWED_EARLIER:
-        return f"{each}; {_EARLIER.format(row['lent_by'])} ({_freedom(row)})"
+        return f"{each}, spread borrowed from {row['lent_by']}"
     return f"{each}; {_AMONG} ({_freedom(row)})" if method == intervals.AMONG_CHANGES else each
 
 

@@ -430,14 +430,14 @@ def _links(collected: Collected) -> list[str]:
         if link is not None:
             latency = "" if link.latency_us is None else f", {link.latency_us:g} µs"
             source = f" ({link.source})" if link.source else ""
-            said.append(f"{meaning} {link.gb_per_s:g} GB/s one way{latency}{source}")
+            said.append(f"{meaning} {link.gb_per_s:g} GB/s{latency}{source}")
     measured = "" if collected.links else ", not measured"
-    return [f"Links by the system file{measured}: {'; '.join(said)}."] if said else []
+    return [f"Links by the system file, one way{measured}: {'; '.join(said)}."] if said else []
 
 
 def _storage(campaign: Campaign) -> list[str]:
     """Rates of storage as the system file gives them, and what ranks could read where it is emulated."""
-    said = []
+    said: dict[str, list[str]] = {}
     for kind, place in campaign.system.storage.items():
         limit = campaign.system.storage_limit_gb_per_s(kind)
         if place.gb_per_s is None and limit is None:
@@ -450,8 +450,9 @@ def _storage(campaign: Campaign) -> list[str]:
         emulated = (
             "" if limit is None else f"{',' if real else ''} emulated at {limit:.3g} GB/s for all ranks of a host"
         )
-        said.append(f"{kind}{real}{emulated}")
-    return [f"Storage by the system file: {'; '.join(said)}."] if said else []
+        said.setdefault(f"{real}{emulated}", []).append(kind)
+    told = "; ".join(f"{' and '.join(kinds)}{rates}" for rates, kinds in said.items())
+    return [f"Storage by the system file: {told}."] if said else []
 
 
 def _emulated_links(collected: Collected) -> list[str]:

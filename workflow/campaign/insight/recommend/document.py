@@ -44,9 +44,14 @@ class RecommendedChoice(ClosedModel):
 
     @property
     def short(self) -> str:
-        """Its name and value."""
-        said = self.said.replace("95\u202f% interval ", "")
-        return f"{self.configuration} {said}"
+        """Its name and number, without the unit: it stands beside another choice."""
+        value, _, interval = self.bare.partition(" (")
+        return f"{self.configuration} {value.split()[0]}{f' ({interval}' if interval else ''}"
+
+    @property
+    def bare(self) -> str:
+        """The value, where what its interval is stands beside."""
+        return self.said.replace("95\u202f% interval ", "")
 
     @property
     def how(self) -> str:

@@ -22,7 +22,8 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
     """What became of planned cells: those of which there is more to say than their number; grouped when there are too many."""
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
-    cells = cells.assign(state=shown_states(cells), why=[_why(row) for row in cells.to_dict("records")])
+    cells = cells.assign(state=shown_states(cells), flags=_own_flags(cells))
+    cells = cells.assign(why=[_why(row) for row in cells.to_dict("records")])
     lost = ~cells["state"].isin(("measured", "predicted")) | (cells["n_ok"] < cells["n_planned"])
     told = cells[lost | (cells["n_outliers"] > 0)]
     axes = naming_columns(cells)
@@ -97,17 +98,23 @@ def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _why(row: Mapping[Any, Any]) -> str:
-    """Reasons of failed and missing runs, flags, and what ended the repetitions, of one cell."""
-    word = "failed" if row["n_failed"] else "not run"
+    """What failed runs ended as, reasons of missing ones, flags, and what ended the repetitions, of one cell."""
     parts = [
-        f"{word}: {row['failures']} ({row['failure_reasons']})" if row["failure_reasons"] else "",
-        f"{word}: {row['failures']}" if row["failures"] and not row["failure_reasons"] else "",
+        f"{'failed' if row['n_failed'] else 'not run'}: {row['failures']}" if row["failures"] else "",
         f"missing: {row['missing_reasons']}" if row["n_missing"] else "",
         f"flags: {row['flags']}" if row["flags"] else "",
         f"measured window: {row['window']}" if row.get("window") else "",
         f"ended: {row['stopped']}" if row["stopped"] else "",
     ]
     return "; ".join(part for part in parts if part)
+
+
+def _own_flags(cells: pd.DataFrame) -> list[str]:
+    """Flags of each cell, without those of all cells that were run."""
+    flags = [each.split(", ") if each else [] for each in cells["flags"]]
+    run = [set(of) for of, missing in zip(flags, cells["state"] == "missing", strict=True) if not missing]
+    of_all = set.intersection(*run) if len(run) > 1 else set()
+    return [", ".join(flag for flag in of if flag not in of_all) for of in flags]
 
 
 def _outliers(row: Mapping[Any, Any]) -> str:

@@ -1,0 +1,158 @@
+"""Campaigns of odd sizes, for tests of how figures look: few cells and many, one point, no interval, nothing valid, long names.
+
+Rates and leases are those of `report_data`, links those of `links_data`, telemetry and software those of `metrics_data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pandas as pd
+
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record
+from campaign.report.context_schema import ForecastSaid
+from campaign.report.figure import FigureData
+from campaign.tables.cells import CellPlan, cells_table
+from campaign.tables.leases import leases_table, operations_table
+from campaign.tables.runs import runs_table, step_times_table
+from tests.planted_services import Service
+from tests.planted_services import figure_data as of_services
+from tests.unit.observe.links import links_data
+from tests.unit.report import metrics_data
+from tests.unit.report import report_data as synthetic
+
+KINDS = ("1 cell", "2 cells", "20 cells", "200 cells", "one point", "no interval", "all failed", "long names")
+OBJECTIVE = {"ttft_ms": {"p90": 120.0}, "tpot_ms": {"p99": 40.0}}
+
+
+def long(name: str) -> str:
+    """A name of 40 characters."""
+    return f"{name}-{'as-the-site-names-it-in-its-own-inventory'}"[:40]
+
+
+def data(kind: str) -> FigureData:
+    """The tables of a training campaign of a kind."""
+    plan = _plan(kind)
+    with _long_workloads():
+        records = [_counted(each) for each in (_failed(plan) if kind == "all failed" else synthetic.records(plan))]
+    runs = runs_table(records)
+    cells = cells_table(plan, runs)
+    named = long if kind == "long names" else str
+    there = set(cells["configuration"])
+    leases, links = (
+        [
+            {**each, "configuration": named(each["configuration"])}
+            for each in of
+            if named(each["configuration"]) in there
+        ]
+        for of in (synthetic.leases(), [] if kind == "all failed" else links_data.links())
+    )
+    baseline = named(synthetic.BASELINE) if named(synthetic.BASELINE) in there else cells["configuration"].iloc[0]
+    measured = [entry.cell for entry in plan[:40] if kind != "all failed"]
+    return FigureData(
+        runs,
+        cells,
+        leases_table(leases),
+        baseline,
+        synthetic.context_document()["campaign"]["protocol"],
+        tuple(links),
+        telemetry=_series(measured) if measured else pd.DataFrame(),
+        steps=step_times_table(records),
+        context={**metrics_data.context(), "forecast": [_forecast(each) for each in leases if each["ready_s"]]},
+        operations=operations_table(leases),
+    )
+
+
+def _series(cells: Sequence[Cell]) -> pd.DataFrame:
+    """Telemetry, of quantities with long names, too."""
+    known = metrics_data.series(cells, points=30)
+    more = known[known["quantity"] == "host_memory_mib"].assign(quantity="loopback_rx_gb_per_s")
+    return pd.concat([known, more], ignore_index=True)
+
+
+def services(kind: str) -> FigureData:
+    """The tables of a campaign of services of a kind."""
+    count = {"1 cell": 1, "one point": 1, "2 cells": 2, "200 cells": 12}.get(kind, 4)
+    names = [
+        ("1x4-local", "1x4-fabric", "2x4-local", "2x4-fabric")[n % 4] + (f"-{n // 4}" if n > 3 else "")
+        for n in range(count)
+    ]
+    of = Service(
+        {(long(name) if kind == "long names" else name): 1.0 - 0.04 * n for n, name in enumerate(names)},
+        rates=(20.0, 40.0) if count < 12 else (15.0, 25.0, 35.0, 45.0),
+        compositions=1 if kind == "no interval" else 2,
+        runs=1,
+        requests=60,
+        errors=1.0 if kind == "all failed" else 0.0,
+    )
+    return of_services(of, OBJECTIVE)
+
+
+def _plan(kind: str) -> list[CellPlan]:
+    whole = [replace(entry, missing={}) for entry in synthetic.planned(1 if kind == "no interval" else 2)]
+    if kind == "200 cells":
+        fit = [entry for entry in whole if entry.cell.batch == 8]
+        more = [_of(entry, batch=batch) for batch in (4, 12) for entry in fit]
+        return [*whole, *more][:200]
+    first = [entry for entry in whole if entry.cell.batch == 8 and entry.cell.precision == "fp32"]
+    if kind == "one point":
+        return [entry for entry in whole if entry.cell.configuration.name == synthetic.BASELINE]
+    if kind == "long names":
+        some = [entry for entry in whole if entry.cell.batch == 8]
+        return [
+            _of(entry, workload=long(entry.cell.workload), name=long(entry.cell.configuration.name)) for entry in some
+        ]
+    if kind in ("1 cell", "2 cells"):
+        pair = [
+            e
+            for e in first
+            if e.cell.configuration.name in (synthetic.BASELINE, "fabric-4") and e.cell.workload == "resnet"
+        ]
+        return pair[: int(kind[0])]
+    return first[:20] if kind == "20 cells" else first
+
+
+def _of(entry: CellPlan, workload: str = "", batch: int = 0, name: str = "") -> CellPlan:
+    of = entry.cell
+    at = replace(of.configuration, name=name or of.configuration.name)
+    return replace(entry, cell=synthetic.cell(at, workload or of.workload, batch or of.batch, of.precision))
+
+
+@contextmanager
+def _long_workloads() -> Iterator[None]:
+    """Workloads of long names are as those of short ones."""
+    known = synthetic.RATES, synthetic.ATTACH_TIME, synthetic.PARAMETERS, synthetic.SAMPLE_GFLOP
+    with ExitStack() as stack:
+        for numbers in known:
+            stack.enter_context(mock.patch.dict(numbers, {long(name): of for name, of in numbers.items()}))  # type: ignore[arg-type]
+        yield
+
+
+def _failed(plan: list[CellPlan]) -> list[Record]:
+    return [
+        synthetic.record(entry.cell, n, None, "oom_device" if entry.cell.workload == "bert" else "crashed")
+        for entry in plan
+        for n in (1, 2)
+    ]
+
+
+def _counted(record: Record) -> Record:
+    """With counters of links beside what a synthetic run has."""
+    counters = {"pcie_rx_mean_gb_per_s": 9.0, "pcie_tx_mean_gb_per_s": 8.0, "loopback_rx_mean_gb_per_s": 0.2}
+    more = counters if record.status == "ok" else {}
+    return record.model_copy(update={"metrics": {**record.metrics, **more}})
+
+
+def _forecast(lease: Mapping[str, Any]) -> dict[str, Any]:
+    part = {"expected_s": 100.0, "low_s": 80.0, "high_s": 125.0, "actual_s": 110.0}
+    of = {
+        "lease": lease["lease_id"], "configuration": lease["configuration"], "runs_expected": 10, "runs": 10, "uses": 1,
+        "basis": "earlier runs of these cells", "resumed": False, **part,
+        "parts": [{"part": name, "devices": 4.0, "hosts": 1.0, **part} for name in ("composing", "runs", "release")],
+    }  # fmt: skip
+    return ForecastSaid.model_validate(of).model_dump()
