@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -63,10 +64,7 @@ def test_growing_measures_exactly_the_new_runs(project: Project) -> None:
     assert leases == {"1x1-local.c1", "1x1-fabric.c1", "1x1-fabric.c2", "1x1-fabric.c3"}
     of_first = {r.cell_id for r in project.records() if r.repetition > 1000}
     assert len({record.lease_id for record in project.records() if record.cell_id in of_first}) == 4
-    rows = (project.results().tables / "runs.csv").read_text().splitlines()
-    columns = rows[0].split(",")
-    compositions = [row.split(",")[columns.index("composition")] for row in rows[1:]]
-    assert compositions == ["1", "1", "2", "2", "3"]
+    assert list(pd.read_csv(project.results().tables / "runs.csv")["composition"]) == [1, 1, 2, 2, 3]
 
 
 def test_a_later_invocation_does_what_has_changed_and_measures_nothing_twice(project: Project) -> None:

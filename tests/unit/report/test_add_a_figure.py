@@ -57,7 +57,7 @@ def test_a_new_file_is_drawn_and_on_the_page(scripts: Path, tmp_path: Path, monk
     assert document["picture"]
     assert document["alt"] == document["findings"][0]
     assert document["caption"] == "Mean over leases."
-    assert (figures / "held_time.csv").read_text().startswith("configuration,held_s\n")
+    assert (figures / "held_time.csv").read_text().startswith('"configuration","held_s"\n')
     write.render_report(tmp_path / "tables", figures, tmp_path / "page.html", scripts)
     page = (tmp_path / "page.html").read_text()
     assert '<section id="held-time"' in page

@@ -80,7 +80,7 @@ def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("predicted", "words"), [(["True"] * 2, "predicted"), (["True", "False"], "measured or predicted")]
+    ("predicted", "words"), [(["true"] * 2, "predicted"), (["true", "false"], "measured or predicted")]
 )
 def test_replayed_runs_are_called_predicted(tmp_path: Path, predicted: list[str], words: str) -> None:
     of = results(tmp_path / "r", {"a": 2, "b": 2})
