@@ -228,6 +228,8 @@ def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
 
 
 def _words(cells: pd.DataFrame) -> list[str]:
+    if cells.empty:
+        return []
     axes = naming_columns(cells)
     empty = [name for name in axes if (cells[name].astype("object") == "").all()]
     kept = [name for name in axes if name not in empty]
