@@ -44,7 +44,8 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
 def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     """Every run of a planned cell that is not valid, and where its log is, in the order of the plan."""
     axes = naming_columns(cells)
-    failed = runs[~runs["status"].isin(("ok", "implied")) & runs["cell_id"].isin(cells["cell_id"])]
+    failed = runs[~runs["status"].isin(("ok", "implied"))]
+    failed = failed[failed["cell_id"].isin(cells["cell_id"])]
     planned = cells[cells["cell_id"].isin(failed["cell_id"])]
     words = {row["cell_id"]: wording.describe(row, axes) for row in planned.to_dict("records")}
     places = {name: place for place, name in enumerate(words)}
@@ -71,7 +72,7 @@ def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
         counts = group["state"].value_counts()
         states = [name for name in known if name in counts]
         short = (group["n_failed"] + group["n_implied"] + group["n_missing"]) > 0
-        reasons = [_why(row) for row in group[short].to_dict("records")]
+        reasons = [_why(row) for row in group[short].to_dict("records")] if short.any() else []
         rows.append(
             (
                 f"{configuration}, {workload}",
