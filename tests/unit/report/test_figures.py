@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,27 @@ def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> Non
         assert json.loads((tmp_path / "figures" / f"{name}.json").read_text())["anchor"] == FIGURES[name].anchor
     outputs.render_report(tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html")
     assert "composition-times" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("most_cells", "kinds"), [(6, {"svg", "csv", "json", "pdf"}), (5, {"svg", "csv", "json"})])
+def test_a_figure_has_a_pdf_beside_unless_there_are_very_many_cells(
+    most_cells: int, kinds: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert"][:6]
+    runs = runs_table(synthetic.records(plan))
+    tableset.write(
+        Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document()), tmp_path / "tables"
+    )
+    scripts, figures = tmp_path / "scripts", tmp_path / "figures"
+    (scripts / "figures").mkdir(parents=True)
+    shutil.copy(SCRIPTS / "figures" / "composition_times.py", scripts / "figures")
+    figures.mkdir()
+    (figures / "composition_times.pdf").write_text("of fewer cells")
+    monkeypatch.setattr(plot, "AGAIN_CELLS", most_cells)
+    outputs.draw_figures(tmp_path / "tables", figures, scripts)
+    assert {path.suffix[1:] for path in figures.iterdir()} == kinds
+    if "pdf" in kinds:
+        assert (figures / "composition_times.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Medium:
 PAGE = Medium((5.95, 7.87, 9.6))
 PHONE = Medium((3.65,))
 # What is larger has more in it than a phone or a sheet shows, and takes as long to draw again.
-_PHONE_BYTES, _PHONE_CELLS, _SHEET_BYTES = 250_000, 2_000, 500_000
+AGAIN_CELLS, _PHONE_BYTES, _SHEET_BYTES = 2_000, 250_000, 500_000
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
 
 
@@ -507,7 +507,7 @@ def drawn(
     with style(of.style):
         if picture:
             pictures["svg"] = picture()
-            if not _medium.get().style and len(pictures["svg"]) <= _PHONE_BYTES and len(of.cells) <= _PHONE_CELLS:
+            if not _medium.get().style and len(pictures["svg"]) <= _PHONE_BYTES and len(of.cells) <= AGAIN_CELLS:
                 with drawn_for(PHONE):
                     pictures["narrow"] = picture()
         if glance := said.pop("glance", None):

@@ -44,20 +44,20 @@ def forked(parts: Sequence[Callable[[], None]]) -> None:
 def _draw(figure: Figure, data: FigureData, directory: Path) -> None:
     from campaign.report.figure import write
 
-    with _pdf_beside(directory / figure.name, figure.title):
+    with _pdf_beside(directory / figure.name, figure.title, data):
         write(figure, data, directory)
 
 
 @contextmanager
-def _pdf_beside(path: Path, title: str) -> Iterator[None]:
-    """The figure that is drawn inside gets a PDF beside its other files. path: of these, without suffix. RecordError where one of
-    them cannot be written."""
+def _pdf_beside(path: Path, title: str, data: FigureData) -> Iterator[None]:
+    """The figure that is drawn inside gets a PDF beside its other files, unless there are very many cells. path: of these files,
+    without suffix. RecordError where one of them cannot be written."""
     from campaign.errors import unwritable
-    from campaign.report.plot import drawn_for, page
+    from campaign.report.plot import AGAIN_CELLS, PAGE, drawn_for, page
 
     try:
         path.with_suffix(".pdf").unlink(missing_ok=True)
-        with drawn_for(page(path, title)):
+        with drawn_for(page(path, title) if len(data.cells) <= AGAIN_CELLS else PAGE):
             yield
     except OSError as error:
         raise unwritable(error, path.parent) from error
@@ -88,10 +88,10 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     given = read(tables)
     advice = advise(given, asked([], [], [], [], []))
     drawn = figure(advice)
-    path = directory / "recommendation"
-    with _pdf_beside(path, drawn.title):
+    path, data = directory / "recommendation", data_of(given, style)
+    with _pdf_beside(path, drawn.title, data):
         directory.mkdir(parents=True, exist_ok=True)
-        shown = drawn.draw(data_of(given, style))
+        shown = drawn.draw(data)
         if shown.svg:
             shown = replace(shown, coverage=coverage_of_cells(given.cells, shown.data["cell_id"]))
         document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})
