@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ class Crossings:
 
     flows: dict[str, int]
     ports: dict[str, int]
+
+
+_NOTHING = Crossings({}, {})
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,7 @@ class Collectives:
 
     def __init__(self, topology: Topology, groups: Groups, draws: Draws) -> None:
         self.ways = ways(topology, groups)
+        self.ranks: int | Floats = self.ways.ranks
         self.carried: dict[str, Floats] = {}
         self.sent = 0.0
         self._draws, self._nics = draws, topology.nics
@@ -136,18 +141,49 @@ class Collectives:
         self._hop_s = sum(
             (draws.of("latency", kind) * count for kind, count in latencies.items()), np.zeros(len(draws))
         ) / len(self.ways.hops)
+        between, inside = self.ways.depth
+        self._deep_s = between * draws.of("latency", "network") + inside * draws.of("latency", "local")
+
+    @classmethod
+    def side_by_side(cls, those: Sequence[Self], draws: Draws) -> Self:
+        """The same collectives over several topologies at once, whose draws stand one after the other; what they carry is not
+        counted."""
+        found = cls.__new__(cls)
+        trees = [each._tree_s for each in those]
+        found.ways = replace(
+            those[0].ways,
+            ring=_NOTHING,
+            chain=_NOTHING,
+            tree=None if all(tree is None for tree in trees) else _NOTHING,
+        )
+        found.carried, found.sent, found._draws, found._nics = {}, 0.0, draws, 1
+        found.ranks = np.concatenate([np.full(len(each._draws), float(each.ways.ranks)) for each in those])
+        for name in ("_launch", "_chain_s", "_ring_s", "_hop_s", "_deep_s"):
+            setattr(found, name, np.concatenate([getattr(each, name) for each in those]))
+        found._tree_s = np.concatenate(
+            [
+                np.full(len(each._draws), np.inf) if tree is None else tree
+                for each, tree in zip(those, trees, strict=True)
+            ]
+        )
+        return found
+
+    def slowed(self, factor: Floats) -> Self:
+        """The same, each of which takes so many times as long."""
+        for name in ("_launch", "_chain_s", "_ring_s", "_hop_s", "_deep_s"):
+            setattr(self, name, getattr(self, name) * factor)
+        self._tree_s = None if self._tree_s is None else self._tree_s * factor
+        return self
 
     def all_reduce(self, size: float) -> Floats:
         """Of `size` bytes on each rank."""
-        n = self.ways.ranks
+        n = np.asarray(self.ranks)
         ring = 2 * (n - 1) * (self._hop_s + size / n * self._ring_s)
-        self.sent += self.times * 2 * (n - 1) / n * size
+        self._send(2 * (n - 1) / n * size)
         if self._tree_s is None or self.ways.tree is None:
             self._carry(self.ways.ring, 2 * (n - 1) / n * size)
             return self._launch + ring
-        between, inside = self.ways.depth
-        steps = between * self._draws.of("latency", "network") + inside * self._draws.of("latency", "local")
-        tree = 2 * steps + size * self._tree_s
+        tree = 2 * self._deep_s + size * self._tree_s
         better = tree < ring
         self._carry(self.ways.ring, 2 * (n - 1) / n * size * ~better)
         self._carry(self.ways.tree, size * better)
@@ -155,29 +191,29 @@ class Collectives:
 
     def gather(self, size: float) -> Floats:
         """An all-gather, or a reduce-scatter, of `size` bytes as a whole."""
-        n = self.ways.ranks
-        self.sent += self.times * (n - 1) / n * size
+        n = np.asarray(self.ranks)
+        self._send((n - 1) / n * size)
         self._carry(self.ways.ring, (n - 1) / n * size)
         return self._launch + (n - 1) * (self._hop_s + size / n * self._ring_s)
 
     def broadcasts(self, size: float) -> Floats:
         """Of `size` bytes together, a share from each rank, one after the other along binary trees, as gloo does it."""
-        n = self.ways.ranks
-        depth = math.ceil(math.log2(n))
-        self.sent += self.times * (n - 1) / n * size
+        n = np.asarray(self.ranks)
+        depth = np.ceil(np.log2(n))
+        self._send((n - 1) / n * size)
         self._carry(self.ways.ring, (n - 1) / n * size)
-        return n * (self._launch + depth * self._hop_s) + depth * size * self._ring_s
+        return np.asarray(n * (self._launch + depth * self._hop_s) + depth * size * self._ring_s)
 
     def pass_along(self, size: float) -> Floats:
         """A broadcast or a reduction of `size` bytes, in pieces along the ranks."""
-        n = self.ways.ranks
-        self.sent += self.times * (n - 1) / n * size
+        n = np.asarray(self.ranks)
+        self._send((n - 1) / n * size)
         self._carry(self.ways.chain, size)
         return self._launch + (n - 1) * self._hop_s + size * self._chain_s
 
     def all_reduces(self, sent: float, calls: int) -> Floats:
         """Of so many all-reduces in a ring, in which each rank sends so many bytes together."""
-        self.sent += self.times * sent
+        self._send(sent)
         self._carry(self.ways.ring, sent)
         return calls * (self._launch + 2 * (self.ways.ranks - 1) * self._hop_s) + sent * self._ring_s
 
@@ -185,6 +221,9 @@ class Collectives:
         """Of `size` bytes from each rank to the next."""
         self._carry(self.ways.chain, size)
         return self._launch + self._hop_s + size * self._chain_s
+
+    def _send(self, size: npt.ArrayLike) -> None:
+        self.sent += self.times * float(np.max(size))
 
     def _carry(self, load: Crossings, size: npt.ArrayLike) -> None:
         for kind, ports in load.ports.items():

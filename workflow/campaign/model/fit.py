@@ -1,200 +1,292 @@
-"""What measured steps tell of the parameters. Pure.
+"""What measured steps tell of the parameters, and of what the model leaves out. Pure.
 
-The most probable parameters are found by damped least squares (Marquardt 1963, SIAM J. Appl. Math. 11(2)); all perturbed
-parameters, and then all dampings, are draws of one simulation. Draws around them, as wide as the curvature there says, then become
-draws of the posterior in a few steps of tempering (Del Moral, Doucet & Jasra 2006, JRSS B 68(3)): weighted, resampled, and moved
-along the differences of others (ter Braak 2006, Statistics and Computing 16(3)). Importance weights alone leave a handful of a
-thousand draws: on one side of many parameters, compute hides what communication costs, and on the other it does not.
+    logarithm of a step = logarithm of the simulated step (z) + effects (b) + remainder
 
-What the model itself is off by, beside the spread of the steps, is estimated with them, from the residuals. Parameters that no step
-depends on keep their prior.
+z are the parameters as standard normal variables. Effects are a linear model of logarithms: of kinds of attachment, of numbers of
+devices, of each configuration and so on. Without a simulation, as for a program of which nothing is known, they are all there is.
+The standard deviation of effects of one kind and of the remainder are those that are the most likely (marginal likelihood; MacKay
+1992, Neural Computation 4(3)), so that effects vanish where the simulation describes what was measured.
+
+The most probable parameters are found by damped least squares (Marquardt 1963, SIAM J. Appl. Math. 11(2)), all perturbed parameters
+as draws of one simulation; around them the posterior is normal with the curvature there (Laplace). So a fit without some of the
+steps follows from that with all of them (Allen 1974, Technometrics 16(1), PRESS): nothing is fitted again. The simulation itself is
+evaluated at the parameters without those steps, not along its tangent.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from campaign.model.description import StepCase
-from campaign.model.parameters import Draws, Floats, Prior, at, standard
-from campaign.model.simulation import simulate
+from campaign.model.parameters import Draws, Floats, Prior, at
+from campaign.model.simulation import steps_s
 
 _STEP = 0.02
 """Of a parameter, for its derivative, in standard deviations of the prior."""
 _DAMPINGS = 10.0 ** np.arange(-3, 6)
 _MOST_ROUNDS = 25
 _ENOUGH = 1e-3
-_MATTERS = 1e-9
-_WIDER = 1.5
-"""Factor of the first draws' deviation."""
-_KEPT = 0.5
-"""Effective share of the draws in each step of tempering."""
-_MOVES = 5
-_LEAST_MISFIT, _FIRST_MISFIT = 0.002, 0.05
+_MATTERS = 1e-6
+_TELLS = 1e-3
+"""Of a logarithm: a parameter that changes a step by less is not missed."""
+_FIRST_REMAINDER = 0.02
+_PASSES = 3
+_TRIED, _STARTS = 256, 3
+_REMAINDERS = np.geomspace(0.001, 0.256, 9)
+
+_Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class ObservedStep:
-    """A measured cell. step_s: seconds of a step, mean of its runs; sd: standard deviation of the logarithm of that mean."""
+class Effects:
+    """A design: values [step][column], and the kind of each column as an index into `sds`, which has the standard deviations that
+    are tried for the coefficients of each kind. unseen [step][kind]: how many effects of a step no column stands for."""
 
-    case: StepCase
-    step_s: float
-    sd: float
+    values: Floats
+    kind: npt.NDArray[np.int64]
+    sds: tuple[tuple[float, ...], ...]
+    unseen: Floats
+
+    def take(self, chosen: npt.ArrayLike) -> Effects:
+        """Some of the steps, by positions or a mask."""
+        return replace(self, values=self.values[np.asarray(chosen)], unseen=self.unseen[np.asarray(chosen)])
 
 
 @dataclass(frozen=True)
-class Posterior:
-    """Draws of the parameters after measured steps, with weights that add up to 1.
+class Steps:
+    """Steps to be told: a case of each, none at all where nothing is simulated, and their effects."""
 
-    effective: how many of the draws differ; a few hundred are needed for intervals. misfit: sd of the logarithm that the model
-    itself is off by, beside the steps' own; it belongs to predictions of other cells. fitted_s: of each observed step at the most
-    probable parameters. mode: those, as standard normal variables in the order of the prior.
-    """
+    cases: tuple[StepCase, ...]
+    effects: Effects
+
+    def __len__(self) -> int:
+        return len(self.effects.values)
+
+    def take(self, chosen: npt.NDArray[np.int64]) -> Steps:
+        """Some of the steps, by positions."""
+        return Steps(tuple(self.cases[n] for n in chosen) if self.cases else (), self.effects.take(chosen))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Logarithms of seconds of steps, and their standard deviations."""
+
+    log_s: Floats
+    sd: Floats
+
+
+@dataclass(frozen=True)
+class FittedSteps:
+    """free: positions in the prior of the parameters that a step depends on; theta: these, then coefficients of effects; sds: of
+    each kind of effect; remainder: standard deviation of the logarithm; left: of each step, at theta."""
 
     prior: Prior
-    draws: Draws
-    weights: Floats
-    effective: float
-    misfit: float
-    fitted_s: Floats
-    mode: Floats
+    free: npt.NDArray[np.int64]
+    theta: Floats
+    covariance: Floats
+    sds: tuple[float, ...]
+    remainder: float
+    freedom: float
+    design: Floats
+    left: Floats
+    vague: _Flags
 
-    def interval(self, values: Floats, share: float = 0.8) -> tuple[float, float, float]:
-        """(median, low, high) of one value a draw, weighted; low and high hold the share of the weight."""
-        order = np.argsort(values)
-        reached = np.cumsum(self.weights[order]) - self.weights[order] / 2
-        median, low, high = np.interp([0.5, 0.5 - share / 2, 0.5 + share / 2], reached, values[order])
-        return float(median), float(low), float(high)
+    def parameter(self, place: int, half: float) -> tuple[float, float, float]:
+        """(value, low, high) of a free parameter; half: of the interval, in standard deviations."""
+        z, sd = self.theta[place], float(np.sqrt(self.covariance[place, place]))
+        number = list(self.prior.values())[self.free[place]]
+        value, low, high = (float(x) for x in number.at(np.array([z, z - half * sd, z + half * sd])))
+        return value, low, high
+
+    def learned(self) -> list[tuple[str, int]]:
+        """Names and places of the parameters that are known better than before."""
+        names = list(self.prior)
+        own = np.sqrt(np.diag(self.covariance)[: len(self.free)])
+        return [(names[self.free[place]], int(place)) for place in np.flatnonzero(own < 0.8)]
+
+    def predict(self, steps: Steps) -> Predicted:
+        """Of other steps."""
+        count = len(self.free)
+        z, coefficients = self.theta[:count], self.theta[count:]
+        log_s, jacobian = steps.effects.values @ coefficients, np.zeros((len(steps), 0))
+        if steps.cases:
+            simulated, jacobian = _simulated(steps.cases, self.prior, self.free, z)
+            log_s = log_s + simulated
+        design = np.hstack([jacobian, steps.effects.values])
+        more = steps.effects.unseen @ np.square(self.sds) + self.remainder**2
+        return Predicted(log_s, np.sqrt(((design @ self.covariance) * design).sum(axis=1) + more))
+
+    def left_out(self, steps: Steps, groups: Sequence[object], fitted: npt.ArrayLike) -> Predicted:
+        """Of each step, from a fit without all steps of its group; nan where no other one tells what it depends on. steps: all;
+        fitted: positions of those that it was fitted to."""
+        places = np.asarray(fitted)
+        names = np.array([str(group) for group in groups])
+        theta = np.tile(self.theta, (len(steps), 1))
+        sd = np.full(len(steps), self.remainder)
+        told = np.ones(len(steps), dtype=bool)
+        uses = np.abs(self.design) > _TELLS
+        for name in dict.fromkeys(names[places]):
+            own, there = names == name, names[places] == name
+            rows = self.design[there]
+            gain = self.covariance @ rows.T / self.remainder**2
+            without = np.linalg.solve(
+                np.eye(len(rows)) - rows @ gain, np.column_stack([self.left[there], np.eye(len(rows))])
+            )
+            theta[own] -= gain @ without[:, 0]
+            inside = self.remainder * np.sqrt(np.diag(without[:, 1:]))
+            sd[own] = np.median(inside)
+            sd[places[there]] = inside
+            lost = self.vague & ~uses[~there].any(axis=0)
+            told[own] = not (uses[there] & lost).any()
+            told[places[there]] = ~(uses[there] & lost).any(axis=1)
+        log_s = (steps.effects.values * theta[:, len(self.free) :]).sum(axis=1)
+        if steps.cases:
+            own_z = theta[:, None, : len(self.free)]
+            log_s = log_s + _log_steps(steps.cases, self.prior, self.free, own_z)[:, 0]
+        return Predicted(np.where(told, log_s, np.nan), sd)
 
 
-def fit(
-    observed: Sequence[ObservedStep], prior: Prior, count: int = 1000, seed: int = 0, start: Floats | None = None
-) -> Posterior:
-    """Draws from the posterior of all parameters of the prior. start: where to begin, such as the `mode` of a fit to nearly the
-    same steps."""
-    problem = _Problem(observed, prior)
-    z = np.zeros(problem.free.size) if start is None else start[problem.free]
-    misfit = _FIRST_MISFIT
-    for _ in range(3):
-        z, jacobian, residual = problem.mode(z, misfit)
-        weight = 1 / (problem.sd**2 + misfit**2)
-        covariance = np.asarray(np.linalg.inv(np.eye(len(z)) + (jacobian.T * weight) @ jacobian), dtype=np.float64)
-        used = float(np.einsum("ij,jk,ik,i->", jacobian, covariance, jacobian, weight))
-        freedom = max(len(residual) - used, 1.0)
-        beyond = float(residual @ residual) / freedom - float((problem.sd**2).sum()) / max(1, len(residual))
-        misfit = max(_LEAST_MISFIT, math.sqrt(max(0.0, beyond)))
-    drawn, moved = problem.posterior(z, covariance, misfit, count, np.random.default_rng(seed))
-    return Posterior(
-        prior,
-        problem.draws(drawn, standard(prior, count, seed)),
-        np.full(count, 1 / count),
-        moved,
-        misfit,
-        problem.step_s(z[None, :])[:, 0],
-        problem.whole(z[None, :])[0],
+def fit(steps: Steps, log_s: Floats, prior: Prior, guesses: Collection[str] = ()) -> FittedSteps:
+    """log_s: logarithms of the measured seconds. guesses: parameters of which nothing is known but by these steps; so it is of
+    effects without a choice of standard deviations."""
+    free = _matters(steps.cases, prior)
+    effects, count = steps.effects, len(free)
+    sds, remainder = tuple(kind[len(kind) // 2] for kind in effects.sds), _FIRST_REMAINDER
+    starts = [np.zeros(count), *_starts(steps.cases, log_s, prior, free)]
+    for _ in range(_PASSES if steps.cases else 1):
+        of_effects = np.array(sds)[effects.kind]
+        modes = [_mode(steps, log_s, prior, free, z, of_effects, remainder) for z in starts]
+        _, z, jacobian, residual = min(modes, key=lambda mode: mode[0])
+        starts = [z]
+        design = np.hstack([jacobian, effects.values])
+        linear = residual + jacobian @ z
+        sds, remainder = _likely(design, linear, count, effects, sds)
+    known = np.concatenate([np.ones(count), np.array(sds)[effects.kind] ** -2.0])
+    normal = np.diag(known) + design.T @ design / remainder**2
+    covariance = np.asarray(np.linalg.inv(normal), dtype=np.float64)
+    theta = covariance @ (design.T @ linear) / remainder**2
+    used = float(((design @ covariance) * design).sum()) / remainder**2
+    names = list(prior)
+    vague = [names[place] in guesses for place in free]
+    vague += [len(effects.sds[kind]) == 1 for kind in effects.kind]
+    left = np.asarray(linear - design @ theta)
+    freedom = max(1.0, len(log_s) - used)
+    return FittedSteps(
+        prior, free, theta, covariance, sds, remainder, freedom, design, left, np.array(vague, dtype=bool)
     )
 
 
-class _Problem:
-    """Observed steps as functions of those parameters that are not known exactly, and that a step depends on."""
-
-    def __init__(self, observed: Sequence[ObservedStep], prior: Prior) -> None:
-        self.prior = prior
-        self.cases = [each.case for each in observed]
-        self.log_step = np.log([each.step_s for each in observed])
-        self.sd = np.array([each.sd for each in observed])
-        self.free = np.array([place for place, each in enumerate(prior.values()) if not each.exact], dtype=np.int64)
-        self.free = self.free[self._matters()]
-
-    def _matters(self) -> npt.NDArray[np.bool_]:
-        """Whether a step changes with each of the free parameters, somewhere."""
-        found = np.zeros(len(self.free), dtype=bool)
-        for z in np.random.default_rng(0).standard_normal((3, len(self.free))):
-            steps = self.step_s(np.vstack([z, z + np.eye(len(z))]))
-            found |= (np.abs(steps[:, 1:] / steps[:, :1] - 1) > _MATTERS).any(axis=0)
-        return found
-
-    def whole(self, z: Floats, others: Floats | None = None) -> Floats:
-        """[draw][parameter] with `z` [draw][free parameter] and what is given of the others, else their medians."""
-        found = np.zeros((len(z), len(self.prior))) if others is None else others.copy()
-        found[:, self.free] = z
-        return found
-
-    def draws(self, z: Floats, others: Floats | None = None) -> Draws:
-        return at(self.prior, self.whole(z, others))
-
-    def step_s(self, z: Floats) -> Floats:
-        """[step][draw]"""
-        draws = self.draws(z)
-        return np.array([simulate(case, draws).step_s for case in self.cases]).reshape(len(self.cases), len(z))
-
-    def log_posterior(self, z: Floats, misfit: float) -> Floats:
-        residual = self.log_step[:, None] - np.log(self.step_s(z))
-        variance = (self.sd**2 + misfit**2)[:, None]
-        return np.asarray(-0.5 * ((residual**2 / variance).sum(axis=0) + (z**2).sum(axis=1)))
-
-    def mode(self, z: Floats, misfit: float) -> tuple[Floats, Floats, Floats]:
-        """The most probable parameters, the derivative of log(step) there [step][parameter], and what is left of log(step)."""
-        weight = 1 / (self.sd**2 + misfit**2)
-        best = float(self.log_posterior(z[None, :], misfit)[0])
-        for _ in range(_MOST_ROUNDS):
-            around = np.log(self.step_s(np.vstack([z, z + _STEP * np.eye(len(z))])))
-            jacobian, residual = (around[:, 1:] - around[:, :1]) / _STEP, self.log_step - around[:, 0]
-            slope = (jacobian.T * weight) @ residual - z
-            curvature = np.eye(len(z)) + (jacobian.T * weight) @ jacobian
-            scale = np.diag(np.diag(curvature))
-            tried = np.array([z + np.linalg.solve(curvature + damping * scale, slope) for damping in _DAMPINGS])
-            reached = self.log_posterior(tried, misfit)
-            place = int(np.argmax(reached))
-            if not reached[place] > best + _ENOUGH:
-                break
-            best, z = float(reached[place]), tried[place]
-        return z, jacobian, residual
-
-    def posterior(
-        self, mode: Floats, covariance: Floats, misfit: float, count: int, rng: np.random.Generator
-    ) -> tuple[Floats, float]:
-        """Draws [draw][free parameter], and how many of them differ."""
-        root = np.linalg.cholesky(covariance) * _WIDER
-        normal = rng.standard_normal((count, len(mode)))
-        z = mode + normal @ root.T
-        target, start = self.log_posterior(z, misfit), -0.5 * (normal**2).sum(axis=1)
-        inverse = np.linalg.inv(root)
-        reached = 0.0
-        while reached < 1:
-            gain = target - start
-            more = _tempered(gain, 1 - reached)
-            weights = np.exp(more * (gain - gain.max()))
-            chosen = rng.choice(count, count, p=weights / weights.sum())
-            z, target, start, reached = z[chosen], target[chosen], start[chosen], reached + more
-            for move in range(_MOVES):
-                one, other = rng.permutation(count), rng.permutation(count)
-                moved = rng.random(z.shape) < (1.0, 0.5, 0.2)[move % 3]
-                length = 2.38 / np.sqrt(2 * np.maximum(moved.sum(axis=1, keepdims=True), 1))
-                tried = z + moved * (length * (z[one] - z[other]) + 1e-4 * rng.standard_normal(z.shape))
-                new_target = self.log_posterior(tried, misfit)
-                new_start = -0.5 * (((tried - mode) @ inverse.T) ** 2).sum(axis=1)
-                gained = reached * (new_target - target) + (1 - reached) * (new_start - start)
-                taken = np.log(rng.random(count)) < gained
-                z[taken], target[taken], start[taken] = tried[taken], new_target[taken], new_start[taken]
-        return z, float(len(np.unique(z, axis=0)))
+def _log_steps(cases: Sequence[StepCase], prior: Prior, free: npt.NDArray[np.int64], z: Floats) -> Floats:
+    """[step][draw], z: [step][draw][free parameter]."""
+    drawn: dict[bytes, Draws] = {}
+    draws = []
+    for own in z:
+        key = own.tobytes()
+        if key not in drawn:
+            whole = np.zeros((len(own), len(prior)))
+            whole[:, free] = own
+            drawn[key] = at(prior, whole)
+        draws.append(drawn[key])
+    return np.log(steps_s(cases, draws))
 
 
-def _tempered(gain: Floats, most: float) -> float:
-    """The largest exponent of these logarithmic weights that leaves enough of the draws effective."""
+def _simulated(
+    cases: Sequence[StepCase], prior: Prior, free: npt.NDArray[np.int64], z: Floats
+) -> tuple[Floats, Floats]:
+    """Logarithms of steps at z, and their derivatives [step][free parameter]."""
+    around = np.vstack([z, z + _STEP * np.eye(len(z))])
+    log_s = _log_steps(cases, prior, free, np.broadcast_to(around, (len(cases), *around.shape)))
+    return log_s[:, 0], (log_s[:, 1:] - log_s[:, :1]) / _STEP
 
-    def effective(exponent: float) -> float:
-        weights = np.exp(exponent * (gain - gain.max()))
-        return float(weights.sum() ** 2 / (weights @ weights)) / len(gain)
 
-    if effective(most) >= _KEPT:
-        return most
-    low, high = 0.0, most
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if effective(middle) >= _KEPT else (low, middle)
-    return max(low, 1e-6)
+def _matters(cases: Sequence[StepCase], prior: Prior) -> npt.NDArray[np.int64]:
+    """Positions of the parameters that are not known exactly and change a step, somewhere."""
+    free = np.array([place for place, each in enumerate(prior.values()) if not each.exact], dtype=np.int64)
+    if not cases:
+        return free[:0]
+    found = np.zeros(len(free), dtype=bool)
+    for z in np.random.default_rng(0).standard_normal((3, len(free))):
+        around = np.vstack([z, z + np.eye(len(free))])
+        log_s = _log_steps(cases, prior, free, np.broadcast_to(around, (len(cases), *around.shape)))
+        found |= (np.abs(log_s[:, 1:] - log_s[:, :1]) > _MATTERS).any(axis=0)
+    return free[found]
+
+
+def _mode(
+    steps: Steps, log_s: Floats, prior: Prior, free: npt.NDArray[np.int64], z: Floats, sds: Floats, remainder: float
+) -> tuple[float, Floats, Floats, Floats]:
+    """A number that is the less the more probable they are, the most probable parameters in reach of z, the derivative of the
+    simulated logarithm there [step][parameter], and what it leaves."""
+    if not len(free):
+        return 0.0, z, np.zeros((len(log_s), 0)), log_s
+    values = steps.effects.values * sds
+    white = np.linalg.inv(np.linalg.cholesky(remainder**2 * np.eye(len(log_s)) + values @ values.T))
+    for _ in range(_MOST_ROUNDS):
+        simulated, jacobian = _simulated(steps.cases, prior, free, z)
+        residual = log_s - simulated
+        whitened, seen = white @ jacobian, white @ residual
+        slope = whitened.T @ seen - z
+        curvature = np.eye(len(z)) + whitened.T @ whitened
+        best = float(seen @ seen + z @ z)
+        scale = np.diag(np.diag(curvature))
+        tried = np.array([z + np.linalg.solve(curvature + damping * scale, slope) for damping in _DAMPINGS])
+        of_tried = _log_steps(steps.cases, prior, free, np.broadcast_to(tried, (len(log_s), *tried.shape)))
+        reached = ((white @ (log_s[:, None] - of_tried)) ** 2).sum(axis=0) + (tried**2).sum(axis=1)
+        place = int(np.argmin(reached))
+        if not reached[place] < best - _ENOUGH:
+            break
+        z = tried[place]
+    return best, z, jacobian, residual
+
+
+def _starts(cases: Sequence[StepCase], log_s: Floats, prior: Prior, free: npt.NDArray[np.int64]) -> Floats:
+    """Draws of the prior that agree best with the steps up to a common factor: on one side of many a parameter, what it stands for
+    is hidden, and nothing leads back from there."""
+    if not cases:
+        return np.zeros((0, len(free)))
+    drawn = np.random.default_rng(1).standard_normal((_TRIED, len(free)))
+    left = log_s[:, None] - _log_steps(cases, prior, free, np.broadcast_to(drawn, (len(cases), *drawn.shape)))
+    return np.asarray(drawn[np.argsort(left.std(axis=0))[:_STARTS]])
+
+
+def _likely(
+    design: Floats, linear: Floats, count: int, effects: Effects, sds: tuple[float, ...]
+) -> tuple[tuple[float, ...], float]:
+    """Standard deviations of each kind of effects and of the remainder, the most likely ones: one kind after the other. Of effects
+    without a choice only what they leave counts (restricted likelihood)."""
+    squares, crossed, whole = design.T @ design, design.T @ linear, float(linear @ linear)
+    alone = np.array([len(choices) == 1 for choices in effects.sds], dtype=np.bool_)
+    kept = np.concatenate([np.ones(count, dtype=np.bool_), ~alone[effects.kind]])
+    kinds, rows = effects.kind[kept[count:]], len(linear) - int((~kept).sum())
+    if not kept.all():
+        between, own = squares[np.ix_(~kept, kept)], squares[np.ix_(~kept, ~kept)]
+        told = np.linalg.solve(own + 1e-9 * np.eye(len(own)), np.column_stack([between, crossed[~kept]]))
+        whole -= float(crossed[~kept] @ told[:, -1])
+        squares, crossed = (
+            squares[np.ix_(kept, kept)] - between.T @ told[:, :-1],
+            crossed[kept] - between.T @ told[:, -1],
+        )
+
+    @cache
+    def scores(tried: tuple[float, ...]) -> tuple[float, float]:
+        """(score, remainder), the best remainder."""
+        known = np.concatenate([np.ones(count), np.array(tried)[kinds]])
+        values, vectors = np.linalg.eigh(known[:, None] * squares * known)
+        inflated = np.maximum(values, 0.0)[:, None] + _REMAINDERS**2
+        along = (vectors.T @ (known * crossed))[:, None]
+        size = np.log(inflated / _REMAINDERS**2).sum(axis=0) + 2 * rows * np.log(_REMAINDERS)
+        score = -0.5 * (size + (whole - (along**2 / inflated).sum(axis=0)) / _REMAINDERS**2)
+        best = int(np.argmax(score))
+        return float(score[best]), float(_REMAINDERS[best])
+
+    before = None
+    while sds != before:
+        before = sds
+        for kind, choices in enumerate(effects.sds):
+            sds = max(((*sds[:kind], each, *sds[kind + 1 :]) for each in choices), key=scores)
+    return sds, scores(sds)[1]

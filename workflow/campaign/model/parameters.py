@@ -141,6 +141,8 @@ bus              share  0.74   0.92   1      share of a link's rate that collect
 launch           log    8e-6   5e-5   s      of a collective, before it moves anything; NCCL 2.8.4 tuning.cc, nccl-tests of 8 bytes
 latency          log    2e-6   1e-5   s      of a message; NCCL 2.8.4 tuning.cc
 latency[network] log    5e-6   3e-5   s      of a message between hosts; NCCL 2.8.4 tuning.cc
+traffic          linear 1      1      1      factor of the time of collectives; 1 where a strategy has those that are simulated
+growth           linear 0      0      1      power of half the ranks, by which that factor grows
 cycle            linear 1e-3   1e-3   s      tensors are fused in such cycles; release notes of Horovod 0.21
 decode           log    0.75   1.35   1      factor of the time that a core decodes a sample; cores differ by it, assumed
 rate             log    1e9    25e9   byte/s of a way on which no link has a rate that somebody states; assumed

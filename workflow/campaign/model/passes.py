@@ -123,7 +123,7 @@ def _one_process(case: StepCase, draws: Draws, forward: Floats, backward: Floats
     size = float(elements(case.network.layers) * ELEMENT_BYTES[case.precision].gradient)
     moved = reduce.pass_along(size) + reduce.pass_along(size)
     reduce.times = 1
-    compute = np.maximum(forward, reduce.ways.ranks * draws.of("python")) + backward
+    compute = np.maximum(forward, reduce.ranks * draws.of("python")) + backward
     return Passes(micro_steps * (compute + moved), micro_steps * compute, micro_steps * moved)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,11 +14,13 @@ from campaign.model.collectives import Collectives
 from campaign.model.description import ComputeTime, StepCase, interpolated
 from campaign.model.memory import memory_mib
 from campaign.model.parameters import Draws, Floats
-from campaign.model.passes import divided_passes, elements, passes
+from campaign.model.passes import Passes, divided_passes, elements, passes
 
 _UPDATED_BYTES = 4
 """Of a weight, as the optimizer updates it and as zero1 gathers it."""
 _QUANTILES = 512
+_SIDE_BY_SIDE = 400
+"""Cases; with more, arrays no longer fit a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -45,31 +48,13 @@ class StepPrediction:
 
 def simulate(case: StepCase, draws: Draws) -> StepPrediction:
     """A step of the case under each draw. KeyError: a rate that the topology needs has no value."""
-    sharing, division, ranks = case.sharing, case.sharing.division, len(case.topology.ranks)
-    groups = division.data_groups if division else (tuple(range(ranks)),)
-    reduce = Collectives(case.topology, groups, draws) if len(groups[0]) > 1 else None
-    micro = compute_s(case, draws)
-    unit, nothing = micro / case.network.total_share, np.zeros(len(draws))
-    moved = [reduce] if reduce else []
-    if division:
-        done, more = divided_passes(case, draws, unit, reduce, division)
-        moved += more
-        optimizer = unit * case.network.optimizer * division.microbatches / (division.tensor * division.pipeline)
-    else:
-        done = passes(case, draws, unit, reduce)
-        optimizer = unit * case.network.optimizer
-    after = nothing
-    if reduce and sharing.parallel in ("zero1", "fsdp"):
-        optimizer = optimizer / reduce.ways.ranks
-    if reduce and sharing.parallel == "zero1":
-        gather = reduce.broadcasts if case.topology.algorithm == "gloo" else reduce.gather
-        after = gather(_UPDATED_BYTES * elements(case.network.layers))
-    copy = case.batch * case.network.copied_bytes / draws.of("copy")
-    fixed = draws.of("fixed") if ranks > 1 else nothing
-    inline, ahead, host_s = _input(case, draws)
-    busy = done.end_s + optimizer + after + copy
-    worked = busy + fixed + inline
-    step = np.maximum(worked, ahead)
+    reduce = _reduces(case, draws)
+    done, optimizer, after, more = _worked(case, draws, compute_s(case, draws), reduce)
+    moved = [*([reduce] if reduce else []), *more]
+    beside = _beside(case, draws)
+    busy = done.end_s + optimizer + after + beside.copy
+    worked = busy + beside.fixed + beside.inline
+    step = np.maximum(worked, beside.ahead)
     carried = _carried(case, moved, len(draws))
     memory = memory_mib(case, draws)
     known = case.memory_mib is not None and np.isfinite(memory).all()
@@ -79,18 +64,96 @@ def simulate(case: StepCase, draws: Draws) -> StepPrediction:
             "compute": done.compute_s,
             "optimizer": optimizer,
             "communication": done.end_s - done.compute_s + after,
-            "input": step - worked + inline,
-            "copy": copy,
-            "fixed": fixed,
+            "input": step - worked + beside.inline,
+            "copy": beside.copy,
+            "fixed": beside.fixed,
         },
         communication_s=done.collectives_s + after,
         link_bytes=carried,
         sent_bytes=sum(each.sent for each in moved),
-        busy=(busy - copy) / step,
-        host_busy=None if host_s is None else host_s / step,
+        busy=(busy - beside.copy) / step,
+        host_busy=None if beside.host is None else beside.host / step,
         memory_mib=memory,
         fits=float(np.mean(memory <= case.memory_mib)) if known and case.memory_mib is not None else None,
     )
+
+
+def steps_s(cases: Sequence[StepCase], draws: Sequence[Draws]) -> Floats:
+    """[case][draw]: seconds of a step of many cases, each under as many draws of its own. Cases that differ in nothing but their
+    batch, compute time and topology, and share one `Network`, are run side by side."""
+    found = np.empty((len(cases), len(draws[0]) if cases else 0))
+    alike: dict[object, list[int]] = {}
+    for place, case in enumerate(cases):
+        if case.sharing.division:
+            found[place] = simulate(case, draws[place]).step_s
+        else:
+            several = len(case.topology.ranks) > 1
+            key = id(case.network), case.sharing, case.precision, several, case.topology.algorithm
+            alike.setdefault(key, []).append(place)
+    for places in alike.values():
+        for some in (places[start : start + _SIDE_BY_SIDE] for start in range(0, len(places), _SIDE_BY_SIDE)):
+            found[some] = _side_by_side([cases[n] for n in some], [draws[n] for n in some])
+    return found
+
+
+def _side_by_side(cases: Sequence[StepCase], draws: Sequence[Draws]) -> Floats:
+    together = Draws({name: np.concatenate([each.values[name] for each in draws]) for name in draws[0].values})
+    reduces = [found for case, own in zip(cases, draws, strict=True) if (found := _reduces(case, own))]
+    micro = np.concatenate([compute_s(case, own) for case, own in zip(cases, draws, strict=True)])
+    reduce = Collectives.side_by_side(reduces, together) if reduces else None
+    done, optimizer, after, _ = _worked(cases[0], together, micro, reduce)
+    busy = (done.end_s + optimizer + after).reshape(len(cases), -1)
+    rest = [_beside(case, own) for case, own in zip(cases, draws, strict=True)]
+    worked = busy + np.array([each.copy + each.fixed + each.inline for each in rest])
+    return np.asarray(np.maximum(worked, [each.ahead for each in rest]))
+
+
+def _reduces(case: StepCase, draws: Draws) -> Collectives | None:
+    """Collectives of gradients; None of one rank."""
+    division = case.sharing.division
+    groups = division.data_groups if division else (tuple(range(len(case.topology.ranks))),)
+    if (ranks := len(groups[0])) == 1:
+        return None
+    traffic, growth = (draws.of(name, case.sharing.parallel) for name in ("traffic", "growth"))
+    return Collectives(case.topology, groups, draws).slowed(traffic * (ranks / 2) ** growth)
+
+
+def _worked(
+    case: StepCase, draws: Draws, micro: Floats, reduce: Collectives | None
+) -> tuple[Passes, Floats, Floats, list[Collectives]]:
+    """Both passes, seconds of the optimizer and of what is sent after it, and collectives beside `reduce`. micro: seconds of
+    compute of a micro-step."""
+    unit, division = micro / case.network.total_share, case.sharing.division
+    if division:
+        done, more = divided_passes(case, draws, unit, reduce, division)
+        optimizer = unit * case.network.optimizer * division.microbatches / (division.tensor * division.pipeline)
+    else:
+        done, more = passes(case, draws, unit, reduce), []
+        optimizer = unit * case.network.optimizer
+    after = np.zeros(len(draws))
+    if reduce and case.sharing.parallel in ("zero1", "fsdp"):
+        optimizer = optimizer / reduce.ranks
+    if reduce and case.sharing.parallel == "zero1":
+        gather = reduce.broadcasts if case.topology.algorithm == "gloo" else reduce.gather
+        after = gather(_UPDATED_BYTES * elements(case.network.layers))
+    return done, optimizer, after, more
+
+
+class _Beside(NamedTuple):
+    """Seconds of a step beside compute and collectives: copies, what is fixed, what the step itself reads, and what its workers
+    take for a batch at least; host: that a host's cores are busy, as a share of all of them."""
+
+    copy: Floats
+    fixed: Floats
+    inline: Floats
+    ahead: Floats
+    host: Floats | None
+
+
+def _beside(case: StepCase, draws: Draws) -> _Beside:
+    copy = case.batch * case.network.copied_bytes / draws.of("copy")
+    fixed = draws.of("fixed") if len(case.topology.ranks) > 1 else np.zeros(len(draws))
+    return _Beside(copy, fixed, *_input(case, draws))
 
 
 def compute_s(case: StepCase, draws: Draws) -> Floats:
