@@ -1,4 +1,4 @@
-"""Campaigns of any plan whose step times are those of `tests.step_simulator`, with deviations of compositions and of runs.
+"""Campaigns of any plan whose step times are simulated with planted parameters, with deviations of compositions and of runs.
 
 Records are made once; each of the campaigns is the table of their runs with deviations of its own, so that hundreds are cheap.
 """
@@ -14,25 +14,53 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell
 from campaign.documents.run_numbers import run_number
+from campaign.model.parameters import Draws, Floats, medians
+from campaign.model.simulation import steps_s
+from campaign.plan.step_cases import case_of, prior_of
 from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
-from tests.step_simulator import Floats, Machine
+from campaign.workloads.protocol import Workload
 from tests.unit.report import report_data
 
 
 @dataclass(frozen=True)
+class Machine:
+    """planted: values of parameters by name; of the others it is the median of what is known of them beforehand. pace: factor of
+    the compute time by precision."""
+
+    system: SystemFile
+    workloads: Mapping[str, Workload]
+    planted: Mapping[str, float] = field(default_factory=dict)
+    pace: Mapping[str, float] = field(default_factory=dict)
+
+    def step_s(self, cells: Sequence[Cell]) -> Floats:
+        """Seconds of a step of each cell."""
+        cases = [case_of(self.system, self.workloads[cell.workload], cell) for cell in cells]
+        known = [case for case in cases if case is not None]
+        assert len(known) == len(cells)
+        return steps_s(known, [self._draws(cell) for cell in cells])[:, 0] if known else np.empty(0)
+
+    def _draws(self, cell: Cell) -> Draws:
+        found = medians(prior_of(self.system, self.workloads[cell.workload])).values
+        planted = {name: np.array([value]) for name, value in self.planted.items()}
+        compute = planted.get("compute", found["compute"]) * self.pace.get(cell.precision, 1.0)
+        return Draws({**found, **planted, "compute": compute})
+
+
+@dataclass(frozen=True)
 class Simulated:
-    """cells: of the plan; system: its file as a document, for `recommend`; repetitions: runs of a cell in each composition."""
+    """cells: of the plan; repetitions: runs of a cell in each composition; known: whether `recommend` knows the programs."""
 
     machine: Machine
     cells: tuple[Cell, ...]
-    system: Mapping[str, Any] | None = None
     compositions: int = 3
     repetitions: int = 2
     links: Sequence[Mapping[str, Any]] = field(default=())
+    known: bool = True
 
     @cached_property
     def true_step_s(self) -> Floats:
@@ -70,31 +98,17 @@ class Simulated:
     def _runs(self) -> pd.DataFrame:
         records = []
         for cell, rate in zip(self.cells, self.true_rate, strict=True):
-            bare = {"step_times_s": (), "window_s": (), "metrics": self._metrics(cell)}
+            bare = {"step_times_s": (), "window_s": (), "metrics": {}}
             for number in self._numbers:
                 lease = f"{cell.configuration.name}.c{number // 1000 + 1}"
                 records.append(report_data.record(cell, number, float(rate), **bare, lease_id=lease))
         return runs_table(records)
 
-    def _metrics(self, cell: Cell) -> dict[str, float]:
-        """What a workload counts, as `train` does."""
-        size, n = self.machine.bytes_of(cell), cell.configuration.ranks
-        found = {"gradient_bytes": size}
-        if n == 1:
-            return found
-        part, parallel = 1 - 1 / n, cell.options.get("parallel", "ddp")
-        accumulation = int(cell.options.get("accumulation", 1))
-        weights = self.machine.traces[cell.workload].elements * 4.0
-        if parallel == "dp":
-            return found | {"communication_bytes_per_step": part * 2 * accumulation * size}
-        if parallel == "fsdp":
-            return found | {"communication_bytes_per_step": part * (2 * accumulation + 1) * size}
-        moved = part * (2 * size + (weights if parallel == "zero1" else 0.0))
-        return found | {"allreduce_bytes_per_step": size, "communication_bytes_per_step": moved}
-
     @cached_property
     def _context(self) -> dict[str, Any]:
         context = report_data.context_document()
         context["campaign"] = {**context["campaign"], "protocol": {"order": "blocks", "lease_order": "blocks"}}
-        context["campaign_yaml"] = yaml.safe_dump({"system": dict(self.system)} if self.system else {})
+        programs = {name: each.model_dump(mode="json") for name, each in self.machine.workloads.items()}
+        document = {"system": self.machine.system.model_dump(mode="json"), "workloads": programs if self.known else {}}
+        context["campaign_yaml"] = yaml.safe_dump(document)
         return context

@@ -9,13 +9,16 @@ from campaign.config.resolve import load_campaign
 from campaign.paths import ROOT
 from campaign.plan.matrix import expand
 from tests.choices_under_truth import choices
-from tests.simulated_campaigns import Simulated
-from tests.step_simulator import TRACES, Machine
+from tests.simulated_campaigns import Machine, Simulated
 
-SECONDS = {"bert-nano": (0.010, 0.012), "resnet50w16": (0.020, 0.030)}
-"""(t0, t1) of a device in fp32."""
-LOCAL = (100e-6, 1.5e9)
-ALPHA_S = 150e-6
+PLANTED = {
+    "launch": 3e-4,
+    "latency": 1e-4,
+    "latency[network]": 1e-4,
+    "fixed": 2e-3,
+    "rate[local]": 0.9e8,
+    "compute": 1.01,
+}
 ANYWHERE = ((), ("attach != 'local' or hosts > 1",), ("devices <= 3",))
 
 
@@ -26,17 +29,8 @@ def demo() -> Simulated:
 
 def default_campaign() -> Simulated:
     campaign = load_campaign(ROOT / "config" / "campaign.yaml")
-    system = campaign.system
-    stated = {name: link for name in ("local", "fabric", "network") if (link := getattr(system.links, name))}
-    links = {name: (ALPHA_S, link.gb_per_s * 1e9 * system.emulation.scale) for name, link in stated.items()}
-    compute = {
-        (workload, "cpu-rank", precision): (t0 * by, t1 * by)
-        for workload, (t0, t1) in SECONDS.items()
-        for precision, by in (("fp32", 1.0), ("bf16", 0.5))
-    }
-    machine = Machine(TRACES, compute, {"local": LOCAL, **links})
-    cells = tuple(expand(campaign).cells)
-    return Simulated(machine, cells, system.model_dump(mode="json"), compositions=3, repetitions=1)
+    machine = Machine(campaign.system, campaign.workloads, PLANTED)
+    return Simulated(machine, tuple(expand(campaign).cells), compositions=3, repetitions=1)
 
 
 def right(found: pd.DataFrame, least: float) -> None:

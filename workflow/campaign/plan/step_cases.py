@@ -42,7 +42,7 @@ def case_of(system: SystemFile, workload: Workload, cell: Cell) -> StepCase | No
         topology_of(
             at,
             "nccl" if system.emulation is None else "ring" if workload.predicts else "gloo",
-            _in_drawer(system, at),
+            in_drawer(system, at),
         ),
         facts.sharing,
         path,
@@ -50,7 +50,7 @@ def case_of(system: SystemFile, workload: Workload, cell: Cell) -> StepCase | No
     )
 
 
-def _in_drawer(system: SystemFile, at: Configuration) -> int:
+def in_drawer(system: SystemFile, at: Configuration) -> int:
     """How many devices of a configuration a drawer of the fabric has; 0 where nothing says so."""
     return min((each.count for each in system.pool if each.model in at.models and each.drawer), default=0)
 

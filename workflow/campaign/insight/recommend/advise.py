@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from campaign import wording
 from campaign.config.system_file import SystemFile
+from campaign.config.workload_inputs import stored_workload
 from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
 from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled, reasons
 from campaign.insight.recommend.choice import TIE_PCT, ObjectiveOfWorkload, answer
 from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
-from campaign.insight.recommend.fit import Checked, Fitted
 from campaign.insight.recommend.objectives import (
     DEFAULT,
     MIX,
@@ -27,11 +28,12 @@ from campaign.insight.recommend.objectives import (
     RecommendationRequest,
 )
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
-from campaign.insight.recommend.observations import LinkStart, link_starts, undilated
-from campaign.insight.recommend.shape_enumeration import pool_of, system_of
+from campaign.insight.recommend.shape_enumeration import campaign_of, pool_of, system_of
+from campaign.insight.recommend.step_model import Checked, MeasuredProgram, StepModel
 from campaign.insight.recommend.workload_mix import fastest_ways, mixed
 from campaign.statistics.comparable_cells import option_columns
 from campaign.statistics.comparisons import Design
+from campaign.statistics.intervals import student_quantile
 from campaign.tables.io import Tables
 
 CHECK_COLUMNS = ("cell_id", "workload", "device", "configuration", "batch", "precision", "ranks", "hosts", "attach")
@@ -55,9 +57,10 @@ def advise(tables: Tables, asked: RecommendationRequest) -> Advice:
         tables = replace(tables, cells=tables.cells.assign(price_per_h=np.nan))
     cells, runs = tables.cells, tables.runs
     named = ["precision", *option_columns(cells)]
-    system = system_of(tables.context)
-    links = _links(tables, system)
-    models = modelled(runs, cells, named, links, asked.workloads, _replayed_links(links, system))
+    document = campaign_of(tables.context)
+    system = system_of(document)
+    programs = _programs(tables, document, system) if metric == THROUGHPUT else {}
+    models = modelled(runs, cells, named, programs, asked.workloads)
     pools = {each.observed.device: pool_of(system, each.observed.device) for each in models} if system else {}
     rows = candidates(tables, models, pools)
     if metric != THROUGHPUT and len(rows):  # the model is of step times
@@ -70,13 +73,13 @@ def advise(tables: Tables, asked: RecommendationRequest) -> Advice:
         for objective in asked.objectives
         for question, own in _questions(objective, rows, allowed, named, words, asked, metric, currency)
     ]
-    document = RecommendationDocument(
+    told = RecommendationDocument(
         basis=_basis(models, _no_pool(tables, system), rows),
         constraints=tuple(each.text for each in asked.constraints),
         answers=tuple(answers),
         models=tuple(_said(each) for each in models) if metric == THROUGHPUT else (),
     )
-    return Advice(document, _checks(models if metric == THROUGHPUT else [], named))
+    return Advice(told, _checks(models if metric == THROUGHPUT else [], named))
 
 
 def _by_metric(tables: Tables, asked: RecommendationRequest, metric: Metric) -> tuple[Tables, RecommendationRequest]:
@@ -92,19 +95,12 @@ def _by_metric(tables: Tables, asked: RecommendationRequest, metric: Metric) -> 
     return replace(tables, cells=cells), asked
 
 
-def _links(tables: Tables, system: SystemFile | None) -> dict[str, LinkStart]:
-    """What is known of the links, emulated ones at their scale."""
-    stated = system.links.model_dump(mode="json") if system else {}
-    return link_starts(tables.links, stated, system.emulation.scale if system and system.emulation else 1.0)
-
-
-def _replayed_links(links: Mapping[str, LinkStart], system: SystemFile | None) -> Mapping[str, LinkStart]:
-    """The same links as replayed workloads meet them: a latency that the system file states is the real one."""
-    if system is None or system.emulation is None:
-        return links
-    stated = link_starts([], system.links.model_dump(mode="json"))
-    real = undilated(links, system.emulation.scale, system.emulation.time_dilation)
-    return {way: stated[way] if each.source == stated[way].source else each for way, each in real.items()}
+def _programs(tables: Tables, document: Mapping[str, Any], system: SystemFile | None) -> dict[str, MeasuredProgram]:
+    """The workloads of a campaign as used."""
+    if system is None:
+        return {}
+    found = {str(name): stored_workload(document, str(name)) for name in tables.cells["workload"].unique()}
+    return {name: MeasuredProgram(system, workload, tables.links) for name, workload in found.items() if workload}
 
 
 def _words(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, tuple[str, int, int]]:
@@ -219,10 +215,8 @@ def _basis(models: Sequence[Modelled], no_pool: str, rows: pd.DataFrame) -> tupl
     )
     return (
         *([no_device] if replayed else ()),
-        "Answers compare measured cells (mean of their runs) and predictions of a model of step time. The model has compute linear "
-        "in the batch, a ring all-reduce with the latency and bandwidth of its slowest type of link, partly hidden behind compute, "
-        "and the cost of hosts, attachment and storage. Intervals are 95\u202f%; those of predictions include the error on "
-        "configurations left out of the fit.",
+        f"Answers compare measured cells (mean of their runs) and predictions of step times. {_how(models)}"
+        "Intervals are 95\u202f%; those of predictions are as wide as configurations left out of the fit need.",
         pool,
         f"A configuration ties with the best if both were measured, no test shows a difference (t on logarithms with the spread of "
         f"compositions, Holm over all pairs of measured shapes of a question), and two one-sided tests show one of less than "
@@ -236,7 +230,7 @@ def _basis(models: Sequence[Modelled], no_pool: str, rows: pd.DataFrame) -> tupl
 
 
 def _said(each: Modelled) -> ModelSaid:
-    own, fitted, checked = each.observed, each.fitted, each.checked
+    own, model = each.observed, each.model
     about = f"{own.workload} on {own.device}"
     common = {
         "workload": own.workload,
@@ -245,19 +239,15 @@ def _said(each: Modelled) -> ModelSaid:
         "configurations": int(own.cells["configuration"].nunique()),
         "trusted": each.trusted,
     }
-    if fitted is None or checked is None:
-        why = (
-            "the formula does not describe models divided over devices"
-            if each.divided
-            else "too few configurations for a model"
-        )
+    if model is None:
         return ModelSaid(
             **common,
             parts="",
             error_median_pct=None,
             error_worst_pct=None,
-            sentence=f"{about}: {why}; only what was measured is recommended.",
+            sentence=f"{about}: too few configurations for a model; only what was measured is recommended.",
         )
+    checked = model.checked
     known = bool(np.isfinite(checked.median_pct))
     far, told = int((np.abs(checked.error_pct) > TRUSTED_PCT).sum()), int(np.isfinite(checked.error_pct).sum())
     error = (
@@ -275,11 +265,11 @@ def _said(each: Modelled) -> ModelSaid:
         trust = f" It does not describe {', '.join(each.untrusted)}: it chooses nothing there."
     return ModelSaid(
         **common,
-        parts=", ".join(sorted(fitted.structure.limits)) or "none",
+        parts=_SIMULATES if model.simulates else _ADDS,
         error_median_pct=checked.median_pct if known else None,
         error_worst_pct=checked.worst_pct if known else None,
         sentence=f"{about}: {error}.{trust}",
-        parameters=tuple(_parameters(fitted)),
+        parameters=tuple(_parameters(model)),
         by_configuration=_by_configuration(checked),
     )
 
@@ -288,37 +278,37 @@ def _by_configuration(checked: Checked) -> dict[str, float | None]:
     return {name: round(error, 3) if np.isfinite(error) else None for name, error in checked.by_configuration.items()}
 
 
-_SHOWN = {
-    "t0": ("fixed time of a step", 1e3, "ms"),
-    "t1": ("time a sample", 1e3, "ms"),
-    "alpha": ("latency α", 1e6, "µs"),
-    "bandwidth": ("bandwidth B", 1e-9, "GB/s"),
-    "bytes": ("all-reduced bytes", 1e-6, "MB"),
-    "storage": ("input a sample and rank", 1e3, "ms"),
-    "host": ("time a sample and further rank of a host", 1e3, "ms"),
-    "attach": ("time a sample behind the fabric", 1e3, "ms"),
-    "overlap": ("share of compute that hides communication", 1.0, ""),
-    "tail": ("share of communication that nothing hides", 1.0, ""),
-    "traffic": ("bytes relative to a ring all-reduce of what is sent", 1.0, ""),
-    "messages": ("latencies relative to those of a ring all-reduce", 1.0, ""),
-    "growth": ("growth of that traffic with the devices, as a power", 1.0, ""),
-}
+_SIMULATES = "simulation of a step"
+_ADDS = "additive effects on the logarithm"
 
 
-def _parameters(fitted: Fitted) -> Iterator[Parameter]:
-    own = fitted.observed
-    told = fitted.structure.names()
-    for name in told:
-        kind, _, key = name.rstrip("]").partition("[")
-        said, factor, unit = _SHOWN[kind]
-        if key.isdigit():
-            key = wording.describe(dict(zip(own.named, own.groups[int(key)], strict=True)), own.named)
-        value, low, high = (each * factor for each in fitted.bounds(name))
+def _how(models: Sequence[Modelled]) -> str:
+    """The ways in which steps are predicted, as sentences, each with a space behind it."""
+
+    def names(simulated: bool) -> str:
+        own = [each for each in models if each.model is not None and each.model.simulates == simulated]
+        return ", ".join(dict.fromkeys(each.observed.workload for each in own))
+
+    known, unknown = names(True), names(False)
+    first = f"Steps of {known} are simulated, with parameters that the measured cells tell. " if known else ""
+    then = (
+        f"The inside of a step is unknown for {unknown}: effects of precision, batch, number of devices and hosts, attachment and "
+        "storage add up on logarithms. They hold for numbers of devices that were measured, and for no others. "
+    )
+    return first + (then if unknown else "")
+
+
+def _parameters(model: StepModel) -> Iterator[Parameter]:
+    """Those that are known better than before."""
+    half = float(student_quantile(model.freedom))
+    for name, place in model.fitted.learned():
+        value, low, high = model.fitted.parameter(place, half)
+        before = model.fitted.prior[name]
         yield Parameter(
-            name=f"{said}, {key}" if key else said,
-            value=f"{wording.number(value)}\u202f{unit}".strip(),
+            name=name,
+            value=f"{wording.number(value)}\u202f{before.unit if before.unit != '1' else ''}".rstrip("\u202f"),
             interval=wording.between(low, high),
-            start=(fitted.sources.get(key) or "a guess") if kind in ("alpha", "bandwidth") else "",
+            start=before.source,
         )
 
 
@@ -327,12 +317,12 @@ def _checks(models: Sequence[Modelled], named: Sequence[str]) -> pd.DataFrame:
     frames = [
         each.observed.cells[columns].assign(
             measured_per_s=each.observed.cells["mean"],
-            predicted_per_s=each.observed.cells["batch_global"] / each.checked.predicted_s,
-            error_pct=each.checked.error_pct,
+            predicted_per_s=each.observed.cells["batch_global"] / each.model.checked.predicted_s,
+            error_pct=each.model.checked.error_pct,
             reason=reasons(each),
         )
         for each in models
-        if each.checked is not None
+        if each.model is not None
     ]
     empty = pd.DataFrame(columns=[*columns, "measured_per_s", "predicted_per_s", "error_pct", "reason"])
     return pd.concat(frames, ignore_index=True) if frames else empty

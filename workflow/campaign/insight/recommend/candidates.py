@@ -19,11 +19,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from campaign.documents.record import OUT_OF_MEMORY
-from campaign.insight.recommend.fit import Checked, Fitted, fit, predict
-from campaign.insight.recommend.fit import check as check_model
-from campaign.insight.recommend.model import StepTimeModel
-from campaign.insight.recommend.observations import LinkStart, ObservedWorkload, divided_cells, observed, with_ways
+from campaign.insight.recommend.observations import ObservedWorkload, observed, with_ways
 from campaign.insight.recommend.shape_enumeration import COLUMNS, Pool, name, possible
+from campaign.insight.recommend.step_model import MeasuredProgram, StepModel, model_of
+from campaign.model.parameters import MISFIT
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
 from campaign.statistics.intervals import student_quantile
@@ -49,48 +48,36 @@ class Modelled:
     """A workload on a device model: what was measured of it, and the model, where there is one."""
 
     observed: ObservedWorkload
-    fitted: Fitted | None
-    checked: Checked | None
-    divided: bool = False
+    model: StepModel | None
 
     @property
     def untrusted(self) -> tuple[str, ...]:
         """Strategies that the model is too far off about, by name; all where there is no model."""
-        if self.checked is None:
+        if self.model is None:
             return self.observed.strategies
-        median = self.checked.strategy_median_pct
+        median = self.model.checked.strategy_median_pct
         return tuple(name for name, off in zip(self.observed.strategies, median, strict=True) if not off <= TRUSTED_PCT)
 
     @property
     def trusted(self) -> bool:
         return not self.untrusted
 
-    def trusts(self, groups: pd.Series[int]) -> npt.NDArray[np.bool_]:
-        """Whether predictions of each of these groups may be chosen."""
-        of = np.array(self.observed.strategy or (0,) * len(self.observed.groups), dtype=np.int64)
+    def trusts(self, strategies: pd.Series[int]) -> npt.NDArray[np.bool_]:
+        """Whether predictions of each of these strategies may be chosen."""
         kept = np.array([name not in self.untrusted for name in self.observed.strategies])
-        return np.asarray(kept[of[groups.to_numpy(dtype=np.int64)]])
+        return np.asarray(kept[strategies.to_numpy(dtype=np.int64)])
 
 
 def modelled(
     runs: pd.DataFrame,
     cells: pd.DataFrame,
     named: Sequence[str],
-    links: Mapping[str, LinkStart],
+    programs: Mapping[str, MeasuredProgram],
     workloads: Sequence[str],
-    replayed: Mapping[str, LinkStart] | None = None,
 ) -> list[Modelled]:
-    """Models of all workloads, or of these. replayed: the links that replayed workloads are predicted over, by default the same."""
+    """Models of all workloads, or of these. programs: by workload, where the campaign as used has it."""
     chosen = cells[cells["workload"].isin(list(workloads))] if workloads else cells
-    found = []
-    known_ways = [way for way, known in links.items() if known.known]
-    by_formula = ~chosen["cell_id"].isin(divided_cells(runs))
-    for each in observed(runs, chosen[by_formula], named, known_ways):
-        fitted = fit(each, replayed if replayed and _replayed(each.cells).any() else links)
-        found.append(Modelled(each, fitted, check_model(fitted) if fitted else None))
-    # What a divided model exchanges grows with the batch, and is not one all-reduce over all ranks.
-    own = observed(runs, chosen[~by_formula], named, known_ways)
-    return [*found, *(Modelled(each, None, None, divided=True) for each in own)]
+    return [Modelled(each, model_of(each, programs.get(each.workload))) for each in observed(runs, chosen, named)]
 
 
 def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, Pool]) -> pd.DataFrame:
@@ -101,8 +88,8 @@ def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, P
         own = _measured(each, energy, tables.design)
         frames.append(own)
         pool = pools.get(each.observed.device)
-        if each.fitted is not None and each.checked is not None and pool is not None:
-            frames.append(_predicted(each, each.fitted, each.checked, pool, own))
+        if each.model is not None and pool is not None:
+            frames.append(_predicted(each, each.model, pool))
     together = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     if together.empty:
         return together
@@ -137,7 +124,7 @@ def _energy(tables: Tables) -> pd.DataFrame:
 def _measured(each: Modelled, energy: pd.DataFrame, design: Design) -> pd.DataFrame:
     cells = each.observed.cells
     errors = design.errors(cells["cell_id"], np.zeros(len(cells), dtype=np.int64))
-    said = np.full(len(cells), np.nan) if each.checked is None else each.checked.predicted_s
+    said = np.full(len(cells), np.nan) if each.model is None else each.model.checked.predicted_s
     return cells.merge(energy, on="cell_id", how="left").assign(
         measured=True,
         rate=cells["mean"],
@@ -148,39 +135,42 @@ def _measured(each: Modelled, energy: pd.DataFrame, design: Design) -> pd.DataFr
         high=cells["ci_high"],
         said_rate=cells["batch_global"] / said,
         extrapolated="",
-        trusted=each.trusts(cells["group"]),
+        trusted=each.trusts(cells["strategy"]),
     )
 
 
-def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own: pd.DataFrame) -> pd.DataFrame:
-    """Shapes that were not measured, for every precision, options and batch that was."""
+def _predicted(each: Modelled, model: StepModel, pool: Pool) -> pd.DataFrame:
+    """Shapes that were not measured, for every precision, options and batch that was, where the workload runs on them."""
     cells = each.observed.cells
     shapes = possible(pool, each.observed.device, cells, _storages(each.observed))
     shapes = shapes.assign(
         ranks=shapes["hosts"] * shapes["devices_used"], devices=shapes["hosts"] * shapes["devices_per_host"]
     )
     shapes = with_ways(shapes)
-    shapes = shapes[shapes["way"].isin(["", *each.observed.ways])]
-    asked = cells[["workload", *each.observed.named, "group", "batch"]].drop_duplicates()
-    sizes = cells.groupby("group")["bytes"].median()
+    shapes = shapes[shapes["way"].isin(["", *model.ways])]
+    asked = cells[["workload", *each.observed.named, "group", "strategy", "batch"]].drop_duplicates()
     frame = shapes.merge(asked, how="cross")
     keys = [*COLUMNS, "group", "batch"]
     there = pd.MultiIndex.from_frame(cells[keys])
     frame = frame[~pd.MultiIndex.from_frame(frame[keys]).isin(there)].reset_index(drop=True)
-    frame = frame.assign(bytes=frame["group"].map(sizes), batch_global=frame["batch"] * frame["ranks"])
+    frame = frame[model.runs(frame)].reset_index(drop=True)
+    frame = frame.assign(batch_global=frame["batch"] * frame["ranks"])
     if frame.empty:
         return frame
-    said = predict(fitted, each.observed.rows(frame), checked.strategy_rms)
-    rate = frame["batch_global"] / said.step_s
-    half = student_quantile(fitted.freedom) * said.sd
     power = np.log(cells["device_w"].where(cells["device_w"] > 0)).groupby(cells["group"]).agg(["median", "std"])
     known = cells.drop_duplicates(list(COLUMNS))
     names = dict(zip(known[list(COLUMNS)].itertuples(index=False, name=None), known["configuration"], strict=True))
     records = shapes.to_dict("records")
     called = {_shape(row): names.get(_shape(row)) or name(row) for row in records}
-    limits = MeasuredRange.of(cells)
+    limits = MeasuredRange.of(cells, model.simulates)
     outside = {_shape(row): limits.outside(row) for row in records}
     each_shape = list(frame[list(COLUMNS)].itertuples(index=False, name=None))
+    extrapolated = [outside[shape] for shape in each_shape]
+    said = model.predict(frame)
+    # Leaving configurations out tells nothing of what is beyond them all.
+    sd = np.hypot(said.sd, np.where([bool(each) for each in extrapolated], MISFIT, 0.0))
+    rate: pd.Series[float] = frame["batch_global"] / np.exp(said.log_s)
+    half = student_quantile(model.freedom) * sd
     return frame.assign(
         measured=False,
         known=True,
@@ -189,22 +179,22 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
         n_ok=0,
         configuration=[called[shape] for shape in each_shape],
         rate=rate,
-        sd=said.sd,
-        freedom=fitted.freedom,
+        sd=sd,
+        freedom=model.freedom,
         low=rate * np.exp(-half),
         high=rate * np.exp(half),
         said_rate=np.nan,
         energy_j=np.exp(frame["group"].map(power["median"])) * frame["ranks"] / rate,
-        energy_sd=np.hypot(said.sd, frame["group"].map(power["std"]).fillna(0.0)),
-        extrapolated=[outside[shape] for shape in each_shape],
-        trusted=each.trusts(frame["group"]),
+        energy_sd=np.hypot(sd, frame["group"].map(power["std"]).fillna(0.0)),
+        extrapolated=extrapolated,
+        trusted=each.trusts(frame["strategy"]),
     )
 
 
 def _storages(of: ObservedWorkload) -> list[str]:
     """The usual storage, and others that enough shapes had for the model to know what they cost."""
     shapes = of.cells.drop_duplicates(list(COLUMNS))["storage"].value_counts()
-    return [of.reference, *(name for name in of.storages if shapes[name] >= FEWEST_SHAPES)]
+    return [of.storages[0], *(name for name in of.storages[1:] if shapes[name] >= FEWEST_SHAPES)]
 
 
 def _shape(row: Mapping[Any, Any]) -> tuple[Any, ...]:
@@ -213,27 +203,32 @@ def _shape(row: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class MeasuredRange:
-    """What was measured of a workload: the range of each number, and the kinds of ways and of attachment."""
+    """What was measured of a workload: each number, and the kinds of ways and of attachment. simulates: numbers between those that
+    were measured are inside, too."""
 
-    numbers: Mapping[str, tuple[int, int]]
+    numbers: Mapping[str, frozenset[int]]
     kinds: Mapping[str, frozenset[str]]
+    simulates: bool
 
     @classmethod
-    def of(cls, cells: pd.DataFrame) -> MeasuredRange:
+    def of(cls, cells: pd.DataFrame, simulates: bool) -> MeasuredRange:
         return cls(
-            {name: (int(cells[name].min()), int(cells[name].max())) for name in ("ranks", "hosts", "devices_used")},
+            {name: frozenset(map(int, cells[name].unique())) for name in ("ranks", "hosts", "devices_used")},
             {name: frozenset(map(str, cells[name].unique())) for name in ("way", "attach")},
+            simulates,
         )
 
     def outside(self, row: Mapping[Any, Any]) -> str:
         """How a shape is outside of the range; '' where it is inside."""
         said = []
         for column, noun in (("ranks", "devices"), ("hosts", "hosts"), ("devices_used", "devices of a host")):
-            low, high = self.numbers[column]
-            if row[column] > high:
-                said.append(f"{row[column]} {noun}, at most {high} measured")
-            elif row[column] < low:
-                said.append(f"{row[column]} {noun}, {low} or more measured")
+            known = self.numbers[column]
+            if row[column] > max(known):
+                said.append(f"{row[column]} {noun}, at most {max(known)} measured")
+            elif row[column] < min(known):
+                said.append(f"{row[column]} {noun}, {min(known)} or more measured")
+            elif not self.simulates and row[column] not in known:
+                said.append(f"{row[column]} {noun}, not measured, and the program’s inside is not known")
         if row["way"] and row["way"] not in self.kinds["way"]:
             said.append(f"all-reduce over {row['way']}, not measured")
         if row["attach"] not in self.kinds["attach"]:
@@ -294,34 +289,24 @@ FEWEST_OF_A_WAY = 2
 
 def reasons(each: Modelled) -> list[str]:
     """For each measured cell of the model; '' where it is within TRUSTED_PCT, or could not be predicted."""
-    if each.fitted is None or each.checked is None:
-        return [""] * len(each.observed.cells)
-    of = _Cells(each, each.fitted, each.checked)
-    far = np.nan_to_num(np.abs(each.checked.error_pct)) > TRUSTED_PCT
-    return [of.reason(place) if off else "" for place, off in enumerate(far)]
-
-
-class _Cells:
-    def __init__(self, each: Modelled, fitted: Fitted, checked: Checked) -> None:
-        self.untrusted = each.untrusted
-        self.cells = each.observed.cells
-        self.rows = each.observed.rows()
-        self.names = np.array(each.observed.strategies)[fitted.structure.of_groups()[self.rows.group]]
-        self.hidden = StepTimeModel(fitted.structure, self.rows).at(fitted.theta).hidden
-
-    def reason(self, place: int) -> str:
-        """The first that holds."""
-        row = self.cells.iloc[place]
-        others = (self.cells["configuration"] != row["configuration"]).to_numpy()
-        if outside := MeasuredRange.of(self.cells[others]).outside(row.to_dict()):
-            return f"extrapolated without it: {outside}"
-        if self.names[place] and self.names[place] in self.untrusted:
-            return f"the model does not describe {self.names[place]}"
-        alike = others & (self.rows.way >= 0) & (self.names == self.names[place])
-        if row["ranks"] > 1 and alike.any() and (self.hidden[alike] != self.hidden[place]).all():
-            hides = "all communication that can hide" if self.hidden[place] else "only a part of communication"
-            return f"no other configuration hides {hides}"
-        way = self.cells.loc[others & (self.cells["way"] == row["way"]).to_numpy(), "configuration"].nunique()
-        if row["way"] and way < FEWEST_OF_A_WAY:
-            return f"{'one other configuration' if way else 'no other configuration'} communicates over {row['way']}"
-        return "not described by the model"
+    cells = each.observed.cells
+    found = [""] * len(cells)
+    if each.model is None:
+        return found
+    far = np.nan_to_num(np.abs(each.model.checked.error_pct)) > TRUSTED_PCT
+    for configuration, own in cells[far].groupby("configuration", sort=False):
+        others = cells[cells["configuration"] != configuration]
+        outside = MeasuredRange.of(others, each.model.simulates).outside(own.iloc[0].to_dict())
+        way = str(own["way"].iloc[0])
+        alike = others.loc[others["way"] == way, "configuration"].nunique()
+        for place, number in zip(own.index, own["strategy"], strict=True):
+            strategy = each.observed.strategies[number]
+            if outside:
+                found[place] = f"extrapolated without it: {outside}"
+            elif strategy and strategy in each.untrusted:
+                found[place] = f"the model does not describe {strategy}"
+            elif way and alike < FEWEST_OF_A_WAY:
+                found[place] = f"{'one' if alike else 'no'} other configuration communicates over {way}"
+            else:
+                found[place] = "not described by the model"
+    return found

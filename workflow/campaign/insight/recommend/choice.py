@@ -12,7 +12,6 @@ import scipy
 
 from campaign import wording
 from campaign.documents import metric as metrics
-from campaign.documents.cell import Configuration
 from campaign.documents.metric import Metric
 from campaign.insight.recommend.document import Evidence, RecommendationAnswer, RecommendedChoice
 from campaign.insight.recommend.objectives import (
@@ -25,6 +24,7 @@ from campaign.insight.recommend.objectives import (
     TIME,
     RecommendationObjective,
 )
+from campaign.insight.recommend.observations import configuration_of
 from campaign.insight.recommend.shape_enumeration import COLUMNS
 from campaign.statistics.intervals import SIGNIFICANT, Floats, holm, student_quantile
 from campaign.statistics.ratios import welch
@@ -311,7 +311,7 @@ def _choice(question: ObjectiveOfWorkload, weighed: pd.Series[Any], rows: pd.Dat
     return RecommendedChoice(
         configuration=str(row["configuration"]),
         shape={name: row[name] if isinstance(row[name], str) else int(row[name]) for name in COLUMNS},
-        words=_built(row),
+        words=configuration_of(row).words(),
         batches=str(row["batch"]) if question.objective.name == MIX else f"batch {row['batch']}",
         measured=bool(row["measured"]),
         replayed=bool(row["replayed"]),
@@ -342,12 +342,6 @@ def _said_of(question: ObjectiveOfWorkload, row: Mapping[str, Any], scale: _Scal
     off = row["said_rate"] / row["rate"]
     value = float(np.exp(scale.sign * (row["score"] + np.log(off))))
     return f"{scale.say(value)}, {wording.percent(100 * (off - 1))} off in throughput"
-
-
-def _built(row: Mapping[str, Any]) -> str:
-    shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in COLUMNS}
-    model, _, layout = str(shape["device"]).partition(" (")
-    return Configuration(**{"name": "", **shape, "device": model, "layout": layout.removesuffix(")")}).words()
 
 
 def _evidence(question: ObjectiveOfWorkload, row: Mapping[str, Any]) -> tuple[tuple[Evidence, ...], int]:

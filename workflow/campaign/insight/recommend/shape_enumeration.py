@@ -33,12 +33,20 @@ class Pool:
         return sum(count >= local for count in self.own) >= hosts and hosts * fabric <= self.pooled
 
 
-def system_of(context: Mapping[str, Any]) -> SystemFile | None:
-    """The system file in the campaign as used; None where the tables do not hold a readable one."""
+def campaign_of(context: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The campaign as used, as the tables hold it; empty where they hold no readable one."""
     try:
-        document = yaml.safe_load(context.get("campaign_yaml", ""))
+        document = yaml.load(context.get("campaign_yaml", ""), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def system_of(document: Mapping[str, Any]) -> SystemFile | None:
+    """The system file in a campaign as used; None where there is no readable one."""
+    try:
         return SystemFile.model_validate(document["system"])
-    except (yaml.YAMLError, ValidationError, KeyError, TypeError):
+    except (ValidationError, KeyError):
         return None
 
 
