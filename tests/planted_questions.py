@@ -1,6 +1,6 @@
 """Campaigns with a planted truth of which a question is asked: what they can measure, and what any part of them would measure.
 
-The truth is a step of compute, contention, storage and a ring all-reduce (as `campaign.insight.recommend.model` describes it),
+The truth is a step of compute, contention, storage and a ring all-reduce,
 times deviations of each configuration and each cell that no formula knows. Compositions, hosts and runs deviate as well; large
 batches run out of memory. A lease that is composed again for another round deviates anew.
 """
