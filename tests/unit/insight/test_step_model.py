@@ -12,7 +12,14 @@ from campaign.documents.cell import Configuration
 from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.objectives import asked
 from campaign.insight.recommend.observations import observed, way_of, with_ways
-from campaign.insight.recommend.step_model import MOST_SIMULATED, MeasuredProgram, StepModel, _some_of_each, model_of
+from campaign.insight.recommend.step_model import (
+    MOST_SIMULATED,
+    MeasuredProgram,
+    StepModel,
+    _scalar,
+    _some_of_each,
+    model_of,
+)
 from campaign.report.figure import data_of
 from campaign.report.sections import recommendation_figure
 from campaign.tables.io import Tables
@@ -221,6 +228,25 @@ def test_models_divided_over_devices_are_simulated_and_only_where_they_run() -> 
     (answer,) = advice.document.answers
     shape = answer.choice.shape
     assert shape["hosts"] * shape["devices_used"] % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("True", True),
+        ("False", False),
+        ("4", 4),
+        ("0.5", 0.5),
+        ("fsdp", "fsdp"),
+        ("", ""),
+        (4, 4),
+        (2.0, 2),
+        (0.5, 0.5),
+    ],
+)
+def test_options_are_read_from_columns_as_they_were(text: object, option: object) -> None:
+    found = _scalar(text)
+    assert (found, type(found)) == (option, type(option))
 
 
 def test_rows_of_configurations_have_their_way() -> None:

@@ -8,6 +8,7 @@ logarithms. They hold for numbers of devices and kinds of attachment that were m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -273,9 +274,13 @@ def _cell(observed: ObservedWorkload, row: Mapping[Any, Any]) -> Cell:
 
 def _scalar(value: Any) -> Scalar:
     """An option as it was before it stood in a column, where what is mixed is text, and '' where a cell has none."""
-    if not isinstance(value, str):
-        return int(value) if float(value).is_integer() else float(value)
-    return {"True": True, "False": False}[value] if value in ("True", "False") else value
+    if value in ("True", "False"):
+        return bool(value == "True")
+    for kind in (int, float):
+        with suppress(ValueError):
+            if kind(value) == float(value):
+                return kind(value)
+    return str(value)
 
 
 def _prior(
