@@ -90,7 +90,7 @@ def errors(strategies: str, links: str, model: str, seed: int, noise: float = 0.
     hidden = Simulated(machine, tuple(_cells(UNSEEN, model, STRATEGIES[strategies])), compositions=1, repetitions=1)
     other = with_ways(hidden.tables(np.random.default_rng(seed), 0.0, 0.0).cells)
     other["group"] = [of.groups.index(key) for key in other[named].itertuples(index=False, name=None)]
-    other["strategy"] = of.strategy_of_group[other["group"]]
+    other["strategy"] = other["group"].map(dict(zip(own["group"], own["strategy"], strict=True)))
     said = fitted.predict(other)
     true = other["batch_global"] / hidden.true_rate[other["cell_id"]].to_numpy()
     half = float(student_quantile(fitted.freedom)) * said.sd

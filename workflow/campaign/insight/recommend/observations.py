@@ -34,12 +34,6 @@ class ObservedWorkload:
     storages: tuple[str, ...]
     strategies: tuple[str, ...] = ("",)
 
-    @property
-    def strategy_of_group(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Index into `strategies` by index of `group`."""
-        own = self.cells.drop_duplicates("group").sort_values("group")
-        return own["strategy"].to_numpy(dtype=np.int64)
-
 
 def way_of(hosts: int, attach: str, ranks: int) -> str:
     """The longest kind of way in a ring over the ranks, as `campaign.observe.links.document` names it; '' for one rank."""
