@@ -179,7 +179,7 @@ class Context(BaseModel):
 
 def write_csv(table: pd.DataFrame, to: Path | BinaryIO) -> None:
     """A table as CSV, texts in quotes. Arrow takes a fifth of the time of pandas."""
-    mixed = {str(name): table[name].map(str, na_action="ignore") for name in table.select_dtypes("object")}
+    mixed = {str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object}
     pyarrow.csv.write_csv(pa.Table.from_pandas(table.assign(**mixed), preserve_index=False), to)
 
 
