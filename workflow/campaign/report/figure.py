@@ -66,7 +66,7 @@ ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 # Beside its picture a table is whole or not on the page: of one with more rows, and of evidence, a reader wants the CSV.
 ROWS_ON_PAGE = {ANSWERS: 6, EVIDENCE: 0, APPARATUS: 0}
 ROWS_WITHOUT_PICTURE = 12
-_ROWS_IN_WORDS = 200  # More than any page, paper or test looks at; the CSV is of numbers.
+_ROWS_IN_WORDS = 300  # More than any page, paper or test looks at; the CSV is of numbers.
 
 _SUMMARY = ("mean", "sd", "ci_low", "ci_high")
 """Numbers of the primary metric, unless a column `unit` says otherwise."""
