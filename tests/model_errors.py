@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from campaign.model.parameters import sample
 from campaign.plan.step_cases import prior_of
 from campaign.statistics.comparable_cells import option_columns
 from campaign.statistics.intervals import student_quantile
+from campaign.workloads.protocol import Workload
 from tests.simulated_campaigns import Machine, Simulated
 from tests.unit.report.report_data import cell, configuration
 
@@ -61,7 +62,7 @@ def errors(strategies: str, links: str, model: str, seed: int, noise: float = 0.
     """A row for each cell: `cell` (left out, or unseen), `configuration`, `batch`, options, `error_pct` of throughput, `covers` and
     `half` of its interval in percent (of those unseen).
 
-    noise: deviation of compositions and of runs (two compositions, a run in each); known: whether the program is known.
+    noise: deviation of compositions and of runs (two compositions, a run in each); known: whether the inside of a step is known.
     """
     program = {"schema_version": "workload/1", "name": model, "kind": "train", "model": model, "precisions": ["fp32"]}
     workload = stored_workload({"workloads": {model: {**program, "options": dict(MODELS[model])}}}, model)
@@ -82,7 +83,7 @@ def errors(strategies: str, links: str, model: str, seed: int, noise: float = 0.
     tables = seen.tables(np.random.default_rng(seed), noise, noise)
     named = ["precision", *option_columns(tables.cells)]
     (of,) = observed(tables.runs, tables.cells, named)
-    fitted = model_of(of, MeasuredProgram(system, workload) if known else None)
+    fitted = model_of(of, MeasuredProgram(system, workload if known else unknown_inside(workload)))
     assert fitted is not None
     own = of.cells
     true = own["batch_global"] / seen.true_rate[own["cell_id"]].to_numpy()
@@ -98,6 +99,12 @@ def errors(strategies: str, links: str, model: str, seed: int, noise: float = 0.
     unseen = other.assign(cell="unseen", error_pct=100 * np.expm1(away), covers=np.abs(away) <= half, half=100 * half)
     kept = ["cell", "configuration", "batch", *named, "error_pct"]
     return pd.concat([left_out[kept], unseen[[*kept, "covers", "half"]]], ignore_index=True)
+
+
+def unknown_inside(workload: Workload) -> Workload:
+    """The same program, of whose steps nobody knows anything."""
+    opaque = type("Opaque", (type(workload),), {"step_facts": lambda self, cell: None})
+    return cast(Workload, opaque(**vars(workload)))
 
 
 def _cells(shapes: Sequence[Configuration], model: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Cell]:

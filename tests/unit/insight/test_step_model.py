@@ -80,11 +80,14 @@ def test_hidden_and_left_out_configurations_of_planted_truths_are_predicted(
     assert unseen["half"].median() < 8
 
 
-def test_programs_of_unknown_inside_are_told_by_effects_and_within_what_was_measured_only() -> None:
+def test_programs_of_unknown_inside_that_train_in_parallel_are_predicted_like_known_ones() -> None:
     found = model_errors.errors("ddp", "NVLink", "resnet50", seed=7, known=False)
-    left_out = found.loc[found["cell"] == "left out", "error_pct"].abs()
-    assert left_out.median() < 10
+    size = found["error_pct"].abs().groupby(found["cell"])
+    assert size.median().max() < 1
+    assert size.max().max() < 8
 
+
+def test_other_programs_of_unknown_inside_are_told_by_effects_and_within_what_was_measured_only() -> None:
     def mild(at: Configuration, workload: str, batch: int, precision: str) -> float:
         return 0.002 * batch * at.ranks**0.1 * at.hosts**0.1 * (1.05 if at.attach == "fabric" else 1.0)
 

@@ -135,19 +135,19 @@ def test_the_page_begins_with_what_was_replayed_and_counts_predicted_cells() -> 
     assert "<strong>Predicted.</strong>" not in page.render(plain)
 
 
-def test_a_recommendation_calls_replayed_cells_replayed_and_knows_nothing_of_their_memory() -> None:
+def test_a_recommendation_calls_replayed_cells_predicted_and_knows_nothing_of_their_memory() -> None:
     document = advise(tables("bert"), RecommendationRequest((RecommendationObjective("throughput"),))).document
     assert document.basis[0].startswith("No device was measured for bert:")
     for answer in document.answers:
         assert answer.choice is not None
         replayed = answer.about.startswith("bert")
         assert answer.choice.replayed == replayed
-        assert (", replayed" in answer.sentences[0]) == replayed
+        assert (", predicted" in answer.sentences[0]) == replayed
         assert (answer.choice.memory == "unknown") == replayed
     assert not [
         each
         for each in advise(tables(), RecommendationRequest((RecommendationObjective("throughput"),))).document.basis
-        if "replay" in each
+        if "replayed" in each
     ]
 
 

@@ -82,11 +82,13 @@ class LogRatios:
 
 
 def welch(*parts: tuple[Floats, Floats]) -> Floats:
-    """Degrees of freedom of a sum of variances; 1 where there is no variance at all, which then is of no matter."""
-    total = sum(variance for variance, _ in parts)
+    """Degrees of freedom of a sum of variances; 1 where there is no variance at all, which then is of no matter, and infinitely
+    many where all of it is known exactly, as that of draws."""
+    total = np.asarray(sum(variance for variance, _ in parts))
     divisor = np.asarray(sum(variance**2 / freedom for variance, freedom in parts))
     found = np.asarray(total**2 / np.where(divisor > 0, divisor, 1.0))
-    return np.asarray(np.where(divisor > 0, found, np.where(np.isnan(divisor), np.nan, 1.0)), dtype=np.float64)
+    without = np.where(np.isnan(divisor), np.nan, np.where(total > 0, np.inf, 1.0))
+    return np.asarray(np.where(divisor > 0, found, without), dtype=np.float64)
 
 
 def unpaired(

@@ -29,7 +29,7 @@ from campaign.insight.recommend.objectives import (
 )
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
 from campaign.insight.recommend.shape_enumeration import campaign_of, pool_of, system_of
-from campaign.insight.recommend.step_model import Checked, MeasuredProgram, StepModel
+from campaign.insight.recommend.step_model import ADDS, ASSUMES, SIMULATES, Checked, MeasuredProgram, StepModel
 from campaign.insight.recommend.workload_mix import fastest_ways, mixed
 from campaign.statistics.comparable_cells import option_columns
 from campaign.statistics.comparisons import Design
@@ -206,8 +206,8 @@ def _basis(models: Sequence[Modelled], no_pool: str, rows: pd.DataFrame) -> tupl
     predicted = int((~rows["measured"]).sum())
     replayed = sorted(rows.loc[rows["replayed"], "workload"].unique())
     no_device = (
-        f"No device was measured for {', '.join(replayed)}: these cells were replayed from traces, so what is built on them is "
-        "predicted as well. Whether a batch fits into memory is not known from a replay."
+        f"No device was measured for {', '.join(replayed)}: these cells were simulated, or replayed from traces, so what is "
+        "built on them is predicted as well. Whether a batch fits into memory is not known here."
     )
     pool = no_pool or (
         f"{wording.plural(predicted, 'combination')} of a workload with a shape that the system’s hosts and pool allow by "
@@ -265,7 +265,7 @@ def _said(each: Modelled) -> ModelSaid:
         trust = f" It does not describe {', '.join(each.untrusted)}: it chooses nothing there."
     return ModelSaid(
         **common,
-        parts=_SIMULATES if model.simulates else _ADDS,
+        parts=model.parts,
         error_median_pct=checked.median_pct if known else None,
         error_worst_pct=checked.worst_pct if known else None,
         sentence=f"{about}: {error}.{trust}",
@@ -278,24 +278,22 @@ def _by_configuration(checked: Checked) -> dict[str, float | None]:
     return {name: round(error, 3) if np.isfinite(error) else None for name, error in checked.by_configuration.items()}
 
 
-_SIMULATES = "simulation of a step"
-_ADDS = "additive effects on the logarithm"
+_HOW = {
+    SIMULATES: "Steps of {} are simulated, with parameters that the measured cells tell. ",
+    ASSUMES: "The inside of a step is unknown for {}: steps are simulated as data-parallel training of equal layers, which "
+    "describes the measured cells best. ",
+    ADDS: "The inside of a step is unknown for {}: effects of precision, batch, number of devices and hosts, attachment and "
+    "storage add up on logarithms. They hold for numbers of devices that were measured, and for no others. ",
+}
 
 
 def _how(models: Sequence[Modelled]) -> str:
     """The ways in which steps are predicted, as sentences, each with a space behind it."""
-
-    def names(simulated: bool) -> str:
-        own = [each for each in models if each.model is not None and each.model.simulates == simulated]
-        return ", ".join(dict.fromkeys(each.observed.workload for each in own))
-
-    known, unknown = names(True), names(False)
-    first = f"Steps of {known} are simulated, with parameters that the measured cells tell. " if known else ""
-    then = (
-        f"The inside of a step is unknown for {unknown}: effects of precision, batch, number of devices and hosts, attachment and "
-        "storage add up on logarithms. They hold for numbers of devices that were measured, and for no others. "
-    )
-    return first + (then if unknown else "")
+    named: dict[str, dict[str, None]] = {}
+    for each in models:
+        if each.model is not None:
+            named.setdefault(each.model.parts, {})[each.observed.workload] = None
+    return "".join(sentence.format(", ".join(named[parts])) for parts, sentence in _HOW.items() if parts in named)
 
 
 def _parameters(model: StepModel) -> Iterator[Parameter]:

@@ -29,7 +29,9 @@ class RecommendedChoice(ClosedModel):
     words: str
     batches: str = Field(description="the batch that it is best with; by workload for a mix")
     measured: bool
-    replayed: bool = Field(default=False, description="whether its runs were replayed, so that no device was measured")
+    replayed: bool = Field(
+        default=False, description="whether its runs were predicted or replayed, so that no device was measured"
+    )
     extrapolated: str = Field(default="", description="in what it is outside of what was measured")
     memory: Literal["fits", "unknown"] = "fits"
     value: float
@@ -56,7 +58,7 @@ class RecommendedChoice(ClosedModel):
     @property
     def how(self) -> str:
         """Where its value comes from, in a word."""
-        return "replayed" if self.replayed else "measured" if self.measured else "predicted"
+        return "measured" if self.measured and not self.replayed else "predicted"
 
     def compositions(self) -> str:
         """' on 3 compositions', of the cells behind it; '' where nobody knows."""

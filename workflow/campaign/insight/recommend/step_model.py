@@ -1,8 +1,10 @@
 """The model of the steps of one workload on one device model, fitted to its measured cells. Pure.
 
-Where the inside of a step is known, it is `campaign.model`, with effects of shapes for what that leaves out. Of a program of
-unknown inside (`command`, imported logs), effects are all there is: precision, options and batch, and those of a shape, on
-logarithms. They hold for numbers of devices and kinds of attachment that were measured, and for no others.
+Where the inside of a step is known, it is `campaign.model`, with effects of shapes for what that leaves out. A program of unknown
+inside (`command`) is taken for data-parallel training of equal layers, whose gradients are reduced beside the backward pass or
+after it, or for effects alone: precision, options and batch, and those of a shape, on logarithms. Which of them, the error of
+leaving configurations out decides. Effects hold for numbers of devices and kinds of attachment that were measured, and for no
+others.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.errors import ConfigError
 from campaign.insight.recommend.observations import ObservedWorkload, configuration_of
 from campaign.insight.recommend.shape_enumeration import COLUMNS
-from campaign.model.description import ComputeTime, StepCase, Topology
+from campaign.model.description import ComputeTime, Network, NetworkLayer, StepCase, Topology, WorkSharing
 from campaign.model.fit import Effects, FittedSteps, Predicted, Steps, fit
 from campaign.model.parameters import Floats, UncertainNumber
 from campaign.observe.links.document import FABRIC, LOCAL, NETWORK, links_of
@@ -45,9 +47,13 @@ _FROM_LITTLE = {
     "launch": 1e-6,
 }
 """What may cost less than public tables say, and how little."""
+_ASSUMED = (WorkSharing(), WorkSharing(overlap=False))
+_ASSUMED_LAYERS, _LAYER_ELEMENTS, _TRAFFIC_FACTOR = 24, 2**22, 100.0
+"""Of a program of unknown inside, and the factor that its traffic may be off by."""
 _VAGUE = (10.0,)
 _SMALL = (0.0005, 0.002, 0.008, 0.03, 0.12)
 _LARGE = (0.02, 0.05, 0.12, 0.3, 0.8)
+SIMULATES, ASSUMES, ADDS = "simulation of a step", "simulation of an assumed step", "additive effects on the logarithm"
 BATCH, SHAPE, CONFIGURATION = range(3)
 """Kinds of effects."""
 
@@ -105,8 +111,15 @@ class StepModel:
 
     @property
     def simulates(self) -> bool:
-        """Whether the inside of a step is known."""
+        """Whether steps are simulated, as the program is known or assumed to do them."""
         return bool(self.steps.references)
+
+    @property
+    def parts(self) -> str:
+        """What predictions are made of, in words."""
+        if not self.simulates:
+            return ADDS
+        return SIMULATES if self.steps.assumed is None else ASSUMES
 
     def runs(self, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
         """Whether the workload runs on each of these rows at all."""
@@ -126,17 +139,25 @@ class StepModel:
 def model_of(observed: ObservedWorkload, program: MeasuredProgram | None) -> StepModel | None:
     """Fit and check; None where fewer than FEWEST_CONFIGURATIONS were measured. program: None for one of unknown inside."""
     cells = observed.cells
-    configurations = int(cells["configuration"].nunique())
-    if configurations < FEWEST_CONFIGURATIONS:
+    if cells["configuration"].nunique() < FEWEST_CONFIGURATIONS:
         return None
-    rows = _StepsOfRows.of_program(observed, program)
+    rows = [_StepsOfRows.of_program(observed, program)]
+    if program and not rows[0].references:
+        rows += [_StepsOfRows.of_program(observed, program, each) for each in _ASSUMED]
+    models = [_fitted(observed, each) for each in rows]
+    return min(models, key=lambda model: np.nan_to_num(model.checked.median_pct, nan=np.inf))
+
+
+def _fitted(observed: ObservedWorkload, rows: _StepsOfRows) -> StepModel:
+    cells = observed.cells
     steps, log_s = rows.of(cells), np.log(cells["step_s"].to_numpy(dtype=np.float64))
     level = 0.0 if rows.references else float(log_s.mean())
     some = _some_of_each(cells["configuration"]) if rows.references else np.arange(len(cells))
     fitted = fit(steps.take(some), log_s[some] - level, rows.prior, rows.guesses)
     said = fitted.left_out(steps, cells["configuration"].tolist(), some)
     checked = _checked(observed, log_s, Predicted(level + said.log_s, said.sd))
-    return StepModel(observed, rows, fitted, level, checked, min(fitted.freedom, configurations - 1.0))
+    freedom = min(fitted.freedom, cells["configuration"].nunique() - 1.0)
+    return StepModel(observed, rows, fitted, level, checked, freedom)
 
 
 def _some_of_each(configurations: pd.Series[str]) -> npt.NDArray[np.int64]:
@@ -153,7 +174,7 @@ def _some_of_each(configurations: pd.Series[str]) -> npt.NDArray[np.int64]:
 @dataclass(frozen=True)
 class _StepsOfRows:
     """Rows of cells, measured or not, as steps of the model. references: by group, the case that those of its other shapes and
-    batches are made of; none for a program of unknown inside."""
+    batches are made of; none where nothing is simulated. assumed: how a program of unknown inside is taken to share the work."""
 
     observed: ObservedWorkload
     program: MeasuredProgram | None
@@ -163,9 +184,12 @@ class _StepsOfRows:
     levels: Sequence[tuple[int, str, Mapping[object, int]]]
     """Of effects that are levels: their kind, the column of rows, and the places of what was measured."""
     topologies: dict[object, Topology]
+    assumed: WorkSharing | None = None
 
     @classmethod
-    def of_program(cls, observed: ObservedWorkload, program: MeasuredProgram | None) -> _StepsOfRows:
+    def of_program(
+        cls, observed: ObservedWorkload, program: MeasuredProgram | None, assumed: WorkSharing | None = None
+    ) -> _StepsOfRows:
         cells = _with_levels(observed.cells)
         kinds = [(BATCH, "group batch"), *((SHAPE, name) for name in _SHAPES), (CONFIGURATION, "shape")]
         levels, place = [], 0
@@ -173,9 +197,11 @@ class _StepsOfRows:
             found = {value: place + number for number, value in enumerate(dict.fromkeys(cells[column]))}
             levels.append((kind, column, found))
             place += len(found)
-        references = _references(observed, program) if program else []
+        references = _references(observed, program, assumed) if program else []
         prior, guesses = _prior(program, references) if program and references else ({}, frozenset())
-        return cls(observed, program, references, prior, guesses, levels, {})
+        if references and assumed:
+            prior[f"traffic[{assumed.parallel}]"] = UncertainNumber.about(1.0, _TRAFFIC_FACTOR, "1", "a guess")
+        return cls(observed, program, references, prior, guesses, levels, {}, assumed)
 
     def of(self, frame: pd.DataFrame) -> Steps:
         """The steps of rows."""
@@ -200,7 +226,7 @@ class _StepsOfRows:
 
     def _effects(self, frame: pd.DataFrame) -> Effects:
         rows = _with_levels(frame)
-        smooth = list(_smooth(rows, self.observed, by_group=not self.references))
+        smooth = list(_smooth(rows, self.observed, by_group=not self.references or bool(self.assumed)))
         count = sum(len(found) for _, _, found in self.levels)
         values = np.zeros((len(rows), count + len(smooth)))
         unseen = np.zeros((len(rows), 3))
@@ -240,8 +266,9 @@ def _smooth(rows: pd.DataFrame, observed: ObservedWorkload, *, by_group: bool) -
             yield each * (rows["attach"] == attach).to_numpy(dtype=np.float64)
 
 
-def _references(observed: ObservedWorkload, program: MeasuredProgram) -> list[StepCase]:
-    """By group, the case of one of its cells, whose compute time is the group's own; none where a step's inside is not known."""
+def _references(observed: ObservedWorkload, program: MeasuredProgram, assumed: WorkSharing | None) -> list[StepCase]:
+    """By group, the case of one of its cells, whose compute time is the group's own; none where a step's inside is not known, and
+    nothing is assumed."""
     found = []
     for number, group in enumerate(observed.groups):
         cells = observed.cells[observed.cells["group"] == number].sort_values("batch")
@@ -250,12 +277,23 @@ def _references(observed: ObservedWorkload, program: MeasuredProgram) -> list[St
             case = case_of(program.system, program.workload, _cell(observed, row))
         except ConfigError:  # of another version, whose options are not those of this one
             return []
+        if case is None and assumed:
+            case = _assumed_case(program.system, row, assumed)
         if case is None:
             return []
         said = wording.describe(dict(zip(observed.named, group, strict=True)), observed.named)
         compute = tuple(_own(each, f"{each.key.split()[-2]} {said}", case.batch) for each in case.compute)
         found.append(replace(case, compute=compute))
     return found
+
+
+def _assumed_case(system: SystemFile, row: Mapping[Any, Any], sharing: WorkSharing) -> StepCase:
+    """A cell of a program of unknown inside, as training of equal layers."""
+    at, batch = configuration_of(row), int(row["batch"])
+    network = Network((NetworkLayer((_LAYER_ELEMENTS,), 1.0, 2.0),) * _ASSUMED_LAYERS)
+    compute = tuple(ComputeTime(f"{name} fp32", {batch: float(row["step_s"])}) for name in at.models)
+    topology = topology_of(at, "gloo" if system.emulation else "nccl", in_drawer(system, at))
+    return StepCase(network, compute, batch, "fp32", topology, sharing)
 
 
 def _own(compute: ComputeTime, key: str, batch: int) -> ComputeTime:
