@@ -163,7 +163,7 @@ def test_of_very_many_cells_some_of_each_configuration_and_batch_are_fitted() ->
     found = modelled(tables)
     cells = found.observed.cells
     assert len(found.fitted.left) == MOST_SIMULATED < len(cells)
-    kept = cells.iloc[_some_of_each(cells["configuration"])]
+    kept = cells.iloc[_some_of_each(cells["configuration"], MOST_SIMULATED)]
     assert set(kept["configuration"]) == set(cells["configuration"])
     assert set(kept["batch"]) == set(cells["batch"])
     assert found.checked.median_pct < 1.5

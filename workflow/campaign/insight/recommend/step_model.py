@@ -25,7 +25,7 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.errors import ConfigError
 from campaign.insight.recommend.observations import ObservedWorkload, configuration_of
 from campaign.insight.recommend.shape_enumeration import COLUMNS
-from campaign.model.description import ComputeTime, Network, NetworkLayer, StepCase, Topology, WorkSharing
+from campaign.model.description import Algorithm, ComputeTime, Network, NetworkLayer, StepCase, Topology, WorkSharing
 from campaign.model.fit import Effects, FittedSteps, Predicted, Steps, fit
 from campaign.model.parameters import Floats, UncertainNumber
 from campaign.observe.links.document import FABRIC, LOCAL, NETWORK, links_of
@@ -33,8 +33,9 @@ from campaign.plan.step_cases import case_of, in_drawer, prior_of, topology_of
 from campaign.workloads.protocol import Workload
 
 FEWEST_CONFIGURATIONS = 4
-MOST_SIMULATED = 240
-"""Cells that a simulation is fitted to; of more, some of each configuration."""
+MOST_SIMULATED, MOST_COMPARED = 240, 60
+"""Cells that a simulation is fitted to, and that decide what a program of unknown inside is taken for; of more, some of each
+configuration."""
 _COMPUTE_FACTOR, _LINK_FACTOR = 10.0, 1.5
 _START = UncertainNumber(0.01, 0.5, "1", "a guess", "share")
 _FROM_LITTLE = {
@@ -47,7 +48,9 @@ _FROM_LITTLE = {
     "launch": 1e-6,
 }
 """What may cost less than public tables say, and how little."""
-_ASSUMED = (WorkSharing(), WorkSharing(overlap=False))
+_ASSUMED: Sequence[tuple[WorkSharing, Algorithm]] = tuple(
+    (WorkSharing(overlap=overlap), algorithm) for overlap in (True, False) for algorithm in ("nccl", "ring")
+)
 _ASSUMED_LAYERS, _LAYER_ELEMENTS, _TRAFFIC_FACTOR = 24, 2**22, 100.0
 """Of a program of unknown inside, and the factor that its traffic may be off by."""
 _VAGUE = (10.0,)
@@ -141,18 +144,24 @@ def model_of(observed: ObservedWorkload, program: MeasuredProgram | None) -> Ste
     cells = observed.cells
     if cells["configuration"].nunique() < FEWEST_CONFIGURATIONS:
         return None
-    rows = [_StepsOfRows.of_program(observed, program)]
-    if program and not rows[0].references:
-        rows += [_StepsOfRows.of_program(observed, program, each) for each in _ASSUMED]
-    models = [_fitted(observed, each) for each in rows]
-    return min(models, key=lambda model: np.nan_to_num(model.checked.median_pct, nan=np.inf))
+    rows = _StepsOfRows.of_program(observed, program)
+    if program and not rows.references:
+        some = np.union1d(
+            _some_of_each(cells["configuration"], MOST_COMPARED), cells.drop_duplicates("group").index.to_numpy()
+        )
+        few = replace(observed, cells=cells.iloc[some].reset_index(drop=True))
+        tried = [None, *_ASSUMED]
+        models = [_fitted(few, _StepsOfRows.of_program(few, program, each)) for each in tried]
+        errors = [np.nan_to_num(model.checked.median_pct, nan=np.inf) for model in models]
+        rows = _StepsOfRows.of_program(observed, program, tried[int(np.argmin(errors))])
+    return _fitted(observed, rows)
 
 
 def _fitted(observed: ObservedWorkload, rows: _StepsOfRows) -> StepModel:
     cells = observed.cells
     steps, log_s = rows.of(cells), np.log(cells["step_s"].to_numpy(dtype=np.float64))
     level = 0.0 if rows.references else float(log_s.mean())
-    some = _some_of_each(cells["configuration"]) if rows.references else np.arange(len(cells))
+    some = _some_of_each(cells["configuration"], MOST_SIMULATED) if rows.references else np.arange(len(cells))
     fitted = fit(steps.take(some), log_s[some] - level, rows.prior, rows.guesses)
     said = fitted.left_out(steps, cells["configuration"].tolist(), some)
     checked = _checked(observed, log_s, Predicted(level + said.log_s, said.sd))
@@ -160,15 +169,15 @@ def _fitted(observed: ObservedWorkload, rows: _StepsOfRows) -> StepModel:
     return StepModel(observed, rows, fitted, level, checked, freedom)
 
 
-def _some_of_each(configurations: pd.Series[str]) -> npt.NDArray[np.int64]:
-    """Positions of at most MOST_SIMULATED cells, as many of each configuration, and others of the next one."""
-    if len(configurations) <= MOST_SIMULATED:
+def _some_of_each(configurations: pd.Series[str], most: int) -> npt.NDArray[np.int64]:
+    """Positions of at most so many cells, as many of each configuration, and others of the next one."""
+    if len(configurations) <= most:
         return np.arange(len(configurations))
     turn = configurations.groupby(configurations, sort=False).cumcount()
     number = pd.Series(pd.factorize(configurations)[0], index=configurations.index)
     size = configurations.map(configurations.value_counts())
     turn = (turn + number * size // (number.max() + 1)) % size
-    return np.sort(turn.to_numpy().argsort(kind="stable")[:MOST_SIMULATED])
+    return np.sort(turn.to_numpy().argsort(kind="stable")[:most])
 
 
 @dataclass(frozen=True)
@@ -184,11 +193,14 @@ class _StepsOfRows:
     levels: Sequence[tuple[int, str, Mapping[object, int]]]
     """Of effects that are levels: their kind, the column of rows, and the places of what was measured."""
     topologies: dict[object, Topology]
-    assumed: WorkSharing | None = None
+    assumed: tuple[WorkSharing, Algorithm] | None = None
 
     @classmethod
     def of_program(
-        cls, observed: ObservedWorkload, program: MeasuredProgram | None, assumed: WorkSharing | None = None
+        cls,
+        observed: ObservedWorkload,
+        program: MeasuredProgram | None,
+        assumed: tuple[WorkSharing, Algorithm] | None = None,
     ) -> _StepsOfRows:
         cells = _with_levels(observed.cells)
         kinds = [(BATCH, "group batch"), *((SHAPE, name) for name in _SHAPES), (CONFIGURATION, "shape")]
@@ -200,7 +212,7 @@ class _StepsOfRows:
         references = _references(observed, program, assumed) if program else []
         prior, guesses = _prior(program, references) if program and references else ({}, frozenset())
         if references and assumed:
-            prior[f"traffic[{assumed.parallel}]"] = UncertainNumber.about(1.0, _TRAFFIC_FACTOR, "1", "a guess")
+            prior[f"traffic[{assumed[0].parallel}]"] = UncertainNumber.about(1.0, _TRAFFIC_FACTOR, "1", "a guess")
         return cls(observed, program, references, prior, guesses, levels, {}, assumed)
 
     def of(self, frame: pd.DataFrame) -> Steps:
@@ -266,7 +278,9 @@ def _smooth(rows: pd.DataFrame, observed: ObservedWorkload, *, by_group: bool) -
             yield each * (rows["attach"] == attach).to_numpy(dtype=np.float64)
 
 
-def _references(observed: ObservedWorkload, program: MeasuredProgram, assumed: WorkSharing | None) -> list[StepCase]:
+def _references(
+    observed: ObservedWorkload, program: MeasuredProgram, assumed: tuple[WorkSharing, Algorithm] | None
+) -> list[StepCase]:
     """By group, the case of one of its cells, whose compute time is the group's own; none where a step's inside is not known, and
     nothing is assumed."""
     found = []
@@ -278,7 +292,7 @@ def _references(observed: ObservedWorkload, program: MeasuredProgram, assumed: W
         except ConfigError:  # of another version, whose options are not those of this one
             return []
         if case is None and assumed:
-            case = _assumed_case(program.system, row, assumed)
+            case = _assumed_case(program.system, row, *assumed)
         if case is None:
             return []
         said = wording.describe(dict(zip(observed.named, group, strict=True)), observed.named)
@@ -287,12 +301,12 @@ def _references(observed: ObservedWorkload, program: MeasuredProgram, assumed: W
     return found
 
 
-def _assumed_case(system: SystemFile, row: Mapping[Any, Any], sharing: WorkSharing) -> StepCase:
+def _assumed_case(system: SystemFile, row: Mapping[Any, Any], sharing: WorkSharing, algorithm: Algorithm) -> StepCase:
     """A cell of a program of unknown inside, as training of equal layers."""
     at, batch = configuration_of(row), int(row["batch"])
     network = Network((NetworkLayer((_LAYER_ELEMENTS,), 1.0, 2.0),) * _ASSUMED_LAYERS)
     compute = tuple(ComputeTime(f"{name} fp32", {batch: float(row["step_s"])}) for name in at.models)
-    topology = topology_of(at, "gloo" if system.emulation else "nccl", in_drawer(system, at))
+    topology = topology_of(at, algorithm, in_drawer(system, at))
     return StepCase(network, compute, batch, "fp32", topology, sharing)
 
 
