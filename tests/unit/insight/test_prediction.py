@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.insight.prediction import PredictedCampaign, conditioned, predict
+from campaign.insight.recommend.advise import advise
+from campaign.insight.recommend.objectives import asked
 from campaign.statistics import comparisons
 from campaign.statistics.intervals import DRAWN
 from campaign.tables.io import Tables, read, write
@@ -178,3 +180,10 @@ def test_draws_of_cells_go_together() -> None:
     _, low, high = ratio(of.tables, "1x2-local", "1x1-local")
     _, least, most = ratio(replace(of.tables, draws=draws), "1x2-local", "1x1-local")
     assert most / least > 2 * high / low
+
+
+def test_a_recommendation_tells_predicted_configurations_apart() -> None:
+    tables = predicted().tables
+    document = advise(tables, asked(["throughput"], ["attach == 'local'"], [], [], [])).document
+    assert {answer.choice.how for answer in document.answers if answer.choice} == {"predicted"}
+    assert "told apart" not in " ".join(sentence for answer in document.answers for sentence in answer.sentences)
