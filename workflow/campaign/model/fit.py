@@ -30,7 +30,7 @@ _STEP = 0.02
 """Of a parameter, for its derivative, in standard deviations of the prior."""
 _DAMPINGS = 10.0 ** np.arange(-3, 6)
 _MOST_ROUNDS = 25
-_ENOUGH = 1e-3
+_ENOUGH = 2e-2
 _MATTERS = 1e-6
 _TELLS = 1e-3
 """Of a logarithm: a parameter that changes a step by less is not missed."""

@@ -51,7 +51,7 @@ _FROM_LITTLE = {
 _ASSUMED: Sequence[tuple[WorkSharing, Algorithm]] = tuple(
     (WorkSharing(overlap=overlap), algorithm) for overlap in (True, False) for algorithm in ("nccl", "ring")
 )
-_ASSUMED_LAYERS, _LAYER_ELEMENTS, _TRAFFIC_FACTOR = 24, 2**22, 100.0
+_ASSUMED_NETWORK, _TRAFFIC_FACTOR = Network((NetworkLayer((2**22,), 1.0, 2.0),) * 24), 100.0
 """Of a program of unknown inside, and the factor that its traffic may be off by."""
 _VAGUE = (10.0,)
 _SMALL = (0.0005, 0.002, 0.008, 0.03, 0.12)
@@ -304,10 +304,9 @@ def _references(
 def _assumed_case(system: SystemFile, row: Mapping[Any, Any], sharing: WorkSharing, algorithm: Algorithm) -> StepCase:
     """A cell of a program of unknown inside, as training of equal layers."""
     at, batch = configuration_of(row), int(row["batch"])
-    network = Network((NetworkLayer((_LAYER_ELEMENTS,), 1.0, 2.0),) * _ASSUMED_LAYERS)
     compute = tuple(ComputeTime(f"{name} fp32", {batch: float(row["step_s"])}) for name in at.models)
     topology = topology_of(at, algorithm, in_drawer(system, at))
-    return StepCase(network, compute, batch, "fp32", topology, sharing)
+    return StepCase(_ASSUMED_NETWORK, compute, batch, "fp32", topology, sharing)
 
 
 def _own(compute: ComputeTime, key: str, batch: int) -> ComputeTime:
