@@ -47,7 +47,7 @@ def test_a_program_of_unknown_inside_and_a_device_of_unknown_pace_are_unknown(tm
     campaign = campaign_files.load(tmp_path)
     (part,) = campaign.parts
     assert {predicted_run(part.system, part.workloads[c.workload], c) for c in expand(campaign).cells} == {None}
-    study = load_campaign(ROOT / "config" / "campaigns" / "falcon-study.yaml")
+    study = load_campaign(ROOT / "config" / "campaigns" / "remote-study.yaml")
     (part,) = study.parts
     assert {predicted_run(part.system, part.workloads[c.workload], c) for c in expand(study).cells} == {None}
 

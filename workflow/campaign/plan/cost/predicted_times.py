@@ -27,7 +27,9 @@ def predicted_run(system: SystemFile, workload: Workload, cell: Cell) -> LogTime
     case = case_of(system, workload, cell)
     if case is None or any((compute.factor or 1.0) > _MOST_FACTOR for compute in case.compute):
         return None
-    draws = sample({**prior_of(system, workload, [case]), "start of a run": _START}, _DRAWS)
+    prior = {**prior_of(system, workload, [case]), "start of a run": _START}
+    del prior["rate"]  # a guess of links that nobody knows
+    draws = sample(prior, _DRAWS)
     try:
         step_s = simulate(case, draws).step_s
     except KeyError:  # a link on the way has no rate in the system file
