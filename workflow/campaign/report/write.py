@@ -34,7 +34,7 @@ def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Pa
 
 def forked(parts: Sequence[Callable[[], None]]) -> None:
     """Run all parts on all processors of this machine, in processes that have what was imported and read here."""
-    workers = min(len(parts), len(os.sched_getaffinity(0)))
+    workers = max(1, min(len(parts), len(os.sched_getaffinity(0))))
     gc.freeze()  # what is here stays: nobody looks through it for garbage
     with ProcessPoolExecutor(workers, get_context("fork"), _begin, (parts,)) as pool:
         for _ in pool.map(_run, range(len(parts))):
