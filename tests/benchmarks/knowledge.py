@@ -59,14 +59,15 @@ def knowledge(project: Project) -> Iterable[Figure]:
 
 def _used(page: Path) -> float | None:
     """Milliseconds of the longest frame; None without a browser."""
-    if not shutil.which("chromium") or not shutil.which("chromedriver"):
+    driver_path = shutil.which("chromedriver")
+    if not shutil.which("chromium") or not driver_path:
         return None
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     for flag in ("--headless", "--no-sandbox", "--disable-gpu"):
         options.add_argument(flag)
-    with webdriver.Chrome(options=options) as driver:
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_path)) as driver:
         driver.set_script_timeout(120)
         driver.get(page.as_uri())
         return float(driver.execute_async_script(_USE))

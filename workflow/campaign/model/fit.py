@@ -36,7 +36,7 @@ _TELLS = 1e-3
 """Of a logarithm: a parameter that changes a step by less is not missed."""
 _FIRST_REMAINDER = 0.02
 _PASSES = 3
-_TRIED, _STARTS = 256, 3
+STARTS, _TRIED = 3, 256
 _REMAINDERS = np.geomspace(0.001, 0.256, 9)
 
 _Flags = npt.NDArray[np.bool_]
@@ -151,18 +151,18 @@ class FittedSteps:
         return Predicted(np.where(told, log_s, np.nan), sd)
 
 
-def fit(steps: Steps, log_s: Floats, prior: Prior, guesses: Collection[str] = ()) -> FittedSteps:
+def fit(steps: Steps, log_s: Floats, prior: Prior, guesses: Collection[str] = (), starts: int = STARTS) -> FittedSteps:
     """log_s: logarithms of the measured seconds. guesses: parameters of which nothing is known but by these steps; so it is of
-    effects without a choice of standard deviations."""
+    effects without a choice of standard deviations. starts: where to begin beside the medians."""
     free = _matters(steps.cases, prior)
     effects, count = steps.effects, len(free)
     sds, remainder = tuple(kind[len(kind) // 2] for kind in effects.sds), _FIRST_REMAINDER
-    starts = [np.zeros(count), *_starts(steps.cases, log_s, prior, free)]
+    begun = [np.zeros(count), *_starts(steps.cases, log_s, prior, free, starts)]
     for _ in range(_PASSES if steps.cases else 1):
         of_effects = np.array(sds)[effects.kind]
-        modes = [_mode(steps, log_s, prior, free, z, of_effects, remainder) for z in starts]
+        modes = [_mode(steps, log_s, prior, free, z, of_effects, remainder) for z in begun]
         _, z, jacobian, residual = min(modes, key=lambda mode: mode[0])
-        starts = [z]
+        begun = [z]
         design = np.hstack([jacobian, effects.values])
         linear = residual + jacobian @ z
         sds, remainder = _likely(design, linear, count, effects, sds)
@@ -244,14 +244,14 @@ def _mode(
     return best, z, jacobian, residual
 
 
-def _starts(cases: Sequence[StepCase], log_s: Floats, prior: Prior, free: npt.NDArray[np.int64]) -> Floats:
+def _starts(cases: Sequence[StepCase], log_s: Floats, prior: Prior, free: npt.NDArray[np.int64], count: int) -> Floats:
     """Draws of the prior that agree best with the steps up to a common factor: on one side of many a parameter, what it stands for
     is hidden, and nothing leads back from there."""
-    if not cases:
+    if not cases or not count:
         return np.zeros((0, len(free)))
     drawn = np.random.default_rng(1).standard_normal((_TRIED, len(free)))
     left = log_s[:, None] - _log_steps(cases, prior, free, np.broadcast_to(drawn, (len(cases), *drawn.shape)))
-    return np.asarray(drawn[np.argsort(left.std(axis=0))[:_STARTS]])
+    return np.asarray(drawn[np.argsort(left.std(axis=0))[:count]])
 
 
 def _likely(

@@ -26,7 +26,7 @@ from campaign.errors import ConfigError
 from campaign.insight.recommend.observations import ObservedWorkload, configuration_of
 from campaign.insight.recommend.shape_enumeration import COLUMNS
 from campaign.model.description import Algorithm, ComputeTime, Network, NetworkLayer, StepCase, Topology, WorkSharing
-from campaign.model.fit import Effects, FittedSteps, Predicted, Steps, fit
+from campaign.model.fit import STARTS, Effects, FittedSteps, Predicted, Steps, fit
 from campaign.model.parameters import Floats, UncertainNumber
 from campaign.observe.links.document import FABRIC, LOCAL, NETWORK, links_of
 from campaign.plan.step_cases import case_of, in_drawer, prior_of, topology_of
@@ -162,7 +162,9 @@ def _fitted(observed: ObservedWorkload, rows: _StepsOfRows) -> StepModel:
     steps, log_s = rows.of(cells), np.log(cells["step_s"].to_numpy(dtype=np.float64))
     level = 0.0 if rows.references else float(log_s.mean())
     some = _some_of_each(cells["configuration"], MOST_SIMULATED) if rows.references else np.arange(len(cells))
-    fitted = fit(steps.take(some), log_s[some] - level, rows.prior, rows.guesses)
+    # Nothing of what is assumed hides a parameter for long.
+    starts = 0 if rows.assumed else STARTS
+    fitted = fit(steps.take(some), log_s[some] - level, rows.prior, rows.guesses, starts)
     said = fitted.left_out(steps, cells["configuration"].tolist(), some)
     checked = _checked(observed, log_s, Predicted(level + said.log_s, said.sd))
     freedom = min(fitted.freedom, cells["configuration"].nunique() - 1.0)
