@@ -187,6 +187,9 @@ def test_each_figure_of_a_page_that_stands_alone_downloads_as_svg_pdf_and_csv(
         saved = list(ElementTree.parse(tmp_path / f"{anchor}.svg").getroot().iter("{http://www.w3.org/2000/svg}text"))
         assert ["".join(each.itertext()) for each in saved] == words
         assert len(pd.read_csv(tmp_path / f"{anchor}.csv"))
+        assert (tmp_path / f"{anchor}.pdf").read_bytes().startswith(b"%PDF-")
+        if not shutil.which("pdftotext"):  # of poppler-utils, which CI installs
+            continue
         printed = subprocess.run(
             ["pdftotext", tmp_path / f"{anchor}.pdf", "-"], capture_output=True, text=True, check=True
         )
