@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from campaign.model.description import ComputeTime, Network, NetworkLayer, StepCase
-from campaign.model.fit import Effects, FittedSteps, Steps, fit
+from campaign.model.fit import Effects, FittedSteps, StepDesign, fit
 from campaign.model.parameters import DEFAULTS, Draws, Floats, UncertainNumber, at
 from campaign.model.simulation import simulate, steps_s
 from tests.unit.model.step_cases import MB, topology
@@ -30,11 +30,11 @@ def cases(shapes: list[tuple[int, ...]]) -> tuple[StepCase, ...]:
     return tuple(StepCase(NETWORK, compute, batch, "fp32", topology(*shape)) for shape in shapes for batch in BATCHES)
 
 
-def steps(shapes: list[tuple[int, ...]]) -> Steps:
+def steps(shapes: list[tuple[int, ...]]) -> StepDesign:
     """With an effect of each of SHAPES."""
     values = np.array([[float(shape == each) for each in SHAPES] for shape in shapes for _ in BATCHES])
     kinds, sds = np.zeros(len(SHAPES), dtype=np.int64), ((0.001, 0.004, 0.016, 0.064),)
-    return Steps(cases(shapes), Effects(values, kinds, sds, 1 - values.sum(axis=1, keepdims=True)))
+    return StepDesign(cases(shapes), Effects(values, kinds, sds, 1 - values.sum(axis=1, keepdims=True)))
 
 
 def truth(seed: int) -> Draws:
@@ -117,7 +117,7 @@ def test_without_a_simulation_effects_are_all_there_is() -> None:
     values = np.hstack([row[:, None] == np.arange(8), column[:, None] == np.arange(5)]).astype(np.float64)
     of = Effects(values, np.repeat([0, 1], [8, 5]), ((0.03, 0.1, 0.3, 1.0), (10.0,)), np.zeros((40, 2)))
     kept = np.flatnonzero(random.random(40) < 0.7)
-    whole = Steps((), of)
+    whole = StepDesign((), of)
     found = fit(whole.take(kept), planted[kept] + 0.01 * random.standard_normal(len(kept)), {})
     said = found.predict(whole)
     assert np.abs(said.log_s - planted).max() < 0.05

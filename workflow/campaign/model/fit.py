@@ -58,7 +58,7 @@ class Effects:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepDesign:
     """Steps to be told: a case of each, none at all where nothing is simulated, and their effects."""
 
     cases: tuple[StepCase, ...]
@@ -67,9 +67,9 @@ class Steps:
     def __len__(self) -> int:
         return len(self.effects.values)
 
-    def take(self, chosen: npt.NDArray[np.int64]) -> Steps:
+    def take(self, chosen: npt.NDArray[np.int64]) -> StepDesign:
         """Some of the steps, by positions."""
-        return Steps(tuple(self.cases[n] for n in chosen) if self.cases else (), self.effects.take(chosen))
+        return StepDesign(tuple(self.cases[n] for n in chosen) if self.cases else (), self.effects.take(chosen))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class FittedSteps:
         own = np.sqrt(np.diag(self.covariance)[: len(self.free)])
         return [(names[self.free[place]], int(place)) for place in np.flatnonzero(own < 0.8)]
 
-    def predict(self, steps: Steps) -> Predicted:
+    def predict(self, steps: StepDesign) -> Predicted:
         """Of other steps."""
         count = len(self.free)
         z, coefficients = self.theta[:count], self.theta[count:]
@@ -121,7 +121,7 @@ class FittedSteps:
         more = steps.effects.unseen @ np.square(self.sds) + self.remainder**2
         return Predicted(log_s, np.sqrt(((design @ self.covariance) * design).sum(axis=1) + more))
 
-    def left_out(self, steps: Steps, groups: Sequence[object], fitted: npt.ArrayLike) -> Predicted:
+    def left_out(self, steps: StepDesign, groups: Sequence[object], fitted: npt.ArrayLike) -> Predicted:
         """Of each step, from a fit without all steps of its group; nan where no other one tells what it depends on. steps: all;
         fitted: positions of those that it was fitted to."""
         places = np.asarray(fitted)
@@ -151,7 +151,9 @@ class FittedSteps:
         return Predicted(np.where(told, log_s, np.nan), sd)
 
 
-def fit(steps: Steps, log_s: Floats, prior: Prior, guesses: Collection[str] = (), starts: int = STARTS) -> FittedSteps:
+def fit(
+    steps: StepDesign, log_s: Floats, prior: Prior, guesses: Collection[str] = (), starts: int = STARTS
+) -> FittedSteps:
     """log_s: logarithms of the measured seconds. guesses: parameters of which nothing is known but by these steps; so it is of
     effects without a choice of standard deviations. starts: where to begin beside the medians."""
     free = _matters(steps.cases, prior)
@@ -218,7 +220,13 @@ def _matters(cases: Sequence[StepCase], prior: Prior) -> npt.NDArray[np.int64]:
 
 
 def _mode(
-    steps: Steps, log_s: Floats, prior: Prior, free: npt.NDArray[np.int64], z: Floats, sds: Floats, remainder: float
+    steps: StepDesign,
+    log_s: Floats,
+    prior: Prior,
+    free: npt.NDArray[np.int64],
+    z: Floats,
+    sds: Floats,
+    remainder: float,
 ) -> tuple[float, Floats, Floats, Floats]:
     """A number that is the less the more probable they are, the most probable parameters in reach of z, the derivative of the
     simulated logarithm there [step][parameter], and what it leaves."""

@@ -26,7 +26,7 @@ from campaign.errors import ConfigError
 from campaign.insight.recommend.observations import ObservedWorkload, configuration_of
 from campaign.insight.recommend.shape_enumeration import COLUMNS
 from campaign.model.description import Algorithm, ComputeTime, Network, NetworkLayer, StepCase, Topology, WorkSharing
-from campaign.model.fit import STARTS, Effects, FittedSteps, Predicted, Steps, fit
+from campaign.model.fit import STARTS, Effects, FittedSteps, Predicted, StepDesign, fit
 from campaign.model.parameters import Floats, UncertainNumber
 from campaign.observe.links.document import FABRIC, LOCAL, NETWORK, links_of
 from campaign.plan.step_cases import case_of, in_drawer, prior_of, topology_of
@@ -217,9 +217,9 @@ class _StepsOfRows:
             prior[f"traffic[{assumed[0].parallel}]"] = UncertainNumber.about(1.0, _TRAFFIC_FACTOR, "1", "a guess")
         return cls(observed, program, references, prior, guesses, levels, {}, assumed)
 
-    def of(self, frame: pd.DataFrame) -> Steps:
+    def of(self, frame: pd.DataFrame) -> StepDesign:
         """The steps of rows."""
-        return Steps(
+        return StepDesign(
             tuple(self._case(row) for row in frame.to_dict("records")) if self.references else (), self._effects(frame)
         )
 
