@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from campaign.config.resolve import load_campaign
+from campaign.config.system_file import Links
 from campaign.documents.cell import Cell
 from campaign.paths import ROOT
 from campaign.plan.cost.predicted_times import predicted_run
@@ -50,6 +51,15 @@ def test_a_program_of_unknown_inside_and_a_device_of_unknown_pace_are_unknown(tm
     study = load_campaign(ROOT / "config" / "campaigns" / "remote-study.yaml")
     (part,) = study.parts
     assert {predicted_run(part.system, part.workloads[c.workload], c) for c in expand(study).cells} == {None}
+
+
+def test_devices_that_no_known_link_joins_are_unknown() -> None:
+    campaign = load_campaign(REPLAYED)
+    (part,) = campaign.parts
+    cell = next(cell for cell in expand(campaign).cells if cell.configuration.ranks > 1)
+    without = part.system.model_copy(update={"links": Links(), "parameters": {}})
+    assert predicted_run(part.system, part.workloads[cell.workload], cell) is not None
+    assert predicted_run(without, part.workloads[cell.workload], cell) is None
 
 
 def test_a_plan_says_what_is_predicted(tmp_path: Path) -> None:
