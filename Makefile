@@ -31,9 +31,9 @@ test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two
 	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder -m "not alone"
 	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
 
-# Assertions of files that changed are rewritten once, instead of once in every worker.
-$(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
-	@pytest --collect-only --quiet > /dev/null || true
+# Assertions of files that changed are rewritten once, instead of once in every worker; a test that cannot be imported is told at once.
+$(VENV)/.rewritten: $(shell find tests workflow -name '*.py') | $(VENV)/.dev
+	@collected=$$(pytest --collect-only --quiet 2>&1) || { echo "$$collected"; exit 1; }
 	@touch $@
 
 # Some wait for processes: more workers than cores.
@@ -41,7 +41,7 @@ test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute and a half; nee
 	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
 
 # Types take as long as all else, on a core of their own.
-check: $(VENV)/.dev  ## Style, types, architecture
+check: $(VENV)/.dev $(VENV)/.rewritten  ## Style, types, architecture
 	ruff check .
 	ruff format --check .
 	mypy & types=$$!; \
