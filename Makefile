@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # None is used; pydantic would look for some among all installed packages in every process.
 export PYDANTIC_DISABLE_PLUGINS := __all__
 
-.PHONY: help demo study test test-fast check bench format docs clean
+.PHONY: help demo study test test-fast check types style bench format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is
@@ -41,12 +41,19 @@ test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute and a half; nee
 	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser and not alone" tests/unit
 
 # Types take as long as all else, on a core of their own.
-check: $(VENV)/.dev $(VENV)/.rewritten  ## Style, types, architecture
+check: $(VENV)/.dev  ## Style, types, architecture
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync types style
+
+types: $(VENV)/.dev
+	mypy
+
+style: $(VENV)/.dev $(VENV)/.rewritten
 	ruff check .
 	ruff format --check .
-	mypy & types=$$!; \
-	snakefmt --check Snakefile workflow/Snakefile workflow/rules && lint-imports && python -m docs.generate --check && snakemake --lint; \
-	others=$$?; wait $$types && exit $$others
+	snakefmt --check Snakefile workflow/Snakefile workflow/rules
+	lint-imports
+	python -m docs.generate --check
+	snakemake --lint
 
 bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (an hour and a half; those of Slurm need root)
 	python -m tests.benchmarks
