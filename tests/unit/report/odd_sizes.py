@@ -102,19 +102,17 @@ def _plan(kind: str) -> list[CellPlan]:
     first = [entry for entry in whole if entry.cell.batch == 8 and entry.cell.precision == "fp32"]
     if kind == "one point":
         return [entry for entry in whole if entry.cell.configuration.name == synthetic.BASELINE]
+    # One workload is enough where the number of panels is not the subject.
+    one = [entry for entry in first if entry.cell.workload == "resnet"]
     if kind == "long names":
-        some = [entry for entry in whole if entry.cell.batch == 8]
+        some = [entry for entry in whole if (entry.cell.batch, entry.cell.workload) == (8, "resnet")]
         return [
             _of(entry, workload=long(entry.cell.workload), name=long(entry.cell.configuration.name)) for entry in some
         ]
     if kind in ("1 cell", "2 cells"):
-        pair = [
-            e
-            for e in first
-            if e.cell.configuration.name in (synthetic.BASELINE, "fabric-4") and e.cell.workload == "resnet"
-        ]
+        pair = [entry for entry in one if entry.cell.configuration.name in (synthetic.BASELINE, "fabric-4")]
         return pair[: int(kind[0])]
-    return first[:20] if kind == "20 cells" else first
+    return {"20 cells": first[:20], "no interval": one}.get(kind, first)
 
 
 def _of(entry: CellPlan, workload: str = "", batch: int = 0, name: str = "") -> CellPlan:
