@@ -1,4 +1,4 @@
-"""Commands from a process that has made their imports: Snakemake takes a second of processor time for them at every start.
+"""Commands from a process that has made their imports: Snakemake takes over a second of processor time for them at every start.
 
 What is started is a process of its own: in its own session, with the arguments, environment, directory and output that it is given,
 forked before anything but imports was done, and ended as the interpreter ends.
@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 IMPORTED = (
+    "pandas",
+    "snakemake.benchmark",
     "snakemake.cli",
     "snakemake.profiles",
     "snakemake.report.html_reporter",
@@ -175,6 +177,8 @@ def main() -> None:
     gc.disable()
     for name in IMPORTED:
         importlib.import_module(name)
+    # It looks for plugins in all directories of packages, once in a process.
+    sys.modules["snakemake.cli"].get_argument_parser()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         asked = _serve(channel)

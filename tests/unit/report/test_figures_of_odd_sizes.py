@@ -37,7 +37,7 @@ def test_words_stand_within_the_picture_and_not_on_each_other(
     pictures: list[MplFigure] = []
     with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
         drawing = FIGURES[name].draw(campaigns[name in OF_SERVICES])
-    assert bool(pictures) == (drawing.svg is not None)
+    assert bool(pictures) == (drawing.svg is not None) == (drawing.narrow is not None)
     faults = [fault for picture in pictures for fault in unreadable(picture)]
     assert faults == []
 
