@@ -156,11 +156,8 @@ def test_jobs_have_names_that_a_person_understands(demo: ClusterProject) -> None
     assert all(name.startswith("c/") for name in names)
 
 
-def test_the_report_is_made_without_slurm_and_says_who_measured_and_what_was_emulated(demo: ClusterProject) -> None:
-    before = demo.calls()
-    demo.run()
-    assert demo.calls() == before
-    page = demo.results().report.read_text()
+def test_the_report_says_who_measured_and_what_was_emulated(demo: ClusterProject) -> None:
+    page = demo.page("link_matrices", "allreduce")
     assert "every allocation was a Slurm job" in page
     assert "Links are emulated" in page
     assert "Between runs, leases were idle" in page

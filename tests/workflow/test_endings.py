@@ -8,8 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import pytest
-
 from tests.warm_start import Started
 from tests.workflow.checkout_twin import TIME_OUT_S, Project, until
 
@@ -139,23 +137,3 @@ def test_a_lease_whose_processes_are_killed_is_tried_again_by_retries(project: P
     again = Counter({run: count - 1 for run, count in project.started().items() if count > 1})
     assert again.total() <= 2 * len(PARTS), again
     assert project.held() == {}
-
-
-@pytest.mark.parametrize(
-    "kinds", [("measure", "lease", "server", "driver", "run", "snakemake"), ("snakemake", "server", "lease")]
-)
-def test_after_kill_9_of_all_the_same_command_releases_and_completes(project: Project, kinds: tuple[str, ...]) -> None:
-    campaign = Campaign(project)
-    campaign.has(6, 0.5)
-    process = campaign.begin()
-    project.kill(*kinds)
-    process.wait(SECONDS)
-    before = project.started()
-    assert project.held() != {}
-    campaign.check("kill")
-    project.measure()
-    campaign.check("again")
-    assert len(project.record_files()) == 6
-    assert sum((project.started() - before).values()) <= 6
-    assert project.held() == {}
-    project.await_quiet(SECONDS)

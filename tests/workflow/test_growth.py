@@ -124,24 +124,13 @@ def test_operations_are_not_identity_and_records_alone_are_enough(
     assert other.starts() == []
 
 
-def test_a_subset_is_measured_first_and_not_again_and_a_deleted_record_alone(project: Project) -> None:
+def test_a_subset_is_measured_first_and_not_again(project: Project) -> None:
     project.campaign(batch=[1, 2, 4], repetitions=2)
     project.measure(where="batch >= 2 and batch < 4")
     assert {record.cell.batch for record in project.records()} == {2}
     assert shape(project) == {"records": 2, "starts": 2}
     project.measure()
     assert shape(project) == {"records": 6, "starts": 6}
-
-    before = project.record_files()
-    victims = sorted(before)[1:3]
-    for victim in victims:
-        victim.unlink()
-        project.measure()
-        shutil.rmtree(project.directory / ".snakemake")
-    after = project.record_files()
-    assert set(after) == set(before)
-    assert {path for path in after if after[path] != before[path]} == set(victims)
-    assert {run for run, count in project.started().items() if count != 1} == {victim.stem for victim in victims}
 
 
 @pytest.mark.parametrize(("lease_per", "leases"), [("configuration", 2), ("workload", 4), ("cell", 8)])
@@ -172,8 +161,10 @@ def test_a_permanent_fault_is_named_the_campaign_completes_once_it_is_gone_and_a
     project.synthetic("failing", failures=[{"when": "batch == 1", "status": "crashed"}])
     project.campaign(attach=["local", "fabric"], workload=["logged", "failing"], batch=[1, 2], attempts=2)
     project.system(faults=[{"kind": "partial_attach", "times": 1000}])
-    said = project.run(expect=1)
+    said = project.run("--retries", "2", expect=1)
     assert re.search(r"error: some runs have no record.*\n1x1-fabric.c1: 4 of 4 runs: .*could not be attached", said)
+    assert said.count("attempt 2 of 2 failed") == 1, "it is the apparatus that failed, no process"
+    assert not (project.results().directory / "summary.txt").exists()
     assert {record.cell.attach for record in project.records()} == {"local"}
     page = project.results().report.read_text()
     assert "could not be attached" in page, "the report does not say why runs are missing"

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from tests.workflow.checkout_twin import Project
 
-from tests.campaign_files import write_files
-from tests.warm_start import run
-
-ROOT = Path(__file__).resolve().parents[2]
 # One is known by its name alone, as nothing in its shape tells.
 SECRETS = {"HF_TOKEN": "correct-horse", "LICENCE": "battery.staple"}
 
 
-def test_what_a_failing_program_prints_of_its_secrets_is_masked(tmp_path: Path) -> None:
-    for name in ("workflow", "scripts", "reports", "local", "config"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    write_files(
-        tmp_path / "mine",
+def test_what_a_failing_program_prints_of_its_secrets_is_masked(project: Project) -> None:
+    project.environment |= SECRETS
+    project.write(
+        "workloads/logged.yaml",
         {
-            "campaign.configurations": [{"devices_per_host": 1}],
-            "campaign.axes": {"workload": ["program"], "batch": [1], "precision": ["fp32"]},
-            "workloads.program.command": ["sh", "-c", 'echo "RuntimeError: 401 for $HF_TOKEN, $LICENCE"; exit 1'],
-            "workloads.program.environment": {name: {"from": "environment"} for name in SECRETS},
+            "name": "logged",
+            "kind": "command",
+            "command": ["sh", "-c", 'echo "RuntimeError: 401 for $HF_TOKEN, $LICENCE"; exit 1'],
+            "environment": {name: {"from": "environment"} for name in SECRETS},
+            "precisions": ["fp32"],
+            "parsers": [{"metric": "throughput_per_s", "regex": r"rate: (\S+)"}],
         },
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow"), "TMPDIR": str(tmp_path)}
-    command = ["snakemake", "--profile", "local", "--config", "campaign=mine/campaign.yaml"]
-    code, said = run(command, tmp_path, {**environment, **SECRETS}, 120)
+    project.campaign()
+    said = project.run("tables") + project.page("precision")
 
-    assert code == 0, said
-    results = tmp_path / "results"
-    assert "401 for ***, ***" in next(results.glob("small/records/*/*.json")).read_text()
+    (record,) = project.record_files().values()
+    assert b"401 for ***, ***" in record
+    assert "401 for ***, ***" in project.results().report.read_text()
+    results = project.results_root
     written = {path for path in results.rglob("*") if path.is_file() and not path.is_symlink()}
     assert len(written) > 10
     shown = {path for path in written for secret in SECRETS.values() if secret.encode() in path.read_bytes()}

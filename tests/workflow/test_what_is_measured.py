@@ -72,12 +72,3 @@ def test_exactly_what_has_no_record_is_measured(project: Project) -> None:
     assert measures("measured") == 1
     run("measured")
     assert [start.run for start in project.starts()[6:]] == [gone.stem]
-
-
-def test_a_lease_that_stays_incomplete_has_its_report_and_a_code(project: Project) -> None:
-    project.campaign(attach=["local", "fabric"], attempts=1)
-    project.system(faults=[{"kind": "partial_attach", "times": 1000}])
-    said = project.run("--retries", "2", expect=1)
-    assert said.count("attempt 1 of 1 failed") == 1, "it is the apparatus that failed, no process"
-    assert "could not be attached" in project.results().report.read_text()
-    assert not (project.results().directory / "summary.txt").exists()

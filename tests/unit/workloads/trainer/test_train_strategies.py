@@ -158,7 +158,7 @@ ADAMW: dict[str, tuple[int, dict[str, Any]]] = {
         {"batch": 2, "replicas": 2, "options": options("dp", accumulation=2, activation_checkpointing=True)},
     ),
 }
-FUSED = ("single", "ddp2", "zero1", "fsdp", "dp")
+FUSED = ("ddp2", "zero1", "fsdp", "dp")
 """As on a GPU, where AdamW is one kernel."""
 SGD = {name: ADAMW[name] for name in ("single", "ddp2", "zero1", "dp")} | {
     "fsdp-accumulation": (2, {"batch": 2, "options": options("fsdp", accumulation=2, activation_checkpointing=True)}),
