@@ -47,6 +47,8 @@ settings.load_profile("project")
 def pytest_configure(config: pytest.Config) -> None:
     """Tests of hang-ups need the signal as a terminal delivers it; nohup starts programs that ignore it."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Its threads wait for each other by computing: beside other tests, that takes twice the processor time.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # What is collected stays until the end: looking through it again and again for garbage took 40 % of the time.
     gc.disable()
 

@@ -26,7 +26,6 @@ def test_what_a_failing_program_prints_of_its_secrets_is_masked(project: Project
 
     (record,) = project.record_files().values()
     assert b"401 for ***, ***" in record
-    assert "401 for ***, ***" in project.results().report.read_text()
     results = project.results_root
     written = {path for path in results.rglob("*") if path.is_file() and not path.is_symlink()}
     assert len(written) > 10
