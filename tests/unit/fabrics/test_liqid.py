@@ -278,18 +278,6 @@ def test_logging_in_is_delete_then_post_with_basic_and_the_key_alone_afterwards(
     assert len(rest) == len(FIRST_VIEW)
 
 
-def test_a_dry_run_prints_the_requests_that_are_then_sent(serve: Callable[..., Site]) -> None:
-    site = serve(gpus=8)
-    fabric, selection = site.selecting(hosts=2)
-    composing, releasing = fabric.rehearse(selection)
-    assert site.changes() == []
-    fabric.compose(selection)
-    fabric.release(LEASE)
-    rehearsed = [(each.method, each.url.removeprefix(site.server.url)) for each in (*composing, *releasing)]
-    assert rehearsed == [(asked.method, asked.path) for asked in site.changes()]
-    assert site.clean()
-
-
 def test_looking_asks_as_often_for_two_thousand_devices_as_for_four(serve: Callable[..., Site]) -> None:
     site = serve(gpus=2000)
     fabric = site.open()

@@ -1,4 +1,4 @@
-"""What the adapters of vendors promise alike, against control planes that no public server stands for."""
+"""What the adapters of vendors promise alike."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 
 from campaign.emulators.control_planes.server import WireFault
 from tests.unit.fabrics.bench import opened, tried
+from tests.unit.fabrics.redfish_bench import SYSTEMS, RedfishBench, bench
 
 CHANGES = {
     "cdi": {"compose": ("PATCH", "*"), "release": ("DELETE", "*")},
     "nec": {"compose": ("POST", "*"), "release": ("POST", "*")},
+    "redfish": {"compose": ("POST", SYSTEMS), "release": ("DELETE", f"{SYSTEMS}/*")},
     "sunfish": {"compose": ("POST", "*/Connections*"), "release": ("DELETE", "*/Connections*")},
 }
 """Method and path of what attaches and detaches, by kind."""
@@ -25,7 +27,8 @@ CHANGES = {
 def test_no_fault_on_the_wire_leaves_a_device_behind(
     kind: str, moment: str, after: int, fault: Any, tmp_path: Path
 ) -> None:
-    with opened(kind, tmp_path, **({"looks": 1} if kind == "nec" else {})) as b:
+    plane = bench(tmp_path) if kind == "redfish" else opened(kind, tmp_path, **({"looks": 1} if kind == "nec" else {}))
+    with plane as b:
         selection = b.selection()
         if moment == "release":
             b.fabric.compose(selection)
@@ -39,6 +42,7 @@ def test_no_fault_on_the_wire_leaves_a_device_behind(
         if composed and fault != "lie":
             assert len(b.attached()) == 2
         assert b.gave_back(tries=4)
+        assert not isinstance(b, RedfishBench) or b.emulator.machine.systems == {}
 
 
 LOOKS = {"cdi": 8 + 8 + 4 * (1 + 3), "nec": 2 * 2 + 6 * 2}
