@@ -28,7 +28,7 @@ study: $(VENV)/.dev  ## Predict three published studies, and write which of thei
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two cores)
-	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder -m "not alone"
+	pytest --numprocesses=5 --dist=loadfile --no-loadscope-reorder -m "not alone"
 	pytest -m alone $$(grep --recursive --files-with-matches --include='*.py' 'mark\.alone' tests)
 
 # Assertions of files that changed are rewritten once, instead of once in every worker; a test that cannot be imported is told at once.

@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that wait and files that compute in turn, the longest of each first.
 
     Tests of real daemons and of whole process trees are tried once more, and the summary names each that was (RERUN). The cause:
-    four workers share two cores with up to four Slurm clusters, and a slurmctld or a started process is then scheduled later than
+    five workers share two cores with up to five Slurm clusters, and a slurmctld or a started process is then scheduled later than
     any patience that a test can have; each time it was another test, and alone it passed. All other tests have one try.
     """
     slow = set(_FILES["slow"])

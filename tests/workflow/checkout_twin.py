@@ -296,4 +296,4 @@ def until(condition: Callable[[], Any], seconds: float, told: Callable[[], str] 
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, told()
-        time.sleep(0.05)  # a condition may look at all processes
+        time.sleep(0.1)  # a condition may look at all processes
