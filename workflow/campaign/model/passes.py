@@ -11,7 +11,7 @@ import numpy as np
 from campaign.model.collectives import Collectives
 from campaign.model.description import ELEMENT_BYTES, Division, NetworkLayer, StepCase, WorkSharing
 from campaign.model.parameters import Draws, Floats
-from campaign.model.streams import COLLECTIVES, COMPUTE, OTHER_COLLECTIVES, Program, chained, run
+from campaign.model.streams import COLLECTIVES, COMPUTE, OTHER_COLLECTIVES, Program, run
 
 Layers = Sequence[NetworkLayer]
 
@@ -270,25 +270,24 @@ def pipeline_ends(
     """When each stage ends its last backward pass. forward, backward: seconds of a microbatch, by stage; message: from one stage
     to the next; schedule: of torch.distributed.pipelining, see the option `pipeline_schedule`."""
     count = len(forward)
-
-    def number(stage: int, part: int, *, back: bool) -> int:
-        return (stage * microbatches + part) * 2 + back
-
-    seconds: list[Floats] = []
-    before: list[list[tuple[int, Floats]]] = []
-    order: list[list[int]] = []
+    rows: list[list[tuple[int, bool]]] = []
     for stage in range(count):
-        for part in range(microbatches):
-            seconds += [forward[stage], backward[stage]]
-            before.append([(number(stage - 1, part, back=False), message)] if stage else [])
-            later = [(number(stage + 1, part, back=True), message)] if stage + 1 < count else []
-            before.append([(number(stage, part, back=False), np.zeros(())), *later])
         ahead = microbatches if schedule == "gpipe" else min(microbatches, count - stage)
-        row = [number(stage, part, back=False) for part in range(ahead)]
+        rows.append([(part, False) for part in range(ahead)])
         for part in range(microbatches):
-            row.append(number(stage, part, back=True))
-            if ahead + part < microbatches:
-                row.append(number(stage, ahead + part, back=False))
-        order.append(row)
-    ends = chained(order, seconds, before)
-    return [ends[row[-1]] for row in order]
+            rows[stage].append((part, True))
+            rows[stage] += [(ahead + part, False)] if ahead + part < microbatches else []
+    ends: dict[tuple[int, int, bool], Floats] = {}
+    free = [np.zeros(())] * count
+    while any(rows):
+        for stage, row in enumerate(rows):
+            while row:
+                part, back = row[0]
+                before = stage + 1 if back else stage - 1
+                received = 0 <= before < count
+                if received and (before, part, back) not in ends:
+                    break
+                begun = np.maximum(free[stage], ends[before, part, back] + message if received else 0.0)
+                ends[stage, part, back] = free[stage] = begun + (backward if back else forward)[stage]
+                row.pop(0)
+    return free
