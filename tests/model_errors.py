@@ -18,7 +18,8 @@ from campaign.config.system_file import SystemFile
 from campaign.config.workload_inputs import stored_workload
 from campaign.documents.cell import Cell, Configuration
 from campaign.insight.recommend.observations import observed, with_ways
-from campaign.insight.recommend.step_model import MeasuredProgram, model_of
+from campaign.insight.recommend.step_model import modelled
+from campaign.insight.recommend.step_rows import MeasuredProgram
 from campaign.model.parameters import sample
 from campaign.plan.step_cases import prior_of
 from campaign.statistics.comparable_cells import option_columns
@@ -82,16 +83,15 @@ def errors(strategies: str, links: str, model: str, seed: int, noise: float = 0.
     seen = Simulated(machine, tuple(_cells(MEASURED, model, STRATEGIES[strategies])), compositions=2, repetitions=1)
     tables = seen.tables(np.random.default_rng(seed), noise, noise)
     named = ["precision", *option_columns(tables.cells)]
-    (of,) = observed(tables.runs, tables.cells, named)
-    fitted = model_of(of, MeasuredProgram(system, workload if known else unknown_inside(workload)))
+    (measured,) = observed(tables.runs, tables.cells, named)
+    of = modelled(measured, named, MeasuredProgram(system, workload if known else unknown_inside(workload)))
+    own, fitted = of.cells, of.model
     assert fitted is not None
-    own = of.cells
     true = own["batch_global"] / seen.true_rate[own["cell_id"]].to_numpy()
-    left_out = own.assign(cell="left out", error_pct=100 * (true / fitted.checked.predicted_s - 1))
+    left_out = own.assign(cell="left out", error_pct=100 * (true / own["predicted_s"] - 1))
     hidden = Simulated(machine, tuple(_cells(UNSEEN, model, STRATEGIES[strategies])), compositions=1, repetitions=1)
     other = with_ways(hidden.tables(np.random.default_rng(seed), 0.0, 0.0).cells)
-    other["group"] = [of.groups.index(key) for key in other[named].itertuples(index=False, name=None)]
-    other["strategy"] = other["group"].map(dict(zip(own["group"], own["strategy"], strict=True)))
+    other = other.merge(own[[*named, "group", "strategy"]].drop_duplicates(), how="left")
     said = fitted.predict(other)
     true = other["batch_global"] / hidden.true_rate[other["cell_id"]].to_numpy()
     half = float(student_quantile(fitted.freedom)) * said.sd

@@ -13,7 +13,7 @@ S = 8e9
 
 
 def collectives(at: Topology, groups: tuple[tuple[int, ...], ...] | None = None, **values: float) -> Collectives:
-    return Collectives(at, groups or (tuple(range(len(at.ranks))),), medians(lossless(**values)))
+    return Collectives.of(at, groups or (tuple(range(len(at.ranks))),), medians(lossless(**values)))
 
 
 def test_a_ring_sends_twice_all_but_an_nth() -> None:

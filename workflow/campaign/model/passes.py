@@ -201,7 +201,7 @@ def divided_passes(
     """Of a model that is divided over ranks, and the collectives beside `reduce`. unit: of a microbatch of a whole replica, on one
     device."""
     unit = unit / division.tensor
-    along = Collectives(case.topology, division.tensor_groups, draws) if division.tensor > 1 else None
+    along = Collectives.of(case.topology, division.tensor_groups, draws) if division.tensor > 1 else None
     tensor_s = along.all_reduces(division.tensor_bytes, division.tensor_calls) if along else np.zeros(len(draws))
     slowdown, micro = draws.of("slowdown"), division.microbatches
     if reduce and along and case.sharing.parallel == "fsdp":  # no pipeline: it would gather for every microbatch
@@ -209,7 +209,7 @@ def divided_passes(
         return Passes(end + tensor_s, compute, collectives + tensor_s), [along]
     parts = stages(case.network.layers, division.pipeline)
     total = case.network.total_share - case.network.optimizer
-    between = Collectives(case.topology, division.pipeline_groups, draws) if division.pipeline > 1 else None
+    between = Collectives.of(case.topology, division.pipeline_groups, draws) if division.pipeline > 1 else None
     message = between.message(division.boundary_bytes) if between else np.zeros(len(draws))
     forward, backward, tails, computing = [], [], [], []
     sent = [0.0]
@@ -244,7 +244,7 @@ def divided_passes(
 def _tied(case: StepCase, draws: Draws, division: Division) -> Collectives | None:
     """The collectives of the first and the last stage, where they share a weight."""
     ends = tuple((stages_[0], stages_[-1]) for stages_ in division.pipeline_groups)
-    return Collectives(case.topology, ends, draws) if division.tied_bytes and division.pipeline > 1 else None
+    return Collectives.of(case.topology, ends, draws) if division.tied_bytes and division.pipeline > 1 else None
 
 
 def _tail(

@@ -10,8 +10,8 @@ import pandas as pd
 
 from campaign import wording
 from campaign.insight.recommend.advise import Advice
-from campaign.insight.recommend.candidates import TRUSTED_PCT
 from campaign.insight.recommend.document import ModelSaid
+from campaign.insight.recommend.step_model import TRUSTED_PCT
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, Figure, FigureData, nothing
 
