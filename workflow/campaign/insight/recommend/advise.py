@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import yaml
 from pydantic import ValidationError
@@ -14,18 +15,16 @@ from pydantic import ValidationError
 from campaign import wording
 from campaign.config.system_file import SystemFile
 from campaign.config.workload_inputs import stored_workload
-from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
 from campaign.insight.recommend.candidates import candidates, reasons
 from campaign.insight.recommend.choice import TIE_PCT, ObjectiveOfWorkload, answer
-from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
+from campaign.insight.recommend.document import Evidence, ModelSaid, Parameter, RecommendationDocument
 from campaign.insight.recommend.objectives import (
     DEFAULT,
     MIX,
     PER_JOULE,
     PER_PRICE,
-    PREDICTIONS,
     RecommendationObjective,
     RecommendationRequest,
 )
@@ -70,13 +69,15 @@ def advise(tables: Tables, asked: RecommendationRequest) -> Advice:
         models = [replace(each, model=None) for each in models]
     pools = {each.device: pool_of(system, each.device) for each in models} if system else {}
     rows = candidates(tables, models, pools)
-    words = _words(cells, named, tables.design)
+    evidence = _evidence(cells, named, tables.design)
     allowed = rows if rows.empty else rows[_allowed(rows, asked)]
     currency = str(tables.context.get("system", {}).get("currency", ""))
     answers = [
         answer(question, own)
         for objective in asked.objectives
-        for question, own in _questions(objective, rows, allowed, named, words, asked, metric, currency)
+        for question, own in _questions(
+            replace(objective, currency=currency), rows, allowed, named, evidence, asked.objectives is DEFAULT
+        )
     ]
     told = RecommendationDocument(
         basis=_basis(models, _no_pool(tables, system), rows),
@@ -97,6 +98,7 @@ def _by_metric(tables: Tables, asked: RecommendationRequest, metric: Metric) -> 
             f"means the best {metric.label}"
         )
     cells = tables.cells if metric.higher else tables.cells.assign(mean=1 / tables.cells["mean"])
+    asked = replace(asked, objectives=tuple(replace(each, metric=metric) for each in asked.objectives))
     return replace(tables, cells=cells), asked
 
 
@@ -111,44 +113,35 @@ def _as_used(context: Mapping[str, Any]) -> tuple[Mapping[str, Any], SystemFile 
         return document, None
 
 
-def _words(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, tuple[str, int, int]]:
+def _evidence(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, Evidence]:
     columns = ["configuration", "workload", "batch", *named]
-    records = cells[["cell_id", "n_ok", *columns]].to_dict("records")
-    at = design.places(cells["cell_id"])
-    composed = np.append(design.compositions, 0)[at]
+    compositions = np.append(design.compositions, 0)[design.places(cells["cell_id"])]
+    records = cells[["cell_id", "n_ok", *columns]].assign(compositions=compositions).to_dict("records")
     return {
-        str(row["cell_id"]): (wording.describe(row, columns), int(row["n_ok"]), int(compositions))
-        for row, compositions in zip(records, composed, strict=True)
+        row["cell_id"]: Evidence(
+            cell_id=row["cell_id"],
+            words=wording.describe(row, columns),
+            runs=row["n_ok"],
+            compositions=row["compositions"],
+        )
+        for row in records
     }
 
 
-def _allowed(rows: pd.DataFrame, asked: RecommendationRequest) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _allowed(rows: pd.DataFrame, asked: RecommendationRequest) -> npt.NDArray[np.bool_]:
     """Which rows fulfil all constraints."""
-    if not asked.constraints:
-        return np.ones(len(rows), dtype=bool)
-    values = {name: rows[name] for name in SHAPE_AXES} | {
-        "local_devices_per_host": rows["local_devices_per_host"],
-        "batch": rows["batch"],
-        "precision": rows["precision"],
-        "throughput_per_s": rows["rate"],
-        "step_s": rows["batch_global"] / rows["rate"],
-        "device_hours_per_million": 1e6 / rows["rate"] * rows["devices"] / 3600,
-        "cost_per_million": 1e6 / rows["rate"] * rows["price_per_h"] / 3600,
-        "energy_per_sample_j": rows["energy_j"],
-        "measured": rows["measured"],
-        "extrapolated": rows["extrapolated"] != "",
-        "memory_fits": rows["memory"] == "fits",
-        **{name.removeprefix("option_"): rows[name] for name in option_columns(rows)},
-    }
-    assert set(PREDICTIONS) <= set(values)
-    used = sorted({name for constraint in asked.constraints for name in constraint.names})
-    columns = [values[name].tolist() for name in used]
-    return np.array(
-        [asked.allows(dict(zip(used, row, strict=True))) for row in zip(*columns, strict=True)]
-        if used
-        else [asked.allows({})] * len(rows),
-        dtype=bool,
+    a_million_h = 1e6 / rows["rate"] / 3600
+    values = rows.rename(columns={name: name.removeprefix("option_") for name in option_columns(rows)}).assign(
+        throughput_per_s=rows["rate"],
+        step_s=rows["batch_global"] / rows["rate"],
+        device_hours_per_million=a_million_h * rows["devices"],
+        cost_per_million=a_million_h * rows["price_per_h"],
+        energy_per_sample_j=rows["energy_j"],
+        extrapolated=rows["outside"],
+        memory_fits=rows["memory"] == "fits",
     )
+    used = {"batch", *(name for constraint in asked.constraints for name in constraint.names)}
+    return np.array([asked.allows(row) for row in values[sorted(used)].to_dict("records")], dtype=np.bool_)
 
 
 def _questions(
@@ -156,14 +149,11 @@ def _questions(
     rows: pd.DataFrame,
     allowed: pd.DataFrame,
     named: Sequence[str],
-    words: Mapping[str, tuple[str, int, int]],
-    asked: RecommendationRequest,
-    metric: Metric,
-    currency: str = "",
+    evidence: Mapping[str, Evidence],
+    unasked: bool,
 ) -> Iterator[tuple[ObjectiveOfWorkload, pd.DataFrame]]:
     """A question for each workload as it is run, or one for a mix, with the candidates for it. Nobody who did not ask is told that
     there is no answer."""
-    unasked = asked.objectives is DEFAULT
     needs = {PER_JOULE: "energy_j", PER_PRICE: "price_per_h"}.get(objective.name)
     if rows.empty or (unasked and needs and not rows[needs].notna().any()):
         return
@@ -175,26 +165,23 @@ def _questions(
         names, parts = zip(*shares, strict=True)
         ways = fastest_ways(allowed, names, named)
         if len(ways) < len(shares):
-            yield (
-                ObjectiveOfWorkload(objective, f"a mix of {', '.join(names)}", names, words, rows.iloc[:0], metric),
-                allowed.iloc[:0],
-            )
+            about = f"a mix of {', '.join(names)}"
+            yield ObjectiveOfWorkload(objective, about, names, evidence, rows.iloc[:0]), allowed.iloc[:0]
             return
-        about = "a mix of " + " and ".join(
-            f"{100 * share:.0f}\u202f% {way}" for way, share in zip(ways, parts, strict=True)
-        )
+        about = " and ".join(f"{100 * share:.0f}\u202f% {way}" for way, share in zip(ways, parts, strict=True))
         alike = pd.concat(list(ways.values()))[["workload", *named]].drop_duplicates()
+        own = rows[rows["measured"]].merge(alike)
         yield (
-            ObjectiveOfWorkload(objective, about, names, words, rows[rows["measured"]].merge(alike), metric),
+            ObjectiveOfWorkload(objective, f"a mix of {about}", names, evidence, own),
             mixed(list(ways.values()), parts),
         )
         return
     by = ["workload", *named]
-    own = dict(list(allowed.groupby(by, sort=False)))
+    of = dict(list(allowed.groupby(by, sort=False)))
     for key, measured in rows[rows["measured"]].groupby(by, sort=False):
         about = wording.describe(dict(zip(by, key, strict=True)), by)
-        question = ObjectiveOfWorkload(objective, about, (str(key[0]),), words, measured, metric, currency)
-        yield question, own.get(key, allowed.iloc[:0])
+        question = ObjectiveOfWorkload(objective, about, (str(key[0]),), evidence, measured)
+        yield question, of.get(key, allowed.iloc[:0])
 
 
 def _no_pool(tables: Tables, system: SystemFile | None) -> str:
