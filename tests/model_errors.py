@@ -84,21 +84,23 @@ def errors(strategies: str, links: str, model: str, seed: int, noise: float = 0.
     tables = seen.tables(np.random.default_rng(seed), noise, noise)
     named = ["precision", *option_columns(tables.cells)]
     (measured,) = observed(tables.runs, tables.cells, named)
-    of = modelled(measured, named, MeasuredProgram(system, workload if known else unknown_inside(workload)))
-    own, fitted = of.cells, of.model
-    assert fitted is not None
-    true = own["batch_global"] / seen.true_rate[own["cell_id"]].to_numpy()
-    left_out = own.assign(cell="left out", error_pct=100 * (true / own["predicted_s"] - 1))
+    of_program = MeasuredProgram(system, workload if known else unknown_inside(workload))
     hidden = Simulated(machine, tuple(_cells(UNSEEN, model, STRATEGIES[strategies])), compositions=1, repetitions=1)
-    other = with_ways(hidden.tables(np.random.default_rng(seed), 0.0, 0.0).cells)
-    other = other.merge(own[[*named, "group", "strategy"]].drop_duplicates(), how="left")
-    said = fitted.predict(other)
-    true = other["batch_global"] / hidden.true_rate[other["cell_id"]].to_numpy()
-    half = float(student_quantile(fitted.freedom)) * said.sd
-    away = np.log(true) - said.log_s
-    unseen = other.assign(cell="unseen", error_pct=100 * np.expm1(away), covers=np.abs(away) <= half, half=100 * half)
+    others = with_ways(hidden.tables(np.random.default_rng(seed), 0.0, 0.0).cells)
+    frames = []
+    for of in modelled(measured, named, of_program):
+        own, fitted = of.cells, of.model
+        assert fitted is not None
+        true = own["batch_global"] / seen.true_rate[own["cell_id"]].to_numpy()
+        frames.append(own.assign(cell="left out", error_pct=100 * (true / own["predicted_s"] - 1)))
+        other = others.merge(own[[*named, "group", "strategy"]].drop_duplicates())
+        said = fitted.predict(other)
+        half = float(student_quantile(fitted.freedom)) * said.sd
+        away = np.log(other["batch_global"] / hidden.true_rate[other["cell_id"]].to_numpy()) - said.log_s
+        wrong = {"error_pct": 100 * np.expm1(away), "covers": np.abs(away) <= half, "half": 100 * half}
+        frames.append(other.assign(cell="unseen", **wrong))
     kept = ["cell", "configuration", "batch", *named, "error_pct"]
-    return pd.concat([left_out[kept], unseen[[*kept, "covers", "half"]]], ignore_index=True)
+    return pd.concat(frames, ignore_index=True).reindex(columns=[*kept, "covers", "half"])
 
 
 def unknown_inside(workload: Workload) -> Workload:

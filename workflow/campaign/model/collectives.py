@@ -151,8 +151,8 @@ class Collectives:
     def of(cls, topology: Topology, groups: Groups, draws: Draws, slower: Floats | float = 1.0) -> Self:
         """slower: factor of all times. KeyError: no link on the ways has a rate, and there is no `rate` for any."""
         along = ways(topology, groups)
-        chain, ring = (_per_byte(load, topology, draws) for load in (along.chain, along.ring))
-        tree = _per_byte(along.tree, topology, draws) if along.tree.flows else np.full(len(draws), np.inf)
+        chain, ring = (_per_byte(load, draws) for load in (along.chain, along.ring))
+        tree = _per_byte(along.tree, draws) if along.tree.flows else np.full(len(draws), np.inf)
         latencies = Counter(along.hops)
         hop = sum((draws.of("latency", kind) * count for kind, count in latencies.items()), np.zeros(len(draws)))
         between, inside = along.depth
@@ -222,11 +222,11 @@ class Collectives:
             self.carried[kind] = self.carried.get(kind, 0.0) + more
 
 
-def _per_byte(load: Crossings, topology: Topology, draws: Draws) -> Floats:
+def _per_byte(load: Crossings, draws: Draws) -> Floats:
     """Seconds of a byte on each hop: that of the slowest link. Those without a rate of their own count where none has one."""
     slowest = np.zeros(len(draws))
     known = [kind for kind in load.flows if f"rate[{kind}]" in draws.values]
     for kind in known or load.flows:
-        rate = draws.of("bus", kind) * draws.of("rate", kind) * (topology.nics if kind == "network" else 1)
+        rate = draws.of("bus", kind) * draws.of("rate", kind)
         slowest = np.maximum(slowest, load.flows[kind] / rate)
     return slowest

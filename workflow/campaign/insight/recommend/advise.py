@@ -64,9 +64,8 @@ def advise(tables: Tables, asked: RecommendationRequest) -> Advice:
         str(name): MeasuredProgram(system, stored_workload(document, str(name)), tables.links)
         for name in cells["workload"].unique()
     }
-    models = measured_workloads(tables, named, programs, asked.workloads)
-    if metric != THROUGHPUT:  # the model is of step times
-        models = [replace(each, model=None) for each in models]
+    # The model is of step times.
+    models = measured_workloads(tables, named, programs if metric == THROUGHPUT else None, asked.workloads)
     pools = {each.device: pool_of(system, each.device) for each in models} if system else {}
     rows = candidates(tables, models, pools)
     evidence = _evidence(cells, named, tables.design)
@@ -225,7 +224,10 @@ def _basis(models: Sequence[MeasuredWorkload], no_pool: str, rows: pd.DataFrame)
 
 
 def _said(each: MeasuredWorkload) -> ModelSaid:
-    cells, model, about = each.cells, each.model, f"{each.workload} on {each.device}"
+    cells, model = each.cells, each.model
+    # Of a program of unknown inside, each strategy has a model of its own.
+    strategy = f", {each.strategies[0]}," if model and model.rows.assumed and each.strategies[0] else ""
+    about = f"{each.workload}{strategy} on {each.device}"
     off = cells["error_pct"].abs()
     known = bool(off.notna().any())
     if model is None:

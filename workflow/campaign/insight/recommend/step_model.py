@@ -1,8 +1,9 @@
 """The model of the steps of one workload on one device model, fitted to its measured cells. Pure.
 
 Where the inside of a step is known, it is `campaign.model`, with effects of shapes for what that leaves out. A program of unknown
-inside (`command`) is taken for training of equal layers on replicas. How each of its strategies shares the work (gradients are
-reduced beside the backward pass or after it, by processes or by one), the error of leaving configurations out decides.
+inside (`command`) is taken for training of equal layers on replicas, each of its strategies by itself. The error of leaving
+configurations out decides how it shares the work: gradients are reduced beside the backward pass or after it, by processes or by
+one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_SIMULATED, MOST_COMPARED = 240, 60
 configuration."""
 _ASSUMED: Sequence[Assumed] = (
     *((WorkSharing(overlap=overlap), algorithm) for overlap in (True, False) for algorithm in ("nccl", "ring")),
-    *((WorkSharing(parallel), "nccl") for parallel in ("dp", "fsdp", "zero1")),
+    (WorkSharing("dp"), "ring"),
 )
 
 
@@ -52,7 +53,8 @@ class FittedModel:
 
 @dataclass(frozen=True)
 class MeasuredWorkload:
-    """What was measured of a workload on a device model, and the model of its steps, None where there are too few configurations.
+    """What was measured of a workload on a device model, or of one of its strategies, and the model of its steps, None where there
+    are too few configurations.
 
     cells: as `observed` makes them, with `predicted_s` from a fit without the cell's configuration, nan where nothing else tells,
     and `error_pct` of throughput, predicted over measured. named: columns of precision and options.
@@ -84,37 +86,40 @@ class MeasuredWorkload:
 
 
 def measured_workloads(
-    tables: Tables, named: Sequence[str], programs: Mapping[str, MeasuredProgram], workloads: Sequence[str] = ()
+    tables: Tables,
+    named: Sequence[str],
+    programs: Mapping[str, MeasuredProgram] | None,
+    workloads: Sequence[str] = (),
 ) -> list[MeasuredWorkload]:
-    """Each workload on each device model, or these workloads. programs: by workload, what is known of it."""
+    """Each workload on each device model, or these workloads. programs: by workload, what is known of it; None: make no models."""
     cells = tables.cells[tables.cells["workload"].isin(list(workloads))] if workloads else tables.cells
-    return [
-        modelled(own, named, programs.get(str(own["workload"].iloc[0]), MeasuredProgram()))
-        for own in observed(tables.runs, cells, named)
-    ]
+    found = []
+    for own in observed(tables.runs, cells, named):
+        program = None if programs is None else programs.get(str(own["workload"].iloc[0]), MeasuredProgram())
+        found += modelled(own, named, program)
+    return found
 
 
-def modelled(cells: pd.DataFrame, named: Sequence[str], program: MeasuredProgram) -> MeasuredWorkload:
-    """Cells of one workload on one device model, with their model."""
-    if cells["configuration"].nunique() < FEWEST_CONFIGURATIONS:
-        return _workload(cells.assign(predicted_s=np.nan, error_pct=np.nan), named, None)
+def modelled(cells: pd.DataFrame, named: Sequence[str], program: MeasuredProgram | None) -> list[MeasuredWorkload]:
+    """Cells of one workload on one device model, with their model; by strategy, where the inside of a step is not known."""
+    if program is None or cells["configuration"].nunique() < FEWEST_CONFIGURATIONS:
+        return [_workload(cells.assign(predicted_s=np.nan, error_pct=np.nan), named, None)]
     try:
-        return _fitted(cells, named, StepRows(cells, named, program))
+        return [_fitted(cells, named, StepRows(cells, named, program))]
     except UnknownInsideError:
-        return _fitted(cells, named, _assumed(cells, named, program))
+        by_strategy = [own.reset_index(drop=True) for _, own in cells.groupby("strategy", sort=False)]
+    if len(by_strategy) > 1:
+        return [each for own in by_strategy for each in modelled(own, named, program)]
+    return [_fitted(cells, named, StepRows(cells, named, program, _assumed(cells, named, program)))]
 
 
-def _assumed(cells: pd.DataFrame, named: Sequence[str], program: MeasuredProgram) -> StepRows:
-    """Of a program of unknown inside, each strategy as the one that describes it best."""
+def _assumed(cells: pd.DataFrame, named: Sequence[str], program: MeasuredProgram) -> Assumed:
+    """What describes a program of unknown inside best."""
     some = _some_of_each(cells["configuration"], MOST_COMPARED)
     few = cells.iloc[np.union1d(some, cells.drop_duplicates("group").index)].reset_index(drop=True)
-    kinds = list(dict.fromkeys(cells["strategy"]))
-    tried = [_fitted(few, named, StepRows(few, named, program, dict.fromkeys(kinds, each))) for each in _ASSUMED]
-    errors = [
-        {name: np.nan_to_num(each.model.off_pct[name], nan=np.inf) for name in kinds} for each in tried if each.model
-    ]
-    assumed = {name: _ASSUMED[min(range(len(errors)), key=lambda n: errors[n][name])] for name in kinds}
-    return StepRows(cells, named, program, assumed)
+    tried = [_fitted(few, named, StepRows(few, named, program, each)) for each in _ASSUMED]
+    errors = [each.cells["error_pct"].abs().median() for each in tried]
+    return _ASSUMED[int(np.argmin(np.nan_to_num(errors, nan=np.inf)))]
 
 
 def _fitted(cells: pd.DataFrame, named: Sequence[str], rows: StepRows) -> MeasuredWorkload:

@@ -39,7 +39,7 @@ _FROM_LITTLE = {
     "launch": 1e-6,
 }
 """What may cost less than public tables say, and how little."""
-_ASSUMED_NETWORK, _TRAFFIC_FACTOR = Network((NetworkLayer((2**22,), 1.0, 2.0, unit=True),) * 24), 100.0
+_ASSUMED_NETWORK, _TRAFFIC_FACTOR = Network((NetworkLayer((2**22,), 1.0, 2.0),) * 24), 100.0
 """Of a program of unknown inside, and the factor that its traffic may be off by."""
 _BATCH, _SHAPE, _CONFIGURATION = range(3)
 """Kinds of effects."""
@@ -73,8 +73,8 @@ class UnknownInsideError(Exception):
 
 
 class StepRows:
-    """cells: measured ones (`observations.observed`); named: columns of precision and options. assumed: by strategy, how a program
-    of unknown inside is taken to share the work; None where a step's inside is known.
+    """cells: measured ones (`observations.observed`); named: columns of precision and options. assumed: how a program of
+    unknown inside is taken to share the work; None where a step's inside is known.
 
     prior: of the parameters; guesses: names of those of which nothing is known beforehand.
     """
@@ -84,7 +84,7 @@ class StepRows:
         cells: pd.DataFrame,
         named: Sequence[str],
         program: MeasuredProgram,
-        assumed: Mapping[str, Assumed] | None = None,
+        assumed: Assumed | None = None,
     ) -> None:
         self.program, self.assumed, self._named = program, assumed, named
         self._effects = _Effects(cells, by="group" if assumed else "strategy")
@@ -128,7 +128,7 @@ class StepRows:
     def _reference(self, row: Mapping[Any, Any]) -> StepCase:
         """The case of a cell."""
         if self.assumed:
-            sharing, algorithm = self.assumed[row["strategy"]]
+            sharing, algorithm = self.assumed
             batch, models = int(row["batch"]), configuration_of(row).models
             compute = tuple(ComputeTime(f"{name} fp32", {batch: float(row["step_s"])}) for name in models)
             return StepCase(_ASSUMED_NETWORK, compute, batch, "fp32", self._topology(row, algorithm), sharing)

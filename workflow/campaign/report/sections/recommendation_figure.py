@@ -82,12 +82,13 @@ def _far(row: Mapping[Any, Any]) -> str:
 def _picture(told: pd.DataFrame, models: list[ModelSaid]) -> str:
     looks = plot.looks(told["attach"])
     several = len({each.device for each in models}) > 1
+    shown = list(dict.fromkeys((each.workload, each.device) for each in models))
     panels = [
         plot.Panel(
-            f"{model.workload} on {model.device}" if several else model.workload,
-            told[(told["workload"] == model.workload) & (told["device"] == model.device)].head(_POINTS),
+            f"{workload} on {device}" if several else workload,
+            told[(told["workload"] == workload) & (told["device"] == device)].head(_POINTS),
         )
-        for model in models[: plot.MOST_PANELS]
+        for workload, device in shown[: plot.MOST_PANELS]
     ]
     return plot.multiples(
         plot.Panels(tuple(panels), "", 0),
