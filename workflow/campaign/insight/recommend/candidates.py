@@ -1,7 +1,7 @@
 """Every possible answer: measured cells, and shapes of the same pool that were not measured, with what they give. Pure.
 
 A frame with a row for each shape, workload, batch, precision and options: its shape; `configuration`, `ranks`, `devices`, `way`;
-`measured`, `replayed`, `cell_id`, `n_ok`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`;
+`measured`, `replayed`, `cell_id`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`;
 `price_per_h` of its devices, nan without prices; `known`: whether that sd holds the spread of compositions, so that ties can be
 told; `energy_j` a sample, with `energy_sd`; `said_rate`: the model's of a measured cell whose configuration was left out;
 `extrapolated`: in words, or ''; `outside`: whether it is; `memory`: fits, out or unknown; `trusted`: whether predictions may be
@@ -36,7 +36,7 @@ _KEPT = (
     "workload",
     *COLUMNS,
     "batch",
-    *("configuration", "ranks", "devices", "way", "batch_global", "measured", "replayed", "cell_id", "n_ok"),
+    *("configuration", "ranks", "devices", "way", "batch_global", "measured", "replayed", "cell_id"),
     *("rate", "sd", "freedom", "known", "low", "high", "price_per_h", "energy_j", "energy_sd", "said_rate"),
     *("extrapolated", "outside", "memory", "trusted", "shape"),
 )
@@ -124,7 +124,6 @@ def _predicted(each: MeasuredWorkload, model: FittedModel, pool: Pool) -> pd.Dat
         known=True,
         price_per_h=frame["devices"] * (cells["price_per_h"] / cells["devices"]).median(),
         cell_id="",
-        n_ok=0,
         configuration=frame["configuration"].fillna(frame["named"]),
         rate=rate,
         sd=sd,
