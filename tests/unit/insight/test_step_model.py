@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
@@ -97,6 +98,11 @@ def test_one_process_for_all_devices_is_found_where_nothing_says_so() -> None:
     found = model_errors.errors("dp", "NVLink", "mobilenetv2", seed=47, known=False)
     size = found["error_pct"].abs().groupby(found["cell"])
     assert size.median().max() < 3
+
+
+def test_what_is_assumed_of_one_strategy_does_not_mislead_another() -> None:
+    found = model_errors.errors("ddp, zero1, fsdp, dp", "NVLink", "bert-base", seed=7, known=False)
+    assert found["error_pct"].abs().groupby(found["cell"]).median().max() < 1.5
 
 
 def test_programs_of_another_kind_are_predicted_between_what_was_measured() -> None:
@@ -219,6 +225,15 @@ def test_a_strategy_that_the_model_does_not_describe_chooses_nothing_and_its_cel
     drawn = recommendation_figure.figure(advice).draw(data_of(two_strategies, None))
     row = next(row for row in drawn.rows if row[0] == "fabric-20")
     assert row[-1].endswith("at most 12 measured")
+
+
+def test_strategies_of_a_program_of_unknown_inside_have_a_model_each(two_strategies: Tables) -> None:
+    document = yaml.safe_load(two_strategies.context["campaign_yaml"]) | {"workloads": {}}
+    context = {**two_strategies.context, "campaign_yaml": yaml.safe_dump(document)}
+    tables = replace(two_strategies, context=context)
+    sound, odd = advise(tables, asked(["throughput"], [], [], ["big"], [])).document.models
+    assert (sound.trusted, odd.trusted) == (True, False)
+    assert odd.sentence.startswith("big, fsdp, on A100: ")
 
 
 def test_models_divided_over_devices_are_simulated_and_only_where_they_run() -> None:
