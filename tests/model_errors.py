@@ -18,7 +18,8 @@ from campaign.config.system_file import SystemFile
 from campaign.config.workload_inputs import stored_workload
 from campaign.documents.cell import Cell, Configuration
 from campaign.insight.recommend.observations import observed, with_ways
-from campaign.insight.recommend.step_model import MeasuredProgram, model_of
+from campaign.insight.recommend.step_model import modelled
+from campaign.insight.recommend.step_rows import MeasuredProgram
 from campaign.model.parameters import sample
 from campaign.plan.step_cases import prior_of
 from campaign.statistics.comparable_cells import option_columns
@@ -82,23 +83,24 @@ def errors(strategies: str, links: str, model: str, seed: int, noise: float = 0.
     seen = Simulated(machine, tuple(_cells(MEASURED, model, STRATEGIES[strategies])), compositions=2, repetitions=1)
     tables = seen.tables(np.random.default_rng(seed), noise, noise)
     named = ["precision", *option_columns(tables.cells)]
-    (of,) = observed(tables.runs, tables.cells, named)
-    fitted = model_of(of, MeasuredProgram(system, workload if known else unknown_inside(workload)))
-    assert fitted is not None
-    own = of.cells
-    true = own["batch_global"] / seen.true_rate[own["cell_id"]].to_numpy()
-    left_out = own.assign(cell="left out", error_pct=100 * (true / fitted.checked.predicted_s - 1))
+    (measured,) = observed(tables.runs, tables.cells, named)
+    of_program = MeasuredProgram(system, workload if known else unknown_inside(workload))
     hidden = Simulated(machine, tuple(_cells(UNSEEN, model, STRATEGIES[strategies])), compositions=1, repetitions=1)
-    other = with_ways(hidden.tables(np.random.default_rng(seed), 0.0, 0.0).cells)
-    other["group"] = [of.groups.index(key) for key in other[named].itertuples(index=False, name=None)]
-    other["strategy"] = other["group"].map(dict(zip(own["group"], own["strategy"], strict=True)))
-    said = fitted.predict(other)
-    true = other["batch_global"] / hidden.true_rate[other["cell_id"]].to_numpy()
-    half = float(student_quantile(fitted.freedom)) * said.sd
-    away = np.log(true) - said.log_s
-    unseen = other.assign(cell="unseen", error_pct=100 * np.expm1(away), covers=np.abs(away) <= half, half=100 * half)
+    others = with_ways(hidden.tables(np.random.default_rng(seed), 0.0, 0.0).cells)
+    frames = []
+    for of in modelled(measured, named, of_program):
+        own, fitted = of.cells, of.model
+        assert fitted is not None
+        true = own["batch_global"] / seen.true_rate[own["cell_id"]].to_numpy()
+        frames.append(own.assign(cell="left out", error_pct=100 * (true / own["predicted_s"] - 1)))
+        other = others.merge(own[[*named, "group", "strategy"]].drop_duplicates())
+        said = fitted.predict(other)
+        half = float(student_quantile(fitted.freedom)) * said.sd
+        away = np.log(other["batch_global"] / hidden.true_rate[other["cell_id"]].to_numpy()) - said.log_s
+        wrong = {"error_pct": 100 * np.expm1(away), "covers": np.abs(away) <= half, "half": 100 * half}
+        frames.append(other.assign(cell="unseen", **wrong))
     kept = ["cell", "configuration", "batch", *named, "error_pct"]
-    return pd.concat([left_out[kept], unseen[[*kept, "covers", "half"]]], ignore_index=True)
+    return pd.concat(frames, ignore_index=True).reindex(columns=[*kept, "covers", "half"])
 
 
 def unknown_inside(workload: Workload) -> Workload:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from campaign.model.description import ComputeTime, Network, StepCase, WorkSharing
-from campaign.model.fit import Effects, StepDesign, fit
+from campaign.model.fit import StepDesign, fit
 from campaign.model.parameters import DEFAULTS, UncertainNumber, sample
 from campaign.model.simulation import simulate, steps_s
 from campaign.workloads.step_networks import built_in_network
@@ -48,9 +48,7 @@ def predicted(project: Project) -> Iterable[Figure]:
     yield Figure("model, 1,000 cells at 200 samples", took, "s", 10.0)
     seen = tuple(_case(resnet, shape, batch) for shape in SHAPES for batch in (4, 8, 16))
     log_s = np.log(steps_s(seen, [sample(PRIOR, 1, seed=3)] * len(seen))[:, 0])
-    steps = StepDesign(
-        seen, Effects(np.zeros((len(seen), 0)), np.zeros(0, dtype=np.int64), (), np.zeros((len(seen), 0)))
-    )
+    steps = StepDesign(seen, np.zeros((len(seen), 0)), np.zeros(0, dtype=np.int64), np.zeros((len(seen), 0)))
     yield Figure("model, fit to 30 cells", _least(lambda: fit(steps, log_s, PRIOR), times=1), "s", 10.0)
 
 

@@ -355,7 +355,7 @@ def test_the_pool_is_what_the_system_says_and_may_be_used() -> None:
 
 def test_every_shape_that_the_numbers_allow_is_possible_and_no_other(planted: Tables) -> None:
     shapes = possible(Pool((2, 1), 3), "A100", planted.cells, ["local"])
-    found = {(r.hosts, r.devices_per_host, r.attach) for r in shapes.itertuples()}
+    found = {(each.hosts, each.devices_per_host, each.attach) for each in shapes}
     assert found == {
         *((1, n, "local") for n in (1, 2)),
         *((1, n, "fabric") for n in (1, 2, 3)),

@@ -158,6 +158,13 @@ def test_a_pipeline_fills_and_drains(schedule: Any) -> None:
     assert max(float(end[0]) for end in ends) == pytest.approx((6 + 4 - 1) * 3)
 
 
+def test_a_stage_waits_for_messages_in_both_directions() -> None:
+    first, second, message = (np.full(1, x) for x in (1.0, 3.0, 0.5))
+    # The second stage computes from 1.5 to 4.5 and back to 7.5; the first one goes on at 8.
+    ends = pipeline_ends([first, second], [first, second], message, 1, "1f1b")
+    assert [float(end[0]) for end in ends] == [9.0, 7.5]
+
+
 def test_a_pipelined_step_has_a_bubble_and_messages() -> None:
     network = layers(8, 8, unit=True)
     of = case(network, topology(local=2), {4: 1.5, 8: 3.0}, batch=8, sharing=WorkSharing(division=division(2, 4)))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.model.parameters import Floats
-from campaign.model.streams import COLLECTIVES, COMPUTE, OTHER_COLLECTIVES, Program, chained, run
+from campaign.model.streams import COLLECTIVES, COMPUTE, OTHER_COLLECTIVES, Program, run
 
 
 def seconds(*values: float) -> Floats:
@@ -81,15 +81,3 @@ def programs(draw: st.DrawFn) -> Program:
 def test_the_lockstep_of_draws_is_that_of_events(program: Program, slowdown: float) -> None:
     found = run(program, np.full(3, slowdown)).end_s
     assert found == pytest.approx([stepwise(program, slowdown, draw) for draw in range(3)])
-
-
-def test_chained_operations_and_delays() -> None:
-    before = [[], [(0, seconds(1.0))], [], [(1, seconds(0.0))]]
-    ends = chained([[0, 2], [1, 3]], [seconds(2), seconds(3), seconds(10), seconds(1)], before)
-    assert [float(end[0]) for end in ends] == [2, 6, 12, 7]
-
-
-def test_operations_that_wait_for_each_other_are_refused() -> None:
-    nothing = seconds(0.0)
-    with pytest.raises(ValueError, match="wait for each other"):
-        chained([[0], [1]], [nothing, nothing], [[(1, nothing)], [(0, nothing)]])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def _show(cells: Sequence[PredictedCell], assumed: Mapping[str, float]) -> None:
     """Print a row for each cell, how many the model does not know, and what makes the intervals wide."""
     show(TextTable("Predicted", list(_COLUMNS), list(map(_row, cells)), list(_RIGHT)), most=None)
     known = [each for each in cells if each.throughput_per_s]
-    full = sum(each.fits is not None and each.fits < 0.5 for each in known)
+    full = sum(each.lacks_memory for each in known)
     words = [f"{wording.plural(len(known), 'cell')} predicted, none measured"]
     words += [f"{full} probably do not fit into memory"] if full else []
     words += [f"{len(cells) - len(known)} of programs that the model does not know"] if len(known) < len(cells) else []
@@ -108,7 +109,7 @@ def _row(each: PredictedCell) -> tuple[str, ...]:
         wording.number(rate, 4),
         f"{wording.number(low, 3)} to {wording.number(high, 3)}",
         f"{wording.number(1e3 * each.step_s[0], 4)} ms",
-        "" if each.memory_mib != each.memory_mib else f"{each.memory_mib / 1024:.1f} GiB",
+        "" if math.isnan(each.memory_mib) else f"{each.memory_mib / 1024:.1f} GiB",
         _fits(each.fits),
     )
 
@@ -121,18 +122,16 @@ def _fits(share: float | None) -> str:
 
 
 def _document(each: PredictedCell) -> Mapping[str, Any]:
-    cell = each.cell
+    nothing, parts = (None, None, None), ("", "_low", "_high")
     return {
-        "cell_id": cell.id,
-        **{name: value for name, value in cell.axes().items() if name != "layout"},
-        **dict(_interval("throughput_per_s", each.throughput_per_s)),
-        **dict(_interval("step_s", each.step_s)),
-        "memory_mib": None if each.memory_mib != each.memory_mib else each.memory_mib,
+        "cell_id": each.cell.id,
+        **{name: value for name, value in each.cell.axes().items() if name != "layout"},
+        **{
+            f"throughput_per_s{part}": value
+            for part, value in zip(parts, each.throughput_per_s or nothing, strict=True)
+        },
+        **{f"step_s{part}": value for part, value in zip(parts, each.step_s or nothing, strict=True)},
+        "memory_mib": None if math.isnan(each.memory_mib) else each.memory_mib,
         "memory_limit_mib": each.memory_limit_mib,
         "fits": each.fits,
     }
-
-
-def _interval(name: str, values: tuple[float, float, float] | None) -> Iterator[tuple[str, float | None]]:
-    for part, value in zip(("", "_low", "_high"), values or (None, None, None), strict=True):
-        yield f"{name}{part}", value

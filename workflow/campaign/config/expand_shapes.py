@@ -135,7 +135,7 @@ def _on_system(
                 and _may_lack(shape, systems)
                 and (why := lacks(system, configuration))
             ):
-                configuration = Impossible(shape.name or _name(configuration, False), why)
+                configuration = Impossible(shape.name or name_of(configuration), why)
             if isinstance(configuration, Impossible):
                 impossible.append(replace(configuration, shape=f"{prefix}{configuration.shape}", of=index))
                 continue
@@ -150,7 +150,7 @@ def _on_system(
                 named[key] = shape.name if len(shape.system or ()) == 1 else f"{prefix}{shape.name}"
     several = len({model for configuration in by_shape.values() for model in configuration.models}) > 1
     found = {
-        key: replace(each, name=named.get(key) or f"{prefix}{_name(each, several)}", system=system.name)
+        key: replace(each, name=named.get(key) or f"{prefix}{name_of(each, several)}", system=system.name)
         for key, each in by_shape.items()
     }
     places = {found[key].name: tuple(indexes) for key, indexes in making.items()}
@@ -267,9 +267,9 @@ def _expand(shape: Shape, devices: Sequence[str], where: str) -> Iterator[Config
             storage=values["storage"],
         )
         if isinstance(local, str):
-            yield Impossible(_name(configuration, False), local)
+            yield Impossible(name_of(configuration), local)
         elif used > count:
-            yield Impossible(_name(configuration, False), f"a run cannot use {used} of {count} devices of a host")
+            yield Impossible(name_of(configuration), f"a run cannot use {used} of {count} devices of a host")
         else:
             yield configuration
 
@@ -315,9 +315,9 @@ def _unequal(
         )
         if wrong := next((host for host in hosts if host.used > host.count), None):
             why = f"a run cannot use {wrong.used} of {wrong.count} devices of a host"
-            yield Impossible(_name(configuration, False), why)
+            yield Impossible(name_of(configuration), why)
         elif p2p and max(host.fabric for host in hosts) < 2:
-            yield Impossible(_name(configuration, False), _ALONE.format(1))
+            yield Impossible(name_of(configuration), _ALONE.format(1))
         else:
             yield configuration
 
@@ -339,7 +339,8 @@ def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
     return local
 
 
-def _name(configuration: Configuration, with_device: bool) -> str:
+def name_of(configuration: Configuration, with_device: bool = False) -> str:
+    """What a shape without a name is called: '2x4-fabric'."""
     if configuration.layout:
         return _name_of_layout(configuration)
     used = f"{configuration.devices_used}of" if configuration.devices_used != configuration.devices_per_host else ""

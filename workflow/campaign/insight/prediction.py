@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from campaign.config.resolve import Campaign
-from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.documents.run_numbers import whole
@@ -30,7 +30,6 @@ from campaign.plan.step_cases import case_of, prior_of
 from campaign.tables.collect import tables_of
 from campaign.tables.io import Tables
 from campaign.tables.report_context import Collected
-from campaign.workloads.protocol import Workload
 
 DRAWS = 1000
 MANY_DRAWS = 4000
@@ -40,127 +39,58 @@ PREDICTED = 0.8
 _UNKNOWN = "no prediction: the model does not know what a step of this program does"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PredictedCell:
-    """What may come out of a cell: median and the 80 % interval of each number, None where the model does not know the program.
-
-    memory_mib: on the fullest device, nan where activations are not known; memory_limit_mib: of a device; fits: share of the draws
-    that fit into it, both None where that is not known.
-    """
+    """What may come out of a cell. case, step: None where the model does not know the program. rates: samples per second under each
+    draw, with what the model is off by."""
 
     cell: Cell
-    throughput_per_s: tuple[float, float, float] | None
-    step_s: tuple[float, float, float] | None
-    memory_mib: float
-    memory_limit_mib: float | None
-    fits: float | None
-
-
-@dataclass(frozen=True)
-class PredictedCampaign:
-    """Tables as `campaign collect` makes them, and each cell in the order of the plan. assumed: compute times that nobody measured,
-    and the factor that they are known up to."""
-
-    tables: Tables
-    cells: tuple[PredictedCell, ...]
-    assumed: Mapping[str, float]
-
-
-def predict(
-    campaign: Campaign, where: str | None = None, *, replayed: bool = False, count: int = DRAWS, seed: int = 0
-) -> PredictedCampaign:
-    """Simulate the cells of a campaign.
-
-    where: only those that match; replayed: what a replay on this machine would measure, instead of what the system would; count: of
-    draws, even. ConfigError: the campaign does not fit its system, or has no cells.
-    """
-    matrix = expand(campaign, where)
-    settings = {cell.id: replace(whole(cell.settings), repetitions=1, compositions=1) for cell in matrix.cells}
-    cells = tuple(replace(cell, settings=settings[cell.id]) for cell in matrix.cells)
-    known = _Known(campaign, replayed, count, seed)
-    records, found, draws = [], [], []
-    assumed: dict[str, float] = {}
-    for number, cell in enumerate(cells):
-        if (step := known.step(cell)) is None:
-            found.append(PredictedCell(cell, None, None, np.nan, None, None))
-            continue
-        outcome = _Outcome.of(cell, *step, seed)
-        assumed |= {each.key: each.factor for each in outcome.case.compute if each.factor is not None}
-        found.append(outcome.summary())
-        records.append(outcome.record(campaign, number))
-        if not outcome.lacks_memory:
-            draws.append(outcome.drawn())
-    reasons = {lease_name(campaign.protocol, cell, 1): _UNKNOWN for cell in cells}
-    collected = Collected(
-        campaign,
-        replace(matrix, cells=cells),
-        records,
-        [],
-        reasons,
-        _NoStore(Path()),
-        draws=pd.concat(draws, ignore_index=True) if draws else pd.DataFrame({"cell_id": []}),
-    )
-    return PredictedCampaign(tables_of(collected), tuple(found), assumed)
-
-
-class _NoStore(Store):
-    """Nothing was measured, so there is no document of compositions or hosts."""
-
-    def shared_document(self, name: str) -> dict[str, Any]:
-        return {}
-
-
-class _Known:
-    """Cells in the terms of the model, and draws of what is not known of them, by system and workload."""
-
-    def __init__(self, campaign: Campaign, replayed: bool, count: int, seed: int) -> None:
-        self._campaign, self._replayed, self._count, self._seed = campaign, replayed, count, seed
-        self._draws: dict[tuple[str, str, tuple[str, ...]], Draws] = {}
-
-    def step(self, cell: Cell) -> tuple[StepCase, StepPrediction] | None:
-        workload, system = self._campaign.workloads[cell.workload], self._campaign.on(cell.configuration).system
-        if workload.predicts and not self._replayed:
-            system = system.model_copy(update={"emulation": None})
-        case = case_of(system, workload, cell)
-        return None if case is None else (case, simulate(case, self._of(system, workload, case)))
-
-    def _of(self, system: SystemFile, workload: Workload, case: StepCase) -> Draws:
-        key = system.name, workload.name, tuple(each.key for each in case.compute)
-        if key not in self._draws:
-            half = sample(prior_of(system, workload, [case]), self._count // 2, self._seed)
-            self._draws[key] = Draws({name: np.tile(values, 2) for name, values in half.values.items()})
-        return self._draws[key]
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """A simulated cell. rates: samples per second under each draw, with what the model is off by."""
-
-    cell: Cell
-    case: StepCase
-    step: StepPrediction
-    rates: Floats
+    case: StepCase | None = None
+    step: StepPrediction | None = None
+    rates: Floats = field(default_factory=lambda: np.empty(0))
 
     @classmethod
-    def of(cls, cell: Cell, case: StepCase, step: StepPrediction, seed: int) -> _Outcome:
+    def of(cls, cell: Cell, case: StepCase, step: StepPrediction, seed: int) -> PredictedCell:
         half = step.step_s.size // 2
         off = np.random.default_rng((zlib.crc32(cell.id.encode()), seed)).standard_normal(half)
         # To both sides of each draw, so that it moves no median.
         misfit = np.exp(MISFIT * np.concatenate([off, -off]))
         return cls(cell, case, step, np.asarray(cell.batch_global / step.step_s * misfit))
 
+    @cached_property
+    def throughput_per_s(self) -> tuple[float, float, float] | None:
+        """Median and the 80 % interval; None where the model does not know the program."""
+        return _interval(self.rates) if self.step else None
+
+    @cached_property
+    def step_s(self) -> tuple[float, float, float] | None:
+        """The same of a step."""
+        return _interval(self.cell.batch_global / self.rates) if self.step else None
+
+    @property
+    def memory_mib(self) -> float:
+        """On the fullest device; nan where that is not known."""
+        return float(np.median(self.step.memory_mib)) if self.step else np.nan
+
+    @property
+    def memory_limit_mib(self) -> float | None:
+        """Of a device; None where that is not known."""
+        return self.case.memory_mib if self.case else None
+
+    @property
+    def fits(self) -> float | None:
+        """Share of the draws that fit into memory; None where that is not known."""
+        return self.step.fits if self.step else None
+
     @property
     def lacks_memory(self) -> bool:
-        return self.step.fits is not None and self.step.fits < 0.5
-
-    def summary(self) -> PredictedCell:
-        memory = float(np.median(self.step.memory_mib))
-        rates, step_s = _interval(self.rates), _interval(self.cell.batch_global / self.rates)
-        return PredictedCell(self.cell, rates, step_s, memory, self.case.memory_mib, self.step.fits)
+        return self.fits is not None and self.fits < 0.5
 
     def metrics(self) -> Iterator[tuple[str, Floats]]:
         """Metrics of a run by their names in the tables, under each draw."""
         step, case = self.step, self.case
+        assert step is not None
+        assert case is not None
         yield "communication_bytes_per_step", np.full(self.rates.size, step.sent_bytes)
         yield "device_utilisation_mean_pct", 100 * step.busy
         if (carried := step.link_bytes.get("fabric")) is not None:
@@ -187,13 +117,12 @@ class _Outcome:
 
     def record(self, campaign: Campaign, number: int) -> Record:
         """The run at the median; one that fails where it does not fit into memory."""
-        cell, said = self.cell, self.summary()
-        assert said.throughput_per_s is not None
-        assert said.step_s is not None
+        cell = self.cell
+        assert self.throughput_per_s is not None
+        assert self.step_s is not None
         if self.lacks_memory:
-            needed = (
-                f"predicted to need {said.memory_mib / 1024:.1f} GiB of {(said.memory_limit_mib or 0) / 1024:g} GiB"
-            )
+            limit = self.memory_limit_mib or 0
+            needed = f"predicted to need {self.memory_mib / 1024:.1f} GiB of {limit / 1024:g} GiB"
             outcome: dict[str, Any] = {"status": "oom_device", "failure": {"reason": needed}}
         else:
             metrics = {name: float(np.median(values)) for name, values in self.metrics()}
@@ -201,8 +130,8 @@ class _Outcome:
                 metrics["parameters"] = float(parameters)
             outcome = {
                 "status": "ok",
-                "throughput_per_s": said.throughput_per_s[0],
-                "step_times_s": ((said.step_s[0],),),
+                "throughput_per_s": self.throughput_per_s[0],
+                "step_times_s": ((self.step_s[0],),),
                 "metrics": metrics,
             }
         of_system = cell.configuration.system or campaign.on(cell.configuration).system.name
@@ -219,7 +148,7 @@ class _Outcome:
                 "cell": RecordedCell.of(cell),
                 "specification": specification,
                 "started": float(number),
-                "ended": number + said.step_s[0] * cell.settings.measured_steps,
+                "ended": number + self.step_s[0] * cell.settings.measured_steps,
                 "lease_id": f"{cell.configuration.name}.predicted",
                 "composition": "",
                 "environment": "",
@@ -227,6 +156,69 @@ class _Outcome:
                 **outcome,
             }
         )
+
+
+@dataclass(frozen=True)
+class PredictedCampaign:
+    """Tables as `campaign collect` makes them, and each cell in the order of the plan. assumed: compute times that nobody measured,
+    and the factor that they are known up to."""
+
+    tables: Tables
+    cells: tuple[PredictedCell, ...]
+    assumed: Mapping[str, float]
+
+
+def predict(
+    campaign: Campaign, where: str | None = None, *, replayed: bool = False, count: int = DRAWS, seed: int = 0
+) -> PredictedCampaign:
+    """Simulate the cells of a campaign.
+
+    where: only those that match; replayed: what a replay on this machine would measure, instead of what the system would; count: of
+    draws, even. ConfigError: the campaign does not fit its system, or has no cells.
+    """
+    matrix = expand(campaign, where)
+    settings = {cell.id: replace(whole(cell.settings), repetitions=1, compositions=1) for cell in matrix.cells}
+    cells = tuple(replace(cell, settings=settings[cell.id]) for cell in matrix.cells)
+    draws: dict[object, Draws] = {}
+    found = tuple(_predicted(campaign, cell, draws, replayed, count, seed) for cell in cells)
+    known = [(number, each) for number, each in enumerate(found) if each.case]
+    drawn = [each.drawn() for _, each in known if not each.lacks_memory]
+    computed = [compute for each in found if each.case for compute in each.case.compute]
+    reasons = {lease_name(campaign.protocol, cell, 1): _UNKNOWN for cell in cells}
+    collected = Collected(
+        campaign,
+        replace(matrix, cells=cells),
+        [each.record(campaign, number) for number, each in known],
+        [],
+        reasons,
+        _NoStore(Path()),
+        draws=pd.concat(drawn, ignore_index=True) if drawn else pd.DataFrame({"cell_id": []}),
+    )
+    assumed = {compute.key: compute.factor for compute in computed if compute.factor is not None}
+    return PredictedCampaign(tables_of(collected), found, assumed)
+
+
+class _NoStore(Store):
+    """Nothing was measured, so there is no document of compositions or hosts."""
+
+    def shared_document(self, name: str) -> dict[str, Any]:
+        return {}
+
+
+def _predicted(
+    campaign: Campaign, cell: Cell, draws: dict[object, Draws], replayed: bool, count: int, seed: int
+) -> PredictedCell:
+    """draws: what is drawn so far of what is not known, by system, workload and compute times."""
+    workload, system = campaign.workloads[cell.workload], campaign.on(cell.configuration).system
+    if workload.predicts and not replayed:
+        system = system.model_copy(update={"emulation": None})
+    if (case := case_of(system, workload, cell)) is None:
+        return PredictedCell(cell)
+    key = system.name, workload.name, tuple(each.key for each in case.compute)
+    if key not in draws:
+        half = sample(prior_of(system, workload, [case]), count // 2, seed)
+        draws[key] = Draws({name: np.tile(values, 2) for name, values in half.values.items()})
+    return PredictedCell.of(cell, case, simulate(case, draws[key]), seed)
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +40,14 @@ _NOTHING = Crossings({}, {})
 @dataclass(frozen=True)
 class Ways:
     """The ways of some groups of ranks. hops: the kind of the longest link of each hop in the ring of the widest group; tree: what
-    trees load if each hop carries S, None on one host; depth: hops between hosts and inside of them, from a leaf to the root."""
+    trees load if each hop carries S, nothing where there are none; depth: hops between hosts and inside of them, from a leaf to the
+    root."""
 
     ranks: int
     ring: Crossings
     chain: Crossings
     hops: tuple[str, ...]
-    tree: Crossings | None
+    tree: Crossings
     depth: tuple[int, int]
 
 
@@ -66,7 +67,7 @@ def ways(topology: Topology, groups: Groups) -> Ways:
         _load(topology, ring),
         _load(topology, chain),
         tuple(_longest(topology, one, other) for one, other in [*pairwise(widest), (widest[-1], widest[0])]),
-        _tree(topology, groups) if several else None,
+        _tree(topology, groups) if several else _NOTHING,
         (math.ceil(math.log2(len(hosts))), max(hosts.values()) - 1),
     )
 
@@ -118,124 +119,114 @@ def _longest(topology: Topology, one: int, other: int) -> str:
     return next(kind for kind in ("network", "mixed", "uplink", "fabric", "bridge", "local") if kind in kinds)
 
 
+class _Costs(NamedTuple):
+    """By draw: ranks of a group, seconds of a call, of a byte on each hop of a chain, a ring and a tree (inf without one), of a
+    message on a hop, and of messages from the leaves of a tree to its root."""
+
+    ranks: Floats
+    launch: Floats
+    chain: Floats
+    ring: Floats
+    tree: Floats
+    hop: Floats
+    deep: Floats
+
+
+@dataclass
 class Collectives:
     """Collectives of some groups of ranks, which communicate at the same time, under draws: seconds of each that is called, and the
-    bytes of all of them. KeyError: no link on the ways has a rate, and there is no `rate` for any.
+    bytes of all of them.
 
     carried: by kind of link, bytes over all of its ports, in and out; sent: by one rank of a ring; times: how often in a step what
     is called now takes place.
     """
 
-    times = 1
-
-    def __init__(self, topology: Topology, groups: Groups, draws: Draws) -> None:
-        self.ways = ways(topology, groups)
-        self.ranks: int | Floats = self.ways.ranks
-        self.carried: dict[str, Floats] = {}
-        self.sent = 0.0
-        self._draws, self._nics = draws, topology.nics
-        self._launch = draws.of("launch")
-        self._chain_s, self._ring_s = self._per_byte(self.ways.chain), self._per_byte(self.ways.ring)
-        self._tree_s = self._per_byte(self.ways.tree) if self.ways.tree else None
-        latencies = Counter(self.ways.hops)
-        self._hop_s = sum(
-            (draws.of("latency", kind) * count for kind, count in latencies.items()), np.zeros(len(draws))
-        ) / len(self.ways.hops)
-        between, inside = self.ways.depth
-        self._deep_s = between * draws.of("latency", "network") + inside * draws.of("latency", "local")
+    costs: _Costs
+    ways: Ways | None = None
+    carried: dict[str, Floats] = field(default_factory=dict)
+    sent: float = 0.0
+    times: int = 1
 
     @classmethod
-    def side_by_side(cls, those: Sequence[Self], draws: Draws) -> Self:
+    def of(cls, topology: Topology, groups: Groups, draws: Draws, slower: Floats | float = 1.0) -> Self:
+        """slower: factor of all times. KeyError: no link on the ways has a rate, and there is no `rate` for any."""
+        along = ways(topology, groups)
+        chain, ring = (_per_byte(load, draws) for load in (along.chain, along.ring))
+        tree = _per_byte(along.tree, draws) if along.tree.flows else np.full(len(draws), np.inf)
+        latencies = Counter(along.hops)
+        hop = sum((draws.of("latency", kind) * count for kind, count in latencies.items()), np.zeros(len(draws)))
+        between, inside = along.depth
+        deep = between * draws.of("latency", "network") + inside * draws.of("latency", "local")
+        times = (draws.of("launch"), chain, ring, tree, hop / len(along.hops), deep)
+        return cls(_Costs(np.full(len(draws), float(along.ranks)), *(each * slower for each in times)), along)
+
+    @classmethod
+    def side_by_side(cls, those: Sequence[Self]) -> Self:
         """The same collectives over several topologies at once, whose draws stand one after the other; what they carry is not
         counted."""
-        found = cls.__new__(cls)
-        trees = [each._tree_s for each in those]
-        found.ways = replace(
-            those[0].ways,
-            ring=_NOTHING,
-            chain=_NOTHING,
-            tree=None if all(tree is None for tree in trees) else _NOTHING,
-        )
-        found.carried, found.sent, found._draws, found._nics = {}, 0.0, draws, 1
-        found.ranks = np.concatenate([np.full(len(each._draws), float(each.ways.ranks)) for each in those])
-        for name in ("_launch", "_chain_s", "_ring_s", "_hop_s", "_deep_s"):
-            setattr(found, name, np.concatenate([getattr(each, name) for each in those]))
-        found._tree_s = np.concatenate(
-            [
-                np.full(len(each._draws), np.inf) if tree is None else tree
-                for each, tree in zip(those, trees, strict=True)
-            ]
-        )
-        return found
+        return cls(_Costs(*map(np.concatenate, zip(*(each.costs for each in those), strict=True))))
 
-    def slowed(self, factor: Floats) -> Self:
-        """The same, each of which takes so many times as long."""
-        for name in ("_launch", "_chain_s", "_ring_s", "_hop_s", "_deep_s"):
-            setattr(self, name, getattr(self, name) * factor)
-        self._tree_s = None if self._tree_s is None else self._tree_s * factor
-        return self
+    @property
+    def ranks(self) -> Floats:
+        return self.costs.ranks
 
     def all_reduce(self, size: float) -> Floats:
         """Of `size` bytes on each rank."""
-        n = np.asarray(self.ranks)
-        ring = 2 * (n - 1) * (self._hop_s + size / n * self._ring_s)
-        self._send(2 * (n - 1) / n * size)
-        if self._tree_s is None or self.ways.tree is None:
-            self._carry(self.ways.ring, 2 * (n - 1) / n * size)
-            return self._launch + ring
-        tree = 2 * self._deep_s + size * self._tree_s
-        better = tree < ring
-        self._carry(self.ways.ring, 2 * (n - 1) / n * size * ~better)
-        self._carry(self.ways.tree, size * better)
-        return self._launch + np.minimum(ring, tree)
+        n, of = self.ranks, self.costs
+        ring = 2 * (n - 1) * (of.hop + size / n * of.ring)
+        tree = 2 * of.deep + max(size, 1.0) * of.tree  # which may be inf
+        self._send("ring", 2 * (n - 1) / n * size, where=~(tree < ring))
+        self._carry("tree", size * (tree < ring))
+        return np.asarray(of.launch + np.fmin(ring, tree))
 
     def gather(self, size: float) -> Floats:
         """An all-gather, or a reduce-scatter, of `size` bytes as a whole."""
-        n = np.asarray(self.ranks)
-        self._send((n - 1) / n * size)
-        self._carry(self.ways.ring, (n - 1) / n * size)
-        return self._launch + (n - 1) * (self._hop_s + size / n * self._ring_s)
+        n, of = self.ranks, self.costs
+        self._send("ring", (n - 1) / n * size)
+        return of.launch + (n - 1) * (of.hop + size / n * of.ring)
 
     def broadcasts(self, size: float) -> Floats:
         """Of `size` bytes together, a share from each rank, one after the other along binary trees, as gloo does it."""
-        n = np.asarray(self.ranks)
+        n, of = self.ranks, self.costs
         depth = np.ceil(np.log2(n))
-        self._send((n - 1) / n * size)
-        self._carry(self.ways.ring, (n - 1) / n * size)
-        return np.asarray(n * (self._launch + depth * self._hop_s) + depth * size * self._ring_s)
+        self._send("ring", (n - 1) / n * size)
+        return np.asarray(n * (of.launch + depth * of.hop) + depth * size * of.ring)
 
     def pass_along(self, size: float) -> Floats:
         """A broadcast or a reduction of `size` bytes, in pieces along the ranks."""
-        n = np.asarray(self.ranks)
-        self._send((n - 1) / n * size)
-        self._carry(self.ways.chain, size)
-        return self._launch + (n - 1) * self._hop_s + size * self._chain_s
+        n, of = self.ranks, self.costs
+        self.sent += self.times * float(np.max((n - 1) / n * size))
+        self._carry("chain", size)
+        return of.launch + (n - 1) * of.hop + size * of.chain
 
     def all_reduces(self, sent: float, calls: int) -> Floats:
         """Of so many all-reduces in a ring, in which each rank sends so many bytes together."""
-        self._send(sent)
-        self._carry(self.ways.ring, sent)
-        return calls * (self._launch + 2 * (self.ways.ranks - 1) * self._hop_s) + sent * self._ring_s
+        of = self.costs
+        self._send("ring", sent)
+        return calls * (of.launch + 2 * (self.ranks - 1) * of.hop) + sent * of.ring
 
     def message(self, size: float) -> Floats:
         """Of `size` bytes from each rank to the next."""
-        self._carry(self.ways.chain, size)
-        return self._launch + self._hop_s + size * self._chain_s
+        self._carry("chain", size)
+        return self.costs.launch + self.costs.hop + size * self.costs.chain
 
-    def _send(self, size: npt.ArrayLike) -> None:
+    def _send(self, way: str, size: npt.ArrayLike, where: npt.ArrayLike = True) -> None:
+        """Each rank sends `size` bytes; they go this way under the draws `where`."""
         self.sent += self.times * float(np.max(size))
+        self._carry(way, np.multiply(size, where))
 
-    def _carry(self, load: Crossings, size: npt.ArrayLike) -> None:
+    def _carry(self, way: str, size: npt.ArrayLike) -> None:
+        load: Crossings = getattr(self.ways, way) if self.ways else _NOTHING
         for kind, ports in load.ports.items():
-            self.carried[kind] = self.carried.get(kind, 0.0) + self.times * ports * np.broadcast_to(
-                size, len(self._draws)
-            )
+            more = self.times * ports * np.broadcast_to(size, self.ranks.shape)
+            self.carried[kind] = self.carried.get(kind, 0.0) + more
 
-    def _per_byte(self, load: Crossings) -> Floats:
-        """Seconds of a byte on each hop: that of the slowest link. Those without a rate of their own count where none has one."""
-        slowest = np.zeros(len(self._draws))
-        known = [kind for kind in load.flows if f"rate[{kind}]" in self._draws.values]
-        for kind in known or load.flows:
-            rate = self._draws.of("bus", kind) * self._draws.of("rate", kind) * (self._nics if kind == "network" else 1)
-            slowest = np.maximum(slowest, load.flows[kind] / rate)
-        return slowest
+
+def _per_byte(load: Crossings, draws: Draws) -> Floats:
+    """Seconds of a byte on each hop: that of the slowest link. Those without a rate of their own count where none has one."""
+    slowest = np.zeros(len(draws))
+    known = [kind for kind in load.flows if f"rate[{kind}]" in draws.values]
+    for kind in known or load.flows:
+        rate = draws.of("bus", kind) * draws.of("rate", kind)
+        slowest = np.maximum(slowest, load.flows[kind] / rate)
+    return slowest

@@ -109,11 +109,10 @@ class Topology:
     Kinds: `local` (a host's own device and its host, or NVLink: `local` on both ends), `fabric` (a device's port on the fabric),
     `mixed` (limits what goes between a local and a fabric device of a host), `uplink` (a host's port on the fabric: between its
     local and fabric devices, and of fabric devices without `p2p`), `bridge` (between the PCIe switches of a host, or between
-    drawers of the fabric), `network` (a NIC of a host; `nics` of them share what leaves it).
+    drawers of the fabric), `network` (a NIC of a host).
     """
 
     ranks: tuple[RankPlace, ...]
-    nics: int = 1
     p2p: bool = True
     algorithm: Algorithm = "nccl"
     """`nccl`: the faster of a ring and a tree where ranks are on several hosts; `ring`: always a ring; `gloo`: the same, FSDP waits

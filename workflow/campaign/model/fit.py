@@ -3,9 +3,9 @@
     logarithm of a step = logarithm of the simulated step (z) + effects (b) + remainder
 
 z are the parameters as standard normal variables. Effects are a linear model of logarithms: of kinds of attachment, of numbers of
-devices, of each configuration and so on. Without a simulation, as for a program of which nothing is known, they are all there is.
-The standard deviation of effects of one kind and of the remainder are those that are the most likely (marginal likelihood; MacKay
-1992, Neural Computation 4(3)), so that effects vanish where the simulation describes what was measured.
+devices, of each configuration and so on. The standard deviation of effects of one kind and of the remainder are those that are the
+most likely (marginal likelihood; MacKay 1992, Neural Computation 4(3)), so that effects vanish where the simulation describes what
+was measured.
 
 The most probable parameters are found by damped least squares (Marquardt 1963, SIAM J. Appl. Math. 11(2)), all perturbed parameters
 as draws of one simulation; around them the posterior is normal with the curvature there (Laplace). So a fit without some of the
@@ -15,8 +15,8 @@ evaluated at the parameters without those steps, not along its tangent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -34,42 +34,34 @@ _ENOUGH = 2e-2
 _MATTERS = 1e-6
 _TELLS = 1e-3
 """Of a logarithm: a parameter that changes a step by less is not missed."""
+_LEARNED = 0.8
+"""Standard deviations of the prior."""
 _FIRST_REMAINDER = 0.02
 _PASSES = 3
 STARTS, _TRIED = 3, 256
 _REMAINDERS = np.geomspace(0.001, 0.256, 9)
+_SDS = (0.0005, 0.002, 0.008, 0.03, 0.12)
+"""That effects of one kind may have."""
 
 _Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Effects:
-    """A design: values [step][column], and the kind of each column as an index into `sds`, which has the standard deviations that
-    are tried for the coefficients of each kind. unseen [step][kind]: how many effects of a step no column stands for."""
+class StepDesign:
+    """Steps to be told: a case of each, and its effects. values [step][column]; kind: of each column; unseen [step][kind]: how many
+    effects of a step no column stands for."""
 
+    cases: Sequence[StepCase]
     values: Floats
     kind: npt.NDArray[np.int64]
-    sds: tuple[tuple[float, ...], ...]
     unseen: Floats
 
-    def take(self, chosen: npt.ArrayLike) -> Effects:
-        """Some of the steps, by positions or a mask."""
-        return replace(self, values=self.values[np.asarray(chosen)], unseen=self.unseen[np.asarray(chosen)])
-
-
-@dataclass(frozen=True)
-class StepDesign:
-    """Steps to be told: a case of each, none at all where nothing is simulated, and their effects."""
-
-    cases: tuple[StepCase, ...]
-    effects: Effects
-
     def __len__(self) -> int:
-        return len(self.effects.values)
+        return len(self.cases)
 
     def take(self, chosen: npt.NDArray[np.int64]) -> StepDesign:
         """Some of the steps, by positions."""
-        return StepDesign(tuple(self.cases[n] for n in chosen) if self.cases else (), self.effects.take(chosen))
+        return StepDesign([self.cases[n] for n in chosen], self.values[chosen], self.kind, self.unseen[chosen])
 
 
 @dataclass(frozen=True)
@@ -96,29 +88,22 @@ class FittedSteps:
     left: Floats
     vague: _Flags
 
-    def parameter(self, place: int, half: float) -> tuple[float, float, float]:
-        """(value, low, high) of a free parameter; half: of the interval, in standard deviations."""
-        z, sd = self.theta[place], float(np.sqrt(self.covariance[place, place]))
-        number = list(self.prior.values())[self.free[place]]
-        value, low, high = (float(x) for x in number.at(np.array([z, z - half * sd, z + half * sd])))
-        return value, low, high
-
-    def learned(self) -> list[tuple[str, int]]:
-        """Names and places of the parameters that are known better than before."""
-        names = list(self.prior)
+    def learned(self, half: float) -> Iterator[tuple[str, float, float, float]]:
+        """(name, value, low, high) of parameters that are known better than before; half: of the interval, in standard
+        deviations."""
         own = np.sqrt(np.diag(self.covariance)[: len(self.free)])
-        return [(names[self.free[place]], int(place)) for place in np.flatnonzero(own < 0.8)]
+        parameters = list(self.prior.items())
+        for place in np.flatnonzero(own < _LEARNED):
+            name, number = parameters[self.free[place]]
+            around = self.theta[place] + half * own[place] * np.array([0, -1, 1])
+            yield name, *map(float, number.at(around))
 
     def predict(self, steps: StepDesign) -> Predicted:
         """Of other steps."""
-        count = len(self.free)
-        z, coefficients = self.theta[:count], self.theta[count:]
-        log_s, jacobian = steps.effects.values @ coefficients, np.zeros((len(steps), 0))
-        if steps.cases:
-            simulated, jacobian = _simulated(steps.cases, self.prior, self.free, z)
-            log_s = log_s + simulated
-        design = np.hstack([jacobian, steps.effects.values])
-        more = steps.effects.unseen @ np.square(self.sds) + self.remainder**2
+        simulated, jacobian = _simulated(steps.cases, self.prior, self.free, self.theta[: len(self.free)])
+        design = np.hstack([jacobian, steps.values])
+        log_s = simulated + steps.values @ self.theta[len(self.free) :]
+        more = steps.unseen @ np.square(self.sds) + self.remainder**2
         return Predicted(log_s, np.sqrt(((design @ self.covariance) * design).sum(axis=1) + more))
 
     def left_out(self, steps: StepDesign, groups: Sequence[object], fitted: npt.ArrayLike) -> Predicted:
@@ -144,43 +129,38 @@ class FittedSteps:
             lost = self.vague & ~uses[~there].any(axis=0)
             told[own] = not (uses[there] & lost).any()
             told[places[there]] = ~(uses[there] & lost).any(axis=1)
-        log_s = (steps.effects.values * theta[:, len(self.free) :]).sum(axis=1)
-        if steps.cases:
-            own_z = theta[:, None, : len(self.free)]
-            log_s = log_s + _log_steps(steps.cases, self.prior, self.free, own_z)[:, 0]
+        own_z, coefficients = np.split(theta, [len(self.free)], axis=1)
+        log_s = _log_steps(steps.cases, self.prior, self.free, own_z[:, None])[:, 0]
+        log_s += (steps.values * coefficients).sum(axis=1)
         return Predicted(np.where(told, log_s, np.nan), sd)
 
 
 def fit(
     steps: StepDesign, log_s: Floats, prior: Prior, guesses: Collection[str] = (), starts: int = STARTS
 ) -> FittedSteps:
-    """log_s: logarithms of the measured seconds. guesses: parameters of which nothing is known but by these steps; so it is of
-    effects without a choice of standard deviations. starts: where to begin beside the medians."""
+    """log_s: logarithms of the measured seconds. guesses: parameters of which nothing is known but by these steps. starts: where to
+    begin beside the medians."""
     free = _matters(steps.cases, prior)
-    effects, count = steps.effects, len(free)
-    sds, remainder = tuple(kind[len(kind) // 2] for kind in effects.sds), _FIRST_REMAINDER
+    count, kinds = len(free), steps.unseen.shape[1]
+    sds, remainder = (_SDS[len(_SDS) // 2],) * kinds, _FIRST_REMAINDER
     begun = [np.zeros(count), *_starts(steps.cases, log_s, prior, free, starts)]
-    for _ in range(_PASSES if steps.cases else 1):
-        of_effects = np.array(sds)[effects.kind]
+    for _ in range(_PASSES):
+        of_effects = np.array(sds)[steps.kind]
         modes = [_mode(steps, log_s, prior, free, z, of_effects, remainder) for z in begun]
         _, z, jacobian, residual = min(modes, key=lambda mode: mode[0])
         begun = [z]
-        design = np.hstack([jacobian, effects.values])
+        design = np.hstack([jacobian, steps.values])
         linear = residual + jacobian @ z
-        sds, remainder = _likely(design, linear, count, effects, sds)
-    known = np.concatenate([np.ones(count), np.array(sds)[effects.kind] ** -2.0])
+        sds, remainder = _likely(design, linear, steps.kind, sds)
+    known = np.concatenate([np.ones(count), np.array(sds)[steps.kind] ** -2.0])
     normal = np.diag(known) + design.T @ design / remainder**2
     covariance = np.asarray(np.linalg.inv(normal), dtype=np.float64)
     theta = covariance @ (design.T @ linear) / remainder**2
     used = float(((design @ covariance) * design).sum()) / remainder**2
     names = list(prior)
-    vague = [names[place] in guesses for place in free]
-    vague += [len(effects.sds[kind]) == 1 for kind in effects.kind]
-    left = np.asarray(linear - design @ theta)
-    freedom = max(1.0, len(log_s) - used)
-    return FittedSteps(
-        prior, free, theta, covariance, sds, remainder, freedom, design, left, np.array(vague, dtype=bool)
-    )
+    vague = np.array([*(names[place] in guesses for place in free), *(False for _ in steps.kind)])
+    left, freedom = np.asarray(linear - design @ theta), max(1.0, len(log_s) - used)
+    return FittedSteps(prior, free, theta, covariance, sds, remainder, freedom, design, left, vague)
 
 
 def _log_steps(cases: Sequence[StepCase], prior: Prior, free: npt.NDArray[np.int64], z: Floats) -> Floats:
@@ -209,8 +189,6 @@ def _simulated(
 def _matters(cases: Sequence[StepCase], prior: Prior) -> npt.NDArray[np.int64]:
     """Positions of the parameters that are not known exactly and change a step, somewhere."""
     free = np.array([place for place, each in enumerate(prior.values()) if not each.exact], dtype=np.int64)
-    if not cases:
-        return free[:0]
     found = np.zeros(len(free), dtype=bool)
     for z in np.random.default_rng(0).standard_normal((3, len(free))):
         around = np.vstack([z, z + np.eye(len(free))])
@@ -230,9 +208,7 @@ def _mode(
 ) -> tuple[float, Floats, Floats, Floats]:
     """A number that is the less the more probable they are, the most probable parameters in reach of z, the derivative of the
     simulated logarithm there [step][parameter], and what it leaves."""
-    if not len(free):
-        return 0.0, z, np.zeros((len(log_s), 0)), log_s
-    values = steps.effects.values * sds
+    values = steps.values * sds
     white = np.linalg.inv(np.linalg.cholesky(remainder**2 * np.eye(len(log_s)) + values @ values.T))
     for _ in range(_MOST_ROUNDS):
         simulated, jacobian = _simulated(steps.cases, prior, free, z)
@@ -255,7 +231,7 @@ def _mode(
 def _starts(cases: Sequence[StepCase], log_s: Floats, prior: Prior, free: npt.NDArray[np.int64], count: int) -> Floats:
     """Draws of the prior that agree best with the steps up to a common factor: on one side of many a parameter, what it stands for
     is hidden, and nothing leads back from there."""
-    if not cases or not count:
+    if not count:
         return np.zeros((0, len(free)))
     drawn = np.random.default_rng(1).standard_normal((_TRIED, len(free)))
     left = log_s[:, None] - _log_steps(cases, prior, free, np.broadcast_to(drawn, (len(cases), *drawn.shape)))
@@ -263,31 +239,21 @@ def _starts(cases: Sequence[StepCase], log_s: Floats, prior: Prior, free: npt.ND
 
 
 def _likely(
-    design: Floats, linear: Floats, count: int, effects: Effects, sds: tuple[float, ...]
+    design: Floats, linear: Floats, kind: npt.NDArray[np.int64], sds: tuple[float, ...]
 ) -> tuple[tuple[float, ...], float]:
-    """Standard deviations of each kind of effects and of the remainder, the most likely ones: one kind after the other. Of effects
-    without a choice only what they leave counts (restricted likelihood)."""
+    """Standard deviations of each kind of effects, whose columns are the last ones of the design, and of the remainder: the most
+    likely ones, one kind after the other."""
     squares, crossed, whole = design.T @ design, design.T @ linear, float(linear @ linear)
-    alone = np.array([len(choices) == 1 for choices in effects.sds], dtype=np.bool_)
-    kept = np.concatenate([np.ones(count, dtype=np.bool_), ~alone[effects.kind]])
-    kinds, rows = effects.kind[kept[count:]], len(linear) - int((~kept).sum())
-    if not kept.all():
-        between, own = squares[np.ix_(~kept, kept)], squares[np.ix_(~kept, ~kept)]
-        told = np.linalg.solve(own + 1e-9 * np.eye(len(own)), np.column_stack([between, crossed[~kept]]))
-        whole -= float(crossed[~kept] @ told[:, -1])
-        squares, crossed = (
-            squares[np.ix_(kept, kept)] - between.T @ told[:, :-1],
-            crossed[kept] - between.T @ told[:, -1],
-        )
+    free = np.ones(design.shape[1] - len(kind))
 
     @cache
     def scores(tried: tuple[float, ...]) -> tuple[float, float]:
         """(score, remainder), the best remainder."""
-        known = np.concatenate([np.ones(count), np.array(tried)[kinds]])
+        known = np.concatenate([free, np.array(tried)[kind]])
         values, vectors = np.linalg.eigh(known[:, None] * squares * known)
         inflated = np.maximum(values, 0.0)[:, None] + _REMAINDERS**2
         along = (vectors.T @ (known * crossed))[:, None]
-        size = np.log(inflated / _REMAINDERS**2).sum(axis=0) + 2 * rows * np.log(_REMAINDERS)
+        size = np.log(inflated / _REMAINDERS**2).sum(axis=0) + 2 * len(linear) * np.log(_REMAINDERS)
         score = -0.5 * (size + (whole - (along**2 / inflated).sum(axis=0)) / _REMAINDERS**2)
         best = int(np.argmax(score))
         return float(score[best]), float(_REMAINDERS[best])
@@ -295,6 +261,6 @@ def _likely(
     before = None
     while sds != before:
         before = sds
-        for kind, choices in enumerate(effects.sds):
-            sds = max(((*sds[:kind], each, *sds[kind + 1 :]) for each in choices), key=scores)
+        for place in range(len(sds)):
+            sds = max(((*sds[:place], each, *sds[place + 1 :]) for each in _SDS), key=scores)
     return sds, scores(sds)[1]

@@ -11,7 +11,7 @@ import numpy as np
 from campaign.model.collectives import Collectives
 from campaign.model.description import ELEMENT_BYTES, Division, NetworkLayer, StepCase, WorkSharing
 from campaign.model.parameters import Draws, Floats
-from campaign.model.streams import COLLECTIVES, COMPUTE, OTHER_COLLECTIVES, Program, chained, run
+from campaign.model.streams import COLLECTIVES, COMPUTE, OTHER_COLLECTIVES, Program, run
 
 Layers = Sequence[NetworkLayer]
 
@@ -201,7 +201,7 @@ def divided_passes(
     """Of a model that is divided over ranks, and the collectives beside `reduce`. unit: of a microbatch of a whole replica, on one
     device."""
     unit = unit / division.tensor
-    along = Collectives(case.topology, division.tensor_groups, draws) if division.tensor > 1 else None
+    along = Collectives.of(case.topology, division.tensor_groups, draws) if division.tensor > 1 else None
     tensor_s = along.all_reduces(division.tensor_bytes, division.tensor_calls) if along else np.zeros(len(draws))
     slowdown, micro = draws.of("slowdown"), division.microbatches
     if reduce and along and case.sharing.parallel == "fsdp":  # no pipeline: it would gather for every microbatch
@@ -209,7 +209,7 @@ def divided_passes(
         return Passes(end + tensor_s, compute, collectives + tensor_s), [along]
     parts = stages(case.network.layers, division.pipeline)
     total = case.network.total_share - case.network.optimizer
-    between = Collectives(case.topology, division.pipeline_groups, draws) if division.pipeline > 1 else None
+    between = Collectives.of(case.topology, division.pipeline_groups, draws) if division.pipeline > 1 else None
     message = between.message(division.boundary_bytes) if between else np.zeros(len(draws))
     forward, backward, tails, computing = [], [], [], []
     sent = [0.0]
@@ -244,7 +244,7 @@ def divided_passes(
 def _tied(case: StepCase, draws: Draws, division: Division) -> Collectives | None:
     """The collectives of the first and the last stage, where they share a weight."""
     ends = tuple((stages_[0], stages_[-1]) for stages_ in division.pipeline_groups)
-    return Collectives(case.topology, ends, draws) if division.tied_bytes and division.pipeline > 1 else None
+    return Collectives.of(case.topology, ends, draws) if division.tied_bytes and division.pipeline > 1 else None
 
 
 def _tail(
@@ -270,25 +270,24 @@ def pipeline_ends(
     """When each stage ends its last backward pass. forward, backward: seconds of a microbatch, by stage; message: from one stage
     to the next; schedule: of torch.distributed.pipelining, see the option `pipeline_schedule`."""
     count = len(forward)
-
-    def number(stage: int, part: int, *, back: bool) -> int:
-        return (stage * microbatches + part) * 2 + back
-
-    seconds: list[Floats] = []
-    before: list[list[tuple[int, Floats]]] = []
-    order: list[list[int]] = []
+    rows: list[list[tuple[int, bool]]] = []
     for stage in range(count):
-        for part in range(microbatches):
-            seconds += [forward[stage], backward[stage]]
-            before.append([(number(stage - 1, part, back=False), message)] if stage else [])
-            later = [(number(stage + 1, part, back=True), message)] if stage + 1 < count else []
-            before.append([(number(stage, part, back=False), np.zeros(())), *later])
         ahead = microbatches if schedule == "gpipe" else min(microbatches, count - stage)
-        row = [number(stage, part, back=False) for part in range(ahead)]
+        rows.append([(part, False) for part in range(ahead)])
         for part in range(microbatches):
-            row.append(number(stage, part, back=True))
-            if ahead + part < microbatches:
-                row.append(number(stage, ahead + part, back=False))
-        order.append(row)
-    ends = chained(order, seconds, before)
-    return [ends[row[-1]] for row in order]
+            rows[stage].append((part, True))
+            rows[stage] += [(ahead + part, False)] if ahead + part < microbatches else []
+    ends: dict[tuple[int, int, bool], Floats] = {}
+    free = [np.zeros(())] * count
+    while any(rows):
+        for stage, row in enumerate(rows):
+            while row:
+                part, back = row[0]
+                before = stage + 1 if back else stage - 1
+                received = 0 <= before < count
+                if received and (before, part, back) not in ends:
+                    break
+                begun = np.maximum(free[stage], ends[before, part, back] + message if received else 0.0)
+                ends[stage, part, back] = free[stage] = begun + (backward if back else forward)[stage]
+                row.pop(0)
+    return free

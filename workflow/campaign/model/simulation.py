@@ -48,31 +48,24 @@ class StepPrediction:
 
 def simulate(case: StepCase, draws: Draws) -> StepPrediction:
     """A step of the case under each draw. KeyError: a rate that the topology needs has no value."""
-    reduce = _reduces(case, draws)
-    done, optimizer, after, more = _worked(case, draws, compute_s(case, draws), reduce)
-    moved = [*([reduce] if reduce else []), *more]
-    beside = _beside(case, draws)
-    busy = done.end_s + optimizer + after + beside.copy
-    worked = busy + beside.fixed + beside.inline
-    step = np.maximum(worked, beside.ahead)
-    carried = _carried(case, moved, len(draws))
+    of = _step([case], [draws])
     memory = memory_mib(case, draws)
     known = case.memory_mib is not None and np.isfinite(memory).all()
     return StepPrediction(
-        step_s=step,
+        step_s=of.step_s,
         parts={
-            "compute": done.compute_s,
-            "optimizer": optimizer,
-            "communication": done.end_s - done.compute_s + after,
-            "input": step - worked + beside.inline,
-            "copy": beside.copy,
-            "fixed": beside.fixed,
+            "compute": of.done.compute_s,
+            "optimizer": of.optimizer,
+            "communication": of.done.end_s - of.done.compute_s + of.after,
+            "input": of.step_s - of.busy - of.copy - of.fixed,
+            "copy": of.copy,
+            "fixed": of.fixed,
         },
-        communication_s=done.collectives_s + after,
-        link_bytes=carried,
-        sent_bytes=sum(each.sent for each in moved),
-        busy=(busy - beside.copy) / step,
-        host_busy=None if beside.host is None else beside.host / step,
+        communication_s=of.done.collectives_s + of.after,
+        link_bytes=_carried(case, of.moved, len(draws)),
+        sent_bytes=sum(each.sent for each in of.moved),
+        busy=of.busy / of.step_s,
+        host_busy=None if case.input is None else _decode_s(case, draws) / case.input.cores / of.step_s,
         memory_mib=memory,
         fits=float(np.mean(memory <= case.memory_mib)) if known and case.memory_mib is not None else None,
     )
@@ -84,33 +77,69 @@ def steps_s(cases: Sequence[StepCase], draws: Sequence[Draws]) -> Floats:
     found = np.empty((len(cases), len(draws[0]) if cases else 0))
     alike: dict[object, list[int]] = {}
     for place, case in enumerate(cases):
-        if case.sharing.division:
-            found[place] = simulate(case, draws[place]).step_s
-        else:
-            several = len(case.topology.ranks) > 1
-            key = id(case.network), case.sharing, case.precision, several, case.topology.algorithm
-            alike.setdefault(key, []).append(place)
+        several = len(case.topology.ranks) > 1
+        key = id(case.network), case.sharing, case.precision, several, case.topology.algorithm
+        alike.setdefault(place if case.sharing.division else key, []).append(place)
     for places in alike.values():
         for some in (places[start : start + _SIDE_BY_SIDE] for start in range(0, len(places), _SIDE_BY_SIDE)):
-            found[some] = _side_by_side([cases[n] for n in some], [draws[n] for n in some])
+            step_s = _step([cases[n] for n in some], [draws[n] for n in some]).step_s
+            found[some] = step_s.reshape(len(some), -1)
     return found
 
 
-def _side_by_side(cases: Sequence[StepCase], draws: Sequence[Draws]) -> Floats:
-    together = Draws({name: np.concatenate([each.values[name] for each in draws]) for name in draws[0].values})
+class _Step(NamedTuple):
+    """Both passes; seconds of the optimizer, of what is sent after it, of copies, of what is fixed, of what the step itself reads,
+    and what its workers take for a batch at least; and all collectives."""
+
+    done: Passes
+    optimizer: Floats
+    after: Floats
+    copy: Floats
+    fixed: Floats
+    inline: Floats
+    ahead: Floats
+    moved: Sequence[Collectives]
+
+    @property
+    def busy(self) -> Floats:
+        """Seconds that a device computes or runs collectives."""
+        return self.done.end_s + self.optimizer + self.after
+
+    @property
+    def step_s(self) -> Floats:
+        return np.maximum(self.busy + self.copy + self.fixed + self.inline, self.ahead)
+
+
+def _step(cases: Sequence[StepCase], draws: Sequence[Draws]) -> _Step:
+    """Of cases that are alike, as `steps_s` says, side by side: their draws stand one after the other."""
+    together = draws[0]
+    if len(cases) > 1:
+        together = Draws({name: np.concatenate([each.values[name] for each in draws]) for name in together.values})
     # Of one topology and the same draws, all cases reduce alike.
     known: dict[tuple[int, int], Collectives | None] = {}
     for case, own in zip(cases, draws, strict=True):
         if (key := (id(case.topology), id(own))) not in known:
             known[key] = _reduces(case, own)
     reduces = [found for case, own in zip(cases, draws, strict=True) if (found := known[id(case.topology), id(own)])]
+    reduce = reduces[0] if len(reduces) == 1 else Collectives.side_by_side(reduces) if reduces else None
+    case, sharing = cases[0], cases[0].sharing
     micro = np.concatenate([compute_s(case, own) for case, own in zip(cases, draws, strict=True)])
-    reduce = Collectives.side_by_side(reduces, together) if reduces else None
-    done, optimizer, after, _ = _worked(cases[0], together, micro, reduce)
-    busy = (done.end_s + optimizer + after).reshape(len(cases), -1)
-    rest = [_beside(case, own) for case, own in zip(cases, draws, strict=True)]
-    worked = busy + np.array([each.copy + each.fixed + each.inline for each in rest])
-    return np.asarray(np.maximum(worked, [each.ahead for each in rest]))
+    unit, moved = micro / case.network.total_share, [reduce] if reduce else []
+    optimizer, after = unit * case.network.optimizer, np.zeros(len(together))
+    if division := sharing.division:
+        done, more = divided_passes(case, together, unit, reduce, division)
+        moved += more
+        optimizer = optimizer * division.microbatches / (division.tensor * division.pipeline)
+    else:
+        done = passes(case, together, unit, reduce)
+    if reduce and sharing.parallel in ("zero1", "fsdp"):
+        optimizer = optimizer / reduce.ranks
+    if reduce and sharing.parallel == "zero1":
+        gather = reduce.broadcasts if case.topology.algorithm == "gloo" else reduce.gather
+        after = gather(_UPDATED_BYTES * elements(case.network.layers))
+    beside = [_beside(case, own) for case, own in zip(cases, draws, strict=True)]
+    copy, fixed, inline, ahead = map(np.concatenate, zip(*beside, strict=True))
+    return _Step(done, optimizer, after, copy, fixed, inline, ahead, moved)
 
 
 def _reduces(case: StepCase, draws: Draws) -> Collectives | None:
@@ -120,45 +149,7 @@ def _reduces(case: StepCase, draws: Draws) -> Collectives | None:
     if (ranks := len(groups[0])) == 1:
         return None
     traffic, growth = (draws.of(name, case.sharing.parallel) for name in ("traffic", "growth"))
-    return Collectives(case.topology, groups, draws).slowed(traffic * (ranks / 2) ** growth)
-
-
-def _worked(
-    case: StepCase, draws: Draws, micro: Floats, reduce: Collectives | None
-) -> tuple[Passes, Floats, Floats, list[Collectives]]:
-    """Both passes, seconds of the optimizer and of what is sent after it, and collectives beside `reduce`. micro: seconds of
-    compute of a micro-step."""
-    unit, division = micro / case.network.total_share, case.sharing.division
-    if division:
-        done, more = divided_passes(case, draws, unit, reduce, division)
-        optimizer = unit * case.network.optimizer * division.microbatches / (division.tensor * division.pipeline)
-    else:
-        done, more = passes(case, draws, unit, reduce), []
-        optimizer = unit * case.network.optimizer
-    after = np.zeros(len(draws))
-    if reduce and case.sharing.parallel in ("zero1", "fsdp"):
-        optimizer = optimizer / reduce.ranks
-    if reduce and case.sharing.parallel == "zero1":
-        gather = reduce.broadcasts if case.topology.algorithm == "gloo" else reduce.gather
-        after = gather(_UPDATED_BYTES * elements(case.network.layers))
-    return done, optimizer, after, more
-
-
-class _Beside(NamedTuple):
-    """Seconds of a step beside compute and collectives: copies, what is fixed, what the step itself reads, and what its workers
-    take for a batch at least; host: that a host's cores are busy, as a share of all of them."""
-
-    copy: Floats
-    fixed: Floats
-    inline: Floats
-    ahead: Floats
-    host: Floats | None
-
-
-def _beside(case: StepCase, draws: Draws) -> _Beside:
-    copy = case.batch * case.network.copied_bytes / draws.of("copy")
-    fixed = draws.of("fixed") if len(case.topology.ranks) > 1 else np.zeros(len(draws))
-    return _Beside(copy, fixed, *_input(case, draws))
+    return Collectives.of(case.topology, groups, draws, traffic * (ranks / 2) ** growth)
 
 
 def compute_s(case: StepCase, draws: Draws) -> Floats:
@@ -184,20 +175,24 @@ def _device_s(compute: ComputeTime, batch: float, draws: Draws) -> Floats:
     return factor * seconds * (start + (1 - start) * batch / known)
 
 
-def _input(case: StepCase, draws: Draws) -> tuple[Floats, Floats, Floats | None]:
-    """Seconds that the step itself reads, that its workers take for a batch at least, and that a host's cores are busy, as a
-    share of all of them."""
-    path, nothing = case.input, np.zeros(len(draws))
+def _beside(case: StepCase, draws: Draws) -> tuple[Floats, Floats, Floats, Floats]:
+    """Seconds of copies, of what is fixed, of what the step itself reads, and what its workers take for a batch at least."""
+    path, nothing, ranks = case.input, np.zeros(len(draws)), case.topology.on_host
+    copy = case.batch * case.network.copied_bytes / draws.of("copy")
+    fixed = draws.of("fixed") if len(case.topology.ranks) > 1 else nothing
     if path is None:
-        return nothing, nothing, None
-    ranks = case.topology.on_host
-    rate = draws.of("read", path.storage) if draws.has("read", path.storage) else np.full(len(draws), np.inf)
-    read = case.batch * case.network.input_bytes * ranks / rate
-    decode = case.batch * case.network.decode_s * draws.of("decode")
-    cores, busy = path.cores / ranks, decode * ranks / path.cores
+        return copy, fixed, nothing, nothing
+    rate = draws.of("read", path.storage) if draws.has("read", path.storage) else np.inf
+    read = nothing + case.batch * case.network.input_bytes * ranks / rate
+    decode, cores = _decode_s(case, draws) / ranks, path.cores / ranks
     if path.workers == 0:
-        return read + decode / min(1.0, cores), nothing, busy
-    return nothing, np.maximum(read, decode / min(path.workers, cores)), busy
+        return copy, fixed, read + decode / min(1.0, cores), nothing
+    return copy, fixed, nothing, np.maximum(read, decode / min(path.workers, cores))
+
+
+def _decode_s(case: StepCase, draws: Draws) -> Floats:
+    """Seconds that the cores of a host take for all of its ranks."""
+    return case.batch * case.network.decode_s * case.topology.on_host * draws.of("decode")
 
 
 def _carried(case: StepCase, moved: Sequence[Collectives], draws: int) -> dict[str, Floats]:

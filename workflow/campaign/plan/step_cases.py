@@ -72,16 +72,18 @@ def topology_of(at: Configuration, algorithm: Algorithm = "nccl", in_drawer: int
     return Topology(tuple(ranks), p2p=at.p2p, algorithm=algorithm)
 
 
-def prior_of(system: SystemFile, workload: Workload, cases: Iterable[StepCase] = ()) -> dict[str, UncertainNumber]:
+def prior_of(
+    system: SystemFile, workload: Workload | None, cases: Iterable[StepCase] = ()
+) -> dict[str, UncertainNumber]:
     """What is known of the parameters before anything is measured. cases: those whose compute times were not measured get a
     parameter of their own."""
-    emulation = system.emulation
+    emulation, replayed = system.emulation, workload is not None and workload.predicts
     prior = dict(DEFAULTS)
     scale = 1.0
     if emulation is not None:
         prior |= EMULATED
-        scale = 1.0 if workload.predicts else emulation.scale
-        if workload.predicts:
+        scale = 1.0 if replayed else emulation.scale
+        if replayed:
             slower = emulation.time_dilation
             prior |= {name: _faster(prior[name], slower) for name in _TIMES}
             # A single row is taken in proportion, and replicas have no Python.

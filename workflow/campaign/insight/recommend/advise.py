@@ -7,29 +7,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+import yaml
+from pydantic import ValidationError
 
 from campaign import wording
 from campaign.config.system_file import SystemFile
 from campaign.config.workload_inputs import stored_workload
-from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
-from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled, reasons
+from campaign.insight.recommend.candidates import candidates, reasons
 from campaign.insight.recommend.choice import TIE_PCT, ObjectiveOfWorkload, answer
-from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
+from campaign.insight.recommend.document import Evidence, ModelSaid, Parameter, RecommendationDocument
 from campaign.insight.recommend.objectives import (
     DEFAULT,
     MIX,
     PER_JOULE,
     PER_PRICE,
-    PREDICTIONS,
     RecommendationObjective,
     RecommendationRequest,
 )
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
-from campaign.insight.recommend.shape_enumeration import campaign_of, pool_of, system_of
-from campaign.insight.recommend.step_model import ADDS, ASSUMES, SIMULATES, Checked, MeasuredProgram, StepModel
+from campaign.insight.recommend.shape_enumeration import pool_of
+from campaign.insight.recommend.step_model import TRUSTED_PCT, FittedModel, MeasuredWorkload, measured_workloads
+from campaign.insight.recommend.step_rows import MeasuredProgram
 from campaign.insight.recommend.workload_mix import fastest_ways, mixed
 from campaign.statistics.comparable_cells import option_columns
 from campaign.statistics.comparisons import Design
@@ -55,23 +57,26 @@ def advise(tables: Tables, asked: RecommendationRequest) -> Advice:
         tables, asked = _by_metric(tables, asked, metric)
     if "price_per_h" not in tables.cells:  # of an earlier version
         tables = replace(tables, cells=tables.cells.assign(price_per_h=np.nan))
-    cells, runs = tables.cells, tables.runs
+    cells = tables.cells
     named = ["precision", *option_columns(cells)]
-    document = campaign_of(tables.context)
-    system = system_of(document)
-    programs = _programs(tables, document, system) if metric == THROUGHPUT else {}
-    models = modelled(runs, cells, named, programs, asked.workloads)
-    pools = {each.observed.device: pool_of(system, each.observed.device) for each in models} if system else {}
+    document, system = _as_used(tables.context)
+    programs = {
+        str(name): MeasuredProgram(system, stored_workload(document, str(name)), tables.links)
+        for name in cells["workload"].unique()
+    }
+    # The model is of step times.
+    models = measured_workloads(tables, named, programs if metric == THROUGHPUT else None, asked.workloads)
+    pools = {each.device: pool_of(system, each.device) for each in models} if system else {}
     rows = candidates(tables, models, pools)
-    if metric != THROUGHPUT and len(rows):  # the model is of step times
-        rows = rows[rows["measured"]]
-    words = _words(cells, named, tables.design)
+    evidence = _evidence(cells, named, tables.design)
     allowed = rows if rows.empty else rows[_allowed(rows, asked)]
     currency = str(tables.context.get("system", {}).get("currency", ""))
     answers = [
         answer(question, own)
         for objective in asked.objectives
-        for question, own in _questions(objective, rows, allowed, named, words, asked, metric, currency)
+        for question, own in _questions(
+            replace(objective, currency=currency), rows, allowed, named, evidence, asked.objectives is DEFAULT
+        )
     ]
     told = RecommendationDocument(
         basis=_basis(models, _no_pool(tables, system), rows),
@@ -79,7 +84,7 @@ def advise(tables: Tables, asked: RecommendationRequest) -> Advice:
         answers=tuple(answers),
         models=tuple(_said(each) for each in models) if metric == THROUGHPUT else (),
     )
-    return Advice(told, _checks(models if metric == THROUGHPUT else [], named))
+    return Advice(told, _checks(models, named))
 
 
 def _by_metric(tables: Tables, asked: RecommendationRequest, metric: Metric) -> tuple[Tables, RecommendationRequest]:
@@ -92,55 +97,50 @@ def _by_metric(tables: Tables, asked: RecommendationRequest, metric: Metric) -> 
             f"means the best {metric.label}"
         )
     cells = tables.cells if metric.higher else tables.cells.assign(mean=1 / tables.cells["mean"])
+    asked = replace(asked, objectives=tuple(replace(each, metric=metric) for each in asked.objectives))
     return replace(tables, cells=cells), asked
 
 
-def _programs(tables: Tables, document: Mapping[str, Any], system: SystemFile | None) -> dict[str, MeasuredProgram]:
-    """The workloads of a campaign as used."""
-    if system is None:
-        return {}
-    found = {str(name): stored_workload(document, str(name)) for name in tables.cells["workload"].unique()}
-    return {name: MeasuredProgram(system, workload, tables.links) for name, workload in found.items() if workload}
+def _as_used(context: Mapping[str, Any]) -> tuple[Mapping[str, Any], SystemFile | None]:
+    """The campaign as used and its system file, as the tables hold them; {} and None where they hold no readable ones."""
+    try:
+        document = yaml.load(context.get("campaign_yaml", ""), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        return document, SystemFile.model_validate(document["system"])
+    except (yaml.YAMLError, TypeError):
+        return {}, None
+    except (ValidationError, KeyError):
+        return document, None
 
 
-def _words(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, tuple[str, int, int]]:
+def _evidence(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, Evidence]:
     columns = ["configuration", "workload", "batch", *named]
-    records = cells[["cell_id", "n_ok", *columns]].to_dict("records")
-    at = design.places(cells["cell_id"])
-    composed = np.append(design.compositions, 0)[at]
+    compositions = np.append(design.compositions, 0)[design.places(cells["cell_id"])]
+    records = cells[["cell_id", "n_ok", *columns]].assign(compositions=compositions).to_dict("records")
     return {
-        str(row["cell_id"]): (wording.describe(row, columns), int(row["n_ok"]), int(compositions))
-        for row, compositions in zip(records, composed, strict=True)
+        row["cell_id"]: Evidence(
+            cell_id=row["cell_id"],
+            words=wording.describe(row, columns),
+            runs=row["n_ok"],
+            compositions=row["compositions"],
+        )
+        for row in records
     }
 
 
-def _allowed(rows: pd.DataFrame, asked: RecommendationRequest) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _allowed(rows: pd.DataFrame, asked: RecommendationRequest) -> npt.NDArray[np.bool_]:
     """Which rows fulfil all constraints."""
-    if not asked.constraints:
-        return np.ones(len(rows), dtype=bool)
-    values = {name: rows[name] for name in SHAPE_AXES} | {
-        "local_devices_per_host": rows["local_devices_per_host"],
-        "batch": rows["batch"],
-        "precision": rows["precision"],
-        "throughput_per_s": rows["rate"],
-        "step_s": rows["batch_global"] / rows["rate"],
-        "device_hours_per_million": 1e6 / rows["rate"] * rows["devices"] / 3600,
-        "cost_per_million": 1e6 / rows["rate"] * rows["price_per_h"] / 3600,
-        "energy_per_sample_j": rows["energy_j"],
-        "measured": rows["measured"],
-        "extrapolated": rows["extrapolated"] != "",
-        "memory_fits": rows["memory"] == "fits",
-        **{name.removeprefix("option_"): rows[name] for name in option_columns(rows)},
-    }
-    assert set(PREDICTIONS) <= set(values)
-    used = sorted({name for constraint in asked.constraints for name in constraint.names})
-    columns = [values[name].tolist() for name in used]
-    return np.array(
-        [asked.allows(dict(zip(used, row, strict=True))) for row in zip(*columns, strict=True)]
-        if used
-        else [asked.allows({})] * len(rows),
-        dtype=bool,
+    a_million_h = 1e6 / rows["rate"] / 3600
+    values = rows.rename(columns={name: name.removeprefix("option_") for name in option_columns(rows)}).assign(
+        throughput_per_s=rows["rate"],
+        step_s=rows["batch_global"] / rows["rate"],
+        device_hours_per_million=a_million_h * rows["devices"],
+        cost_per_million=a_million_h * rows["price_per_h"],
+        energy_per_sample_j=rows["energy_j"],
+        extrapolated=rows["outside"],
+        memory_fits=rows["memory"] == "fits",
     )
+    used = {"batch", *(name for constraint in asked.constraints for name in constraint.names)}
+    return np.array([asked.allows(row) for row in values[sorted(used)].to_dict("records")], dtype=np.bool_)
 
 
 def _questions(
@@ -148,14 +148,11 @@ def _questions(
     rows: pd.DataFrame,
     allowed: pd.DataFrame,
     named: Sequence[str],
-    words: Mapping[str, tuple[str, int, int]],
-    asked: RecommendationRequest,
-    metric: Metric,
-    currency: str = "",
+    evidence: Mapping[str, Evidence],
+    unasked: bool,
 ) -> Iterator[tuple[ObjectiveOfWorkload, pd.DataFrame]]:
     """A question for each workload as it is run, or one for a mix, with the candidates for it. Nobody who did not ask is told that
     there is no answer."""
-    unasked = asked.objectives is DEFAULT
     needs = {PER_JOULE: "energy_j", PER_PRICE: "price_per_h"}.get(objective.name)
     if rows.empty or (unasked and needs and not rows[needs].notna().any()):
         return
@@ -167,26 +164,23 @@ def _questions(
         names, parts = zip(*shares, strict=True)
         ways = fastest_ways(allowed, names, named)
         if len(ways) < len(shares):
-            yield (
-                ObjectiveOfWorkload(objective, f"a mix of {', '.join(names)}", names, words, rows.iloc[:0], metric),
-                allowed.iloc[:0],
-            )
+            about = f"a mix of {', '.join(names)}"
+            yield ObjectiveOfWorkload(objective, about, names, evidence, rows.iloc[:0]), allowed.iloc[:0]
             return
-        about = "a mix of " + " and ".join(
-            f"{100 * share:.0f}\u202f% {way}" for way, share in zip(ways, parts, strict=True)
-        )
+        about = " and ".join(f"{100 * share:.0f}\u202f% {way}" for way, share in zip(ways, parts, strict=True))
         alike = pd.concat(list(ways.values()))[["workload", *named]].drop_duplicates()
+        own = rows[rows["measured"]].merge(alike)
         yield (
-            ObjectiveOfWorkload(objective, about, names, words, rows[rows["measured"]].merge(alike), metric),
+            ObjectiveOfWorkload(objective, f"a mix of {about}", names, evidence, own),
             mixed(list(ways.values()), parts),
         )
         return
     by = ["workload", *named]
-    own = dict(list(allowed.groupby(by, sort=False)))
+    of = dict(list(allowed.groupby(by, sort=False)))
     for key, measured in rows[rows["measured"]].groupby(by, sort=False):
         about = wording.describe(dict(zip(by, key, strict=True)), by)
-        question = ObjectiveOfWorkload(objective, about, (str(key[0]),), words, measured, metric, currency)
-        yield question, own.get(key, allowed.iloc[:0])
+        question = ObjectiveOfWorkload(objective, about, (str(key[0]),), evidence, measured)
+        yield question, of.get(key, allowed.iloc[:0])
 
 
 def _no_pool(tables: Tables, system: SystemFile | None) -> str:
@@ -200,7 +194,7 @@ def _no_pool(tables: Tables, system: SystemFile | None) -> str:
     )
 
 
-def _basis(models: Sequence[Modelled], no_pool: str, rows: pd.DataFrame) -> tuple[str, ...]:
+def _basis(models: Sequence[MeasuredWorkload], no_pool: str, rows: pd.DataFrame) -> tuple[str, ...]:
     if rows.empty:
         return ("No cell was measured, so there is nothing to recommend.",)
     predicted = int((~rows["measured"]).sum())
@@ -229,98 +223,89 @@ def _basis(models: Sequence[Modelled], no_pool: str, rows: pd.DataFrame) -> tupl
     )
 
 
-def _said(each: Modelled) -> ModelSaid:
-    own, model = each.observed, each.model
-    about = f"{own.workload} on {own.device}"
-    common = {
-        "workload": own.workload,
-        "device": own.device,
-        "cells": len(own.cells),
-        "configurations": int(own.cells["configuration"].nunique()),
-        "trusted": each.trusted,
-    }
+def _said(each: MeasuredWorkload) -> ModelSaid:
+    cells, model = each.cells, each.model
+    # Of a program of unknown inside, each strategy has a model of its own.
+    strategy = f", {each.strategies[0]}," if model and model.rows.assumed and each.strategies[0] else ""
+    about = f"{each.workload}{strategy} on {each.device}"
+    off = cells["error_pct"].abs()
+    known = bool(off.notna().any())
     if model is None:
-        return ModelSaid(
-            **common,
-            parts="",
-            error_median_pct=None,
-            error_worst_pct=None,
-            sentence=f"{about}: too few configurations for a model; only what was measured is recommended.",
+        sentence = "too few configurations for a model; only what was measured is recommended."
+    elif known:
+        sentence = (
+            f"throughput of a configuration that was left out is {wording.percent(off.median())} off (median), "
+            f"{wording.percent(off.max())} at most; {(off > TRUSTED_PCT).sum()} of {wording.plural(off.count(), 'cell')} are more "
+            f"than {TRUSTED_PCT:.0f}\u202f% off."
         )
-    checked = model.checked
-    known = bool(np.isfinite(checked.median_pct))
-    far, told = int((np.abs(checked.error_pct) > TRUSTED_PCT).sum()), int(np.isfinite(checked.error_pct).sum())
-    error = (
-        f"throughput of a configuration that was left out is {wording.percent(checked.median_pct)} off (median), "
-        f"{wording.percent(checked.worst_pct)} at most; "
-        f"{far} of {wording.plural(told, 'cell')} are more than {TRUSTED_PCT:.0f}\u202f% off"
-        if known
-        else "no configuration could be left out"
-    )
-    if each.trusted:
-        trust = ""
-    elif len(each.untrusted) == len(own.strategies):
-        trust = " The model does not describe these measurements: it chooses nothing here."
     else:
-        trust = f" It does not describe {', '.join(each.untrusted)}: it chooses nothing there."
+        sentence = "no configuration could be left out."
+    if model and each.untrusted == each.strategies:
+        sentence += " The model does not describe these measurements: it chooses nothing here."
+    elif model and each.untrusted:
+        sentence += f" It does not describe {', '.join(each.untrusted)}: it chooses nothing there."
+    by_configuration = off.groupby(cells["configuration"], sort=False).median().round(3)
     return ModelSaid(
-        **common,
-        parts=model.parts,
-        error_median_pct=checked.median_pct if known else None,
-        error_worst_pct=checked.worst_pct if known else None,
-        sentence=f"{about}: {error}.{trust}",
-        parameters=tuple(_parameters(model)),
-        by_configuration=_by_configuration(checked),
+        workload=each.workload,
+        device=each.device,
+        cells=len(cells),
+        configurations=int(cells["configuration"].nunique()),
+        trusted=not each.untrusted,
+        parts=_parts(model) if model else "",
+        error_median_pct=float(off.median()) if known else None,
+        error_worst_pct=float(off.max()) if known else None,
+        sentence=f"{about}: {sentence}",
+        parameters=tuple(_parameters(model)) if model else (),
+        by_configuration={str(name): None if np.isnan(value) else value for name, value in by_configuration.items()}
+        if model
+        else {},
     )
 
 
-def _by_configuration(checked: Checked) -> dict[str, float | None]:
-    return {name: round(error, 3) if np.isfinite(error) else None for name, error in checked.by_configuration.items()}
-
-
+SIMULATES, ASSUMES = "simulation of a step", "simulation of an assumed step"
 _HOW = {
     SIMULATES: "Steps of {} are simulated, with parameters that the measured cells tell. ",
-    ASSUMES: "The inside of a step is unknown for {}: steps are simulated as data-parallel training of equal layers, which "
-    "describes the measured cells best. ",
-    ADDS: "The inside of a step is unknown for {}: effects of precision, batch, number of devices and hosts, attachment and "
-    "storage add up on logarithms. They hold for numbers of devices that were measured, and for no others. ",
+    ASSUMES: "The inside of a step is unknown for {}: steps are simulated as data-parallel training of equal layers, in the way "
+    "that describes the measured cells best. ",
 }
 
 
-def _how(models: Sequence[Modelled]) -> str:
+def _parts(model: FittedModel) -> str:
+    return ASSUMES if model.rows.assumed else SIMULATES
+
+
+def _how(models: Sequence[MeasuredWorkload]) -> str:
     """The ways in which steps are predicted, as sentences, each with a space behind it."""
     named: dict[str, dict[str, None]] = {}
     for each in models:
         if each.model is not None:
-            named.setdefault(each.model.parts, {})[each.observed.workload] = None
+            named.setdefault(_parts(each.model), {})[each.workload] = None
     return "".join(sentence.format(", ".join(named[parts])) for parts, sentence in _HOW.items() if parts in named)
 
 
-def _parameters(model: StepModel) -> Iterator[Parameter]:
+def _parameters(model: FittedModel) -> Iterator[Parameter]:
     """Those that are known better than before."""
-    half = float(student_quantile(model.freedom))
-    for name, place in model.fitted.learned():
-        value, low, high = model.fitted.parameter(place, half)
+    for name, value, low, high in model.fitted.learned(float(student_quantile(model.freedom))):
         before = model.fitted.prior[name]
+        unit = "" if before.unit == "1" else f"\u202f{before.unit}"
         yield Parameter(
             name=name,
-            value=f"{wording.number(value)}\u202f{before.unit if before.unit != '1' else ''}".rstrip("\u202f"),
+            value=f"{wording.number(value)}{unit}",
             interval=wording.between(low, high),
             start=before.source,
         )
 
 
-def _checks(models: Sequence[Modelled], named: Sequence[str]) -> pd.DataFrame:
+def _checks(models: Sequence[MeasuredWorkload], named: Sequence[str]) -> pd.DataFrame:
     columns = list(dict.fromkeys([*CHECK_COLUMNS, *named]))
     frames = [
-        each.observed.cells[columns].assign(
-            measured_per_s=each.observed.cells["mean"],
-            predicted_per_s=each.observed.cells["batch_global"] / each.model.checked.predicted_s,
-            error_pct=each.model.checked.error_pct,
+        each.cells[[*columns, "error_pct"]].assign(
+            measured_per_s=each.cells["mean"],
+            predicted_per_s=each.cells["batch_global"] / each.cells["predicted_s"],
             reason=reasons(each),
         )
         for each in models
         if each.model is not None
     ]
-    empty = pd.DataFrame(columns=[*columns, "measured_per_s", "predicted_per_s", "error_pct", "reason"])
-    return pd.concat(frames, ignore_index=True) if frames else empty
+    kept = [*columns, "measured_per_s", "predicted_per_s", "error_pct", "reason"]
+    return pd.concat(frames, ignore_index=True)[kept] if frames else pd.DataFrame(columns=kept)

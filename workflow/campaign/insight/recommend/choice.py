@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,6 @@ import pandas as pd
 import scipy
 
 from campaign import wording
-from campaign.documents import metric as metrics
-from campaign.documents.metric import Metric
 from campaign.insight.recommend.document import Evidence, RecommendationAnswer, RecommendedChoice
 from campaign.insight.recommend.objectives import (
     CHEAPEST,
@@ -27,7 +25,7 @@ from campaign.insight.recommend.objectives import (
 from campaign.insight.recommend.observations import configuration_of
 from campaign.insight.recommend.shape_enumeration import COLUMNS
 from campaign.statistics.intervals import SIGNIFICANT, Floats, holm, student_quantile
-from campaign.statistics.ratios import welch
+from campaign.statistics.ratios import LogRatios, welch
 
 TIE_PCT = 5.0
 """Measured configurations tie where none is shown to be better, and a test shows that they differ by less than this."""
@@ -39,95 +37,68 @@ _MILLION = 1e6
 _WEIGHED = ["shape", "measured", "outside", "rate", "low", "high", "sd", "freedom", "known", "devices", "hosts"]
 _HOUR_S = 3600.0
 
-Say = Callable[[float], str]
-
 
 @dataclass(frozen=True)
 class ObjectiveOfWorkload:
     """One objective for the candidates of one workload as it is run, or, for a mix, of all its workloads.
 
-    cells: what each is in words, and its runs and compositions, by id; about: the workload and how it is run; measured: rows of
-    `candidates` of that workload, whatever the constraints say, from the cells that predictions of it rest on.
+    cells: the measured ones by id; about: the workload and how it is run; measured: rows of `candidates` of that workload, whatever
+    the constraints say, from the cells that predictions of it rest on.
     """
 
     objective: RecommendationObjective
     about: str
     workloads: tuple[str, ...]
-    cells: Mapping[str, tuple[str, int, int]]
+    cells: Mapping[str, Evidence]
     measured: pd.DataFrame
-    metric: Metric = metrics.THROUGHPUT
-    """The campaign's; the objective `throughput` is about it."""
-    currency: str = ""
-    """That of the system file's prices."""
-
-    @property
-    def by_metric(self) -> bool:
-        """Whether it asks for the best of another metric than throughput."""
-        return self.objective.name == THROUGHPUT and self.metric != metrics.THROUGHPUT
-
-    @property
-    def scale(self) -> _Scale:
-        if self.by_metric:
-            return _Scale(1 if self.metric.higher else -1, wording.rate, self.metric.unit)
-        if self.objective.name == PER_PRICE:
-            return _Scale(-1, wording.rate, f"{self.currency} a million samples".lstrip())
-        return _SCALES[self.objective.name]
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """How a score (a logarithm, larger is better) is shown: value = exp(sign x score)."""
-
-    sign: int
-    number: Say
-    unit: str
-
-    def say(self, value: float) -> str:
-        return f"{self.number(value)}\u202f{self.unit}".rstrip()
-
-
-_SCALES = {
-    THROUGHPUT: _Scale(1, wording.rate, "samples/s"),
-    TIME: _Scale(-1, wording.seconds, "a million samples"),
-    PER_DEVICE_HOUR: _Scale(1, wording.rate, "samples a device-hour"),
-    PER_JOULE: _Scale(1, wording.rate, "samples/J"),
-    CHEAPEST: _Scale(-1, wording.rate, "device-hours a million samples"),
-    MIX: _Scale(-1, wording.times, "the time of each workload’s own fastest"),
-}
 
 
 def answer(question: ObjectiveOfWorkload, rows: pd.DataFrame) -> RecommendationAnswer:
     """The answer among the rows of `candidates`, which fulfil the constraints. For a mix: rows that `mixed` made."""
+
+    def choices(some: pd.DataFrame) -> list[RecommendedChoice]:
+        return [_choice(question, some.iloc[n], rows) for n in range(min(len(some), LISTED))]
+
+    empty = RecommendationAnswer(
+        objective=question.objective.text,
+        meaning=question.objective.meaning,
+        about=question.about,
+        workloads=question.workloads,
+        choice=None,
+        sentences=(),
+    )
     scored = _scored(question.objective, usable(rows))
     if scored.empty:
-        return _nothing(question, rows)
+        return empty.model_copy(update={"sentences": (f"{question.about}: {_why_none(question, rows)}.",)})
     inside, outside = scored[~scored["outside"]], scored[scored["outside"]]
     if inside.empty:
-        beyond = _choice(question, outside.iloc[0], rows)
-        sentence = f"{_head(question)}no configuration within the measured range fulfils the constraints."
-        return _answer(question, None, beyond=beyond, sentences=(sentence, _beyond(beyond)))
+        (beyond,) = choices(outside[:1])
+        said = f"{question.about}: no configuration within the measured range fulfils the constraints."
+        return empty.model_copy(update={"beyond": beyond, "sentences": (said, _beyond(beyond))})
     best = _reference(inside)
     chosen, tied, alike = _beside(best, inside)
     choice = _choice(question, chosen, rows)
-    better = outside[outside["score"] > best["score"]]
-    further = None if better.empty else _choice(question, better.iloc[0], rows)
-    comparable = bool(best["known"] and np.isfinite(best["sd"]))
-    given = _answer(question, choice, beyond=further, sentences=()).model_copy(
+    further = choices(outside[outside["score"] > best["score"]][:1])
+    given = empty.model_copy(
         update={
-            "tied": tuple(_choice(question, tied.iloc[n], rows) for n in range(min(len(tied), LISTED))),
+            "choice": choice,
+            "beyond": further[0] if further else None,
+            "tied": tuple(choices(tied)),
             "tied_total": len(tied),
-            "not_told_apart": tuple(_choice(question, alike.iloc[n], rows) for n in range(min(len(alike), LISTED))),
+            "not_told_apart": tuple(choices(alike)),
             "not_told_apart_total": len(alike),
-            "comparable": comparable,
+            "comparable": bool(best["known"] and np.isfinite(best["sd"])),
         }
     )
-    said = [_sentence(question, choice)]
-    if not comparable:
-        said.append("One composition each was measured, so ties are unknown.")
+    how = f"{choice.how}{choice.compositions()}" if choice.measured else "predicted, not measured"
+    memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
+    sentences = [f"{question.about}: build {_built(choice)}: {choice.said}, {how}{memory}."]
+    if not given.comparable:
+        sentences.append("One composition each was measured, so ties are unknown.")
     elif len(tied) or len(alike):
         first = " Of those that tie, it takes the fewest devices." if chosen.name != best.name else ""
-        said.append(f"{given.beside()[:1].upper()}{given.beside()[1:]}.{first}")
-    return given.model_copy(update={"sentences": (*said, *([_beyond(further)] if further else []))})
+        sentences.append(f"{given.beside()[:1].upper()}{given.beside()[1:]}.{first}")
+    return given.model_copy(update={"sentences": (*sentences, *map(_beyond, further))})
 
 
 def _beside(best: pd.Series[Any], inside: pd.DataFrame) -> tuple[pd.Series[Any], pd.DataFrame, pd.DataFrame]:
@@ -171,62 +142,37 @@ def _reference(scored: pd.DataFrame) -> pd.Series[Any]:
     return best if better.empty else better.iloc[0]
 
 
-def _answer(
-    question: ObjectiveOfWorkload,
-    choice: RecommendedChoice | None,
-    *,
-    beyond: RecommendedChoice | None,
-    sentences: tuple[str, ...],
-) -> RecommendationAnswer:
-    return RecommendationAnswer(
-        objective=question.metric.name if question.by_metric else question.objective.text,
-        meaning=f"the {'highest' if question.metric.higher else 'lowest'} {question.metric.label}"
-        if question.by_metric
-        else question.objective.meaning,
-        about=question.about,
-        workloads=question.workloads,
-        choice=choice,
-        beyond=beyond,
-        sentences=sentences,
-    )
-
-
-def _nothing(question: ObjectiveOfWorkload, rows: pd.DataFrame) -> RecommendationAnswer:
+def _why_none(question: ObjectiveOfWorkload, rows: pd.DataFrame) -> str:
     is_mix = question.objective.name == MIX and len(question.measured) > 0
     if rows.empty and not is_mix:
-        why = "no configuration fulfils the constraints"
-    elif question.objective.name == PER_JOULE:
-        why = "no cell has samples of power"
-    elif question.objective.name == PER_PRICE:
-        why = "the system file has no prices (`price_per_h` of its devices)"
-    elif is_mix:
-        why = "no configuration has all workloads of the mix like this; choose a precision or options with --constraint"
-    else:
-        why = (
-            "no configuration that fulfils the constraints was measured, and no prediction is good enough to choose by"
+        return "no configuration fulfils the constraints"
+    if question.objective.name == PER_JOULE:
+        return "no cell has samples of power"
+    if question.objective.name == PER_PRICE:
+        return "the system file has no prices (`price_per_h` of its devices)"
+    if is_mix:
+        return (
+            "no configuration has all workloads of the mix like this; choose a precision or options with --constraint"
         )
-    return _answer(question, None, beyond=None, sentences=(f"{_head(question)}{why}.",))
+    return "no configuration that fulfils the constraints was measured, and no prediction is good enough to choose by"
 
 
 def _scored(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFrame:
     """Rows that have the quantity, with `score` and the `sd` of it, the best first."""
     if rows.empty:
         return rows
-    rate, sd = rows["rate"], rows["sd"]
-    if objective.name == TIME:
-        value = rate / _MILLION
-    elif objective.name == PER_DEVICE_HOUR:
-        value = rate * _HOUR_S / rows["devices"]
-    elif objective.name == PER_PRICE:
-        value = rate * _HOUR_S / rows["price_per_h"] / _MILLION
-    elif objective.name == PER_JOULE:
-        value, sd = 1 / rows["energy_j"], rows["energy_sd"].fillna(rows["sd"])
-    elif objective.name == CHEAPEST:
-        fastest = fastest_rate(rows)
-        enough = rate >= fastest * (1 - objective.within_pct / 100)
-        value = (rate / rows["devices"] * _HOUR_S / _MILLION).where(enough)
-    else:  # throughput, and a mix, whose rate is the inverse of its slow-down
-        value = rate
+    rate, sd, an_hour = rows["rate"], rows["sd"], rows["rate"] * _HOUR_S
+    value = {
+        TIME: rate / _MILLION,
+        PER_DEVICE_HOUR: an_hour / rows["devices"],
+        PER_PRICE: an_hour / rows["price_per_h"] / _MILLION,
+        PER_JOULE: 1 / rows["energy_j"],
+    }.get(objective.name, rate)  # of a mix, it is the inverse of its slow-down
+    if objective.name == CHEAPEST:
+        enough = rate >= fastest_rate(rows) * (1 - objective.within_pct / 100)
+        value = (an_hour / rows["devices"] / _MILLION).where(enough)
+    if objective.name == PER_JOULE:
+        sd = rows["energy_sd"].fillna(sd)
     sd = sd.clip(lower=_LEAST_SD)
     # What is measured and follows from the rate alone has the interval of the cells table: `sd` is for telling configurations
     # apart, and leaves out what they have in common.
@@ -254,17 +200,12 @@ def fastest_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def _one_a_shape(scored: pd.DataFrame) -> pd.DataFrame:
     """A shape is built once, for the batch that is best: its best measured row, or a prediction that is better than it by test."""
     by_score = scored.sort_values("score", ascending=False, kind="stable")
-    measured = by_score[by_score["measured"]].drop_duplicates("shape")
-    said = by_score[~by_score["measured"]].drop_duplicates("shape")
-    # Of a shape that was not measured, all is nan; so is the sd where nothing is known of compositions, and nothing is better then.
-    own = measured.set_index("shape")[["score", "sd", "freedom"]].astype(float).reindex(said["shape"]).to_numpy().T
-    score, sd, freedom = said[["score", "sd", "freedom"]].to_numpy(dtype=float).T
-    apart = (score - own[0]) / np.hypot(sd, own[1])
-    p = 2 * scipy.special.stdtr(welch((sd**2, freedom), (own[1] ** 2, own[2])), -np.abs(apart))
-    said = said[np.isnan(own[0]) | (p < SIGNIFICANT) & (apart > 0)]
+    measured, said = (by_score[of].drop_duplicates("shape") for of in (by_score["measured"], ~by_score["measured"]))
+    own = measured.set_index("shape").reindex(said["shape"]).set_index(said.index)
+    better = (_against(said, own).p() < SIGNIFICANT) & (said["score"] > own["score"])
+    said = said[better | own["score"].isna()]
     first: pd.DataFrame = pd.concat([measured[~measured["shape"].isin(said["shape"])], said])
-    ordered: pd.DataFrame = first.sort_values("score", ascending=False, kind="stable")
-    return ordered
+    return first.sort_values("score", ascending=False, kind="stable")
 
 
 def told_apart(rows: pd.DataFrame, best: pd.Series[Any]) -> Floats:
@@ -272,41 +213,38 @@ def told_apart(rows: pd.DataFrame, best: pd.Series[Any]) -> Floats:
 
     Adjusted over all pairs, as the one is the best of them only because it was looked for.
     """
-    apart, error, freedom = _difference(rows, best)
-    p = 2 * scipy.special.stdtr(freedom, -apart / error)
+    p = _against(rows, best).p()
     return np.asarray(np.minimum(holm(p) * (np.isfinite(p).sum() + 1) / 2, 1.0), dtype=np.float64)
 
 
 def _equivalent(rows: pd.DataFrame, best: pd.Series[Any]) -> Floats:
     """p-values that rows differ from one by less than TIE_PCT: two one-sided tests (Schuirmann 1987), Holm over the rows."""
-    apart, error, freedom = _difference(rows, best)
-    return holm(scipy.special.stdtr(freedom, (apart + np.log1p(-TIE_PCT / 100)) / error))
+    found = _against(rows, best)
+    apart = np.abs(np.log(found.ratio)) + np.log1p(-TIE_PCT / 100)
+    return holm(scipy.special.stdtr(found.freedom, apart / np.sqrt(found.variance)))
 
 
-def _difference(rows: pd.DataFrame, best: pd.Series[Any]) -> tuple[Floats, Floats, Floats]:
-    """By how much the scores of rows differ from that of one, its standard error and its degrees of freedom; nan where the spread
-    of compositions is unknown."""
-    variance, freedom = (rows[name].to_numpy(dtype=float) for name in ("sd", "freedom"))
-    variance, own = variance**2, float(best["sd"]) ** 2
+def _against(rows: pd.DataFrame, one: pd.Series[Any] | pd.DataFrame) -> LogRatios:
+    """Rows over one of them, or over a row each; nan where the spread of compositions is unknown."""
+
+    def of(name: str) -> tuple[Floats, Floats]:
+        values = np.asarray(rows[name], dtype=np.float64)
+        return values, np.broadcast_to(np.asarray(one[name], dtype=np.float64), values.shape)
+
+    (score, other), (sd, other_sd), freedom = of("score"), of("sd"), of("freedom")
+    known, measured = (np.nan_to_num(of(name)).all(axis=0) for name in ("known", "measured"))
+    both = welch((sd**2, freedom[0]), (other_sd**2, freedom[1]))
     # Measured cells share one estimate of their spread, which two of them know no better than one.
-    shared = rows["measured"].to_numpy(dtype=bool) & bool(best["measured"])
-    both = welch((variance, freedom), (np.full(len(rows), own), np.full(len(rows), float(best["freedom"]))))
-    both = np.where(shared, np.minimum(both, np.maximum(freedom, float(best["freedom"]))), both)
-    known = rows["known"].to_numpy(dtype=bool) & bool(best["known"])
-    apart = np.abs(rows["score"].to_numpy(dtype=float) - float(best["score"]))
-    return np.where(known, apart, np.nan), np.sqrt(variance + own), both
+    both = np.where(measured, np.minimum(both, np.maximum(*freedom)), both)
+    return LogRatios(np.where(known, np.exp(score - other), np.nan), sd**2 + other_sd**2, both)
 
 
 def _choice(question: ObjectiveOfWorkload, weighed: pd.Series[Any], rows: pd.DataFrame) -> RecommendedChoice:
-    (found,) = rows.loc[[weighed.name]].to_dict("records")
-    row: dict[str, Any] = {
-        **{str(name): value for name, value in found.items()},
-        **weighed[["score", "half"]].astype(float),
-    }
-    scale, half = question.scale, row["half"]
-    ends = sorted(float(np.exp(scale.sign * (row["score"] + side * half))) for side in (-1, 1))
-    value = float(np.exp(scale.sign * row["score"]))
-    known = bool(np.isfinite(half))
+    (row,) = rows.loc[[weighed.name]].to_dict("records")
+    scale, score, half = question.objective.scale, float(weighed["score"]), float(weighed["half"])
+    low, high = sorted(scale.value(score + side * half) for side in (-1, 1))
+    value, between = scale.value(score), wording.between(low, high, scale.number)
+    interval = f"95\u202f% interval {between}" if row["known"] else f"{between} from run to run, on one composition"
     evidence, total = _evidence(question, row)
     return RecommendedChoice(
         configuration=str(row["configuration"]),
@@ -318,39 +256,31 @@ def _choice(question: ObjectiveOfWorkload, weighed: pd.Series[Any], rows: pd.Dat
         extrapolated=str(row["extrapolated"]),
         memory="fits" if row["memory"] == "fits" else "unknown",
         value=value,
-        low=ends[0] if known else None,
-        high=ends[1] if known else None,
-        said=f"{scale.say(value)}{_interval(row, ends, scale)}",
-        predicted=_said_of(question, row, scale),
+        low=low if np.isfinite(half) else None,
+        high=high if np.isfinite(half) else None,
+        said=scale.say(value) + (f" ({interval})" if np.isfinite(half) else ""),
+        predicted=_without_it(question.objective, row, score),
         evidence=evidence,
         evidence_total=total,
     )
 
 
-def _interval(row: Mapping[str, Any], ends: Sequence[float], scale: _Scale) -> str:
-    """The interval in brackets, with what it holds; '' where there is none."""
-    if not np.isfinite(row["half"]):
-        return ""
-    between = wording.between(ends[0], ends[1], scale.number)
-    return f" (95\u202f% interval {between})" if row["known"] else f" ({between} from run to run, on one composition)"
-
-
-def _said_of(question: ObjectiveOfWorkload, row: Mapping[str, Any], scale: _Scale) -> str:
+def _without_it(objective: RecommendationObjective, row: Mapping[Any, Any], score: float) -> str:
     """What the model says of a measured shape that it was not shown."""
-    if not row["measured"] or not np.isfinite(row["said_rate"]) or question.objective.name == PER_JOULE:
+    if not row["measured"] or not np.isfinite(row["said_rate"]) or objective.name == PER_JOULE:
         return ""
     off = row["said_rate"] / row["rate"]
-    value = float(np.exp(scale.sign * (row["score"] + np.log(off))))
-    return f"{scale.say(value)}, {wording.percent(100 * (off - 1))} off in throughput"
+    value = objective.scale.value(score + float(np.log(off)))
+    return f"{objective.scale.say(value)}, {wording.percent(100 * (off - 1))} off in throughput"
 
 
-def _evidence(question: ObjectiveOfWorkload, row: Mapping[str, Any]) -> tuple[tuple[Evidence, ...], int]:
+def _evidence(question: ObjectiveOfWorkload, row: Mapping[Any, Any]) -> tuple[tuple[Evidence, ...], int]:
     """The cell itself where it was measured; otherwise those nearest to it of all that its model was fitted to."""
     if question.objective.name == MIX:
-        own = tuple(_told(question, cell) for cell in row["cells"] if cell)
+        own = tuple(question.cells[cell] for cell in row["cells"] if cell)
         return own, len(own) if row["measured"] else len(question.measured)
     if row["measured"]:
-        return (_told(question, str(row["cell_id"])),), 1
+        return (question.cells[row["cell_id"]],), 1
     measured = question.measured
     far = (
         np.abs(np.log(measured["ranks"] / row["ranks"]))
@@ -359,26 +289,12 @@ def _evidence(question: ObjectiveOfWorkload, row: Mapping[str, Any]) -> tuple[tu
         + 0.5 * np.abs(np.log(measured["batch"] / row["batch"]))
     )
     nearest = measured["cell_id"].to_numpy()[np.argsort(far.to_numpy(), kind="stable")[:EVIDENCE_SHOWN]]
-    return tuple(_told(question, str(cell)) for cell in nearest), len(measured)
+    return tuple(question.cells[cell] for cell in nearest), len(measured)
 
 
-def _told(question: ObjectiveOfWorkload, cell: str) -> Evidence:
-    words, runs, compositions = question.cells.get(cell, (cell, 0, 0))
-    return Evidence(cell_id=cell, words=words, runs=runs, compositions=compositions)
-
-
-def _head(question: ObjectiveOfWorkload) -> str:
-    return f"{question.about}: " if question.about else ""
-
-
-def _sentence(question: ObjectiveOfWorkload, choice: RecommendedChoice) -> str:
-    how = f"{choice.how}{choice.compositions()}" if choice.measured else "predicted, not measured"
-    memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
-    return f"{_head(question)}build {choice.configuration} ({choice.words}), {choice.batches}: {choice.said}, {how}{memory}."
+def _built(choice: RecommendedChoice) -> str:
+    return f"{choice.configuration} ({choice.words}), {choice.batches}"
 
 
 def _beyond(choice: RecommendedChoice) -> str:
-    return (
-        f"Beyond the measured range, {choice.configuration} ({choice.words}), {choice.batches}, might give {choice.said}: an "
-        f"extrapolation ({choice.extrapolated})."
-    )
+    return f"Beyond the measured range, {_built(choice)}, might give {choice.said}: an extrapolation ({choice.extrapolated})."

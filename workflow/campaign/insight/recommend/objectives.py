@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from campaign import wording
+from campaign.documents import metric as metrics
 from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.expression import Expression, parse
+from campaign.documents.metric import Metric
 from campaign.errors import ConfigError
 
 THROUGHPUT = "throughput"
@@ -19,14 +23,45 @@ PER_PRICE = "throughput-per-price"
 CHEAPEST = "cheapest-within"
 MIX = "mix"
 
-MEANINGS = {
-    THROUGHPUT: "the most samples per second",
-    TIME: "the shortest time for a million samples",
-    PER_DEVICE_HOUR: "the most samples for each hour of each composed device, idle ones included",
-    PER_JOULE: "the most samples for each joule of the devices in use, where power was sampled",
-    PER_PRICE: "the lowest price of a million samples, by the prices of composed devices in the system file",
-    CHEAPEST: "the fewest device-hours among those that are at most so many percent slower than the fastest",
-    MIX: "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
+
+@dataclass(frozen=True)
+class Scale:
+    """How a score (a logarithm, larger is better) is shown: value = exp(sign x score), in a unit."""
+
+    sign: int
+    number: Callable[[float], str]
+    unit: str
+
+    def value(self, score: float) -> float:
+        return math.exp(self.sign * score)
+
+    def say(self, value: float) -> str:
+        return f"{self.number(value)}\u202f{self.unit}".rstrip()
+
+
+_KINDS: Mapping[str, tuple[str, Scale]] = {
+    THROUGHPUT: ("the most samples per second", Scale(1, wording.rate, "samples/s")),
+    TIME: ("the shortest time for a million samples", Scale(-1, wording.seconds, "a million samples")),
+    PER_DEVICE_HOUR: (
+        "the most samples for each hour of each composed device, idle ones included",
+        Scale(1, wording.rate, "samples a device-hour"),
+    ),
+    PER_JOULE: (
+        "the most samples for each joule of the devices in use, where power was sampled",
+        Scale(1, wording.rate, "samples/J"),
+    ),
+    PER_PRICE: (
+        "the lowest price of a million samples, by the prices of composed devices in the system file",
+        Scale(-1, wording.rate, "a million samples"),
+    ),
+    CHEAPEST: (
+        "the fewest device-hours among those that are at most so many percent slower than the fastest",
+        Scale(-1, wording.rate, "device-hours a million samples"),
+    ),
+    MIX: (
+        "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
+        Scale(-1, wording.times, "the time of each workload’s own fastest"),
+    ),
 }
 """Objectives by name; `cheapest-within` takes a percentage, `mix` the shares: `cheapest-within:5%`, `mix:a=0.7,b=0.3`."""
 
@@ -50,11 +85,14 @@ _SHARE = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
 
 @dataclass(frozen=True)
 class RecommendationObjective:
-    """name: one of MEANINGS; within_pct: of `cheapest-within`; shares: of `mix`, by workload, adding up to 1; empty: equal ones."""
+    """name: one of those above; within_pct: of `cheapest-within`; shares: of `mix`, by workload, adding up to 1; empty: equal ones.
+    metric: the campaign's, which `throughput` is about; currency: of the system file's prices."""
 
     name: str
     within_pct: float = 0.0
     shares: tuple[tuple[str, float], ...] = ()
+    metric: Metric = metrics.THROUGHPUT
+    currency: str = ""
 
     @property
     def text(self) -> str:
@@ -63,13 +101,20 @@ class RecommendationObjective:
             return f"{CHEAPEST}:{self.within_pct:g}%"
         if self.name == MIX and self.shares:
             return f"{MIX}:{','.join(f'{workload}={share:.3g}' for workload, share in self.shares)}"
-        return self.name
+        return self.name if self.metric == metrics.THROUGHPUT else self.metric.name
 
     @property
     def meaning(self) -> str:
-        if self.name == CHEAPEST:
-            return MEANINGS[CHEAPEST].replace("so many percent", f"{self.within_pct:g}\u202f%")
-        return MEANINGS[self.name]
+        if self.metric != metrics.THROUGHPUT:
+            return f"the {'highest' if self.metric.higher else 'lowest'} {self.metric.label}"
+        return _KINDS[self.name][0].replace("so many percent", f"{self.within_pct:g}\u202f%")
+
+    @property
+    def scale(self) -> Scale:
+        if self.metric != metrics.THROUGHPUT:
+            return Scale(1 if self.metric.higher else -1, wording.rate, self.metric.unit)
+        scale = _KINDS[self.name][1]
+        return replace(scale, unit=f"{self.currency} {scale.unit}".lstrip()) if self.name == PER_PRICE else scale
 
 
 @dataclass(frozen=True)
@@ -78,9 +123,9 @@ class RecommendationRequest:
 
     objectives: tuple[RecommendationObjective, ...]
     constraints: tuple[Expression, ...] = ()
-    workloads: tuple[str, ...] = field(default=())
+    workloads: tuple[str, ...] = ()
 
-    def allows(self, values: dict[str, object]) -> bool:
+    def allows(self, values: dict[Any, object]) -> bool:
         return all(constraint(values) for constraint in self.constraints)
 
 
@@ -122,7 +167,7 @@ def _objective(text: str, known: Collection[str]) -> RecommendationObjective:
         return RecommendationObjective(CHEAPEST, within_pct=_percentage(text, rest))
     if name == MIX and (rest.strip() or not colon):
         return RecommendationObjective(MIX, shares=_shares(text, rest, known))
-    if name in MEANINGS and name != MIX and not colon:
+    if name in _KINDS and name != MIX and not colon:
         return RecommendationObjective(name)
     raise ConfigError(
         f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_PRICE}, {PER_JOULE}, "
@@ -131,10 +176,7 @@ def _objective(text: str, known: Collection[str]) -> RecommendationObjective:
 
 
 def _percentage(text: str, rest: str) -> float:
-    try:
-        value = float(rest.strip().removesuffix("%"))
-    except ValueError:
-        value = math.nan
+    value = _number(rest.strip().removesuffix("%"))
     if not 0 <= value < 100:
         raise ConfigError(f"--objective: '{text}' needs a percentage from 0 to below 100, such as {CHEAPEST}:5%")
     return value

@@ -1,9 +1,8 @@
-"""Measured cells of one workload on one device model, as the model of their steps is fitted to them. Pure."""
+"""Measured cells as the model of their steps is fitted to them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,6 @@ from campaign.observe.links.document import FABRIC, LOCAL, NETWORK
 
 STRATEGY = ("parallel", "accumulation", "bucket_mib", "overlap")
 """Options that say how devices share the work, and what of their communication can hide."""
-
-
-@dataclass(frozen=True)
-class ObservedWorkload:
-    """Measured cells of one workload on one device model.
-
-    cells: rows of the cells table with `step_s`, `device_w`, `group`, `strategy`, `way` ('' for one rank). groups: precision and
-    options by index of `group`, columns `named`. storages: the usual one first. strategies: options of STRATEGY in words, '' where
-    there is one strategy, by index of `strategy`.
-    """
-
-    workload: str
-    device: str
-    cells: pd.DataFrame
-    groups: tuple[tuple[Any, ...], ...]
-    named: tuple[str, ...]
-    storages: tuple[str, ...]
-    strategies: tuple[str, ...] = ("",)
 
 
 def way_of(hosts: int, attach: str, ranks: int) -> str:
@@ -57,43 +38,29 @@ def configuration_of(row: Mapping[Any, Any]) -> Configuration:
     return Configuration(**{"name": "", **shape, "device": model, "layout": layout.removesuffix(")")})
 
 
-def observed(runs: pd.DataFrame, cells: pd.DataFrame, named: Sequence[str]) -> list[ObservedWorkload]:
-    """All workloads and device models that were measured. named: columns of precision and options."""
+def observed(runs: pd.DataFrame, cells: pd.DataFrame, named: Sequence[str]) -> list[pd.DataFrame]:
+    """Rows of the cells table that were measured, a frame for each workload and device model. named: columns of precision and
+    options.
+
+    With `step_s`, `device_w` (nan where no valid run tells it), `way`, `group` (the values of `named` in words) and `strategy`
+    (options of STRATEGY in words, '' where there is one strategy).
+    """
     measured = cells[(cells["n_ok"] > 0) & (cells["mean"] > 0)].reset_index(drop=True)
-    measured = with_ways(measured).assign(step_s=measured["batch_global"] / measured["mean"])
-    measured = measured.merge(_power(runs), on="cell_id", how="left")
-    found = []
-    for (workload, device), own in measured.groupby(["workload", "device"], sort=False):
-        groups = tuple(own[list(named)].drop_duplicates().itertuples(index=False, name=None))
-        place = {group: position for position, group in enumerate(groups)}
-        strategies = _strategies(groups, named)
-        kinds = tuple(dict.fromkeys(strategies))
-        own = own.assign(group=[place[each] for each in own[list(named)].itertuples(index=False, name=None)])
-        own = own.assign(strategy=[kinds.index(strategies[group]) for group in own["group"]]).reset_index(drop=True)
-        stored = own["storage"].value_counts()
-        usual = LOCAL if LOCAL in stored.index else str(stored.index[0])
-        storages = (usual, *sorted(set(own["storage"]) - {usual}))
-        found.append(ObservedWorkload(str(workload), str(device), own, groups, tuple(named), storages, kinds))
-    return found
-
-
-def _strategies(groups: Sequence[tuple[Any, ...]], named: Sequence[str]) -> list[str]:
-    """The strategy of each group, by those options that differ."""
-    columns = [(name, [group[place] for group in groups]) for place, name in enumerate(named)]
-    differ = [
-        (name.removeprefix("option_"), values)
-        for name, values in columns
-        if name.removeprefix("option_") in STRATEGY and len({str(value) for value in values}) > 1
-    ]
-    return [
-        ", ".join(str(values[place]) if name == "parallel" else f"{name} {values[place]}" for name, values in differ)
-        for place in range(len(groups))
-    ]
-
-
-def _power(runs: pd.DataFrame) -> pd.DataFrame:
-    """Watts of a device by cell; nan where no valid run tells."""
     ok = runs[runs["status"] == "ok"]
     energy = ok.get("energy_per_sample_j", pd.Series(np.nan, index=ok.index))
-    watts = energy * ok["throughput_per_s"] / ok["ranks"]
-    return pd.DataFrame({"cell_id": ok["cell_id"], "device_w": watts}).groupby("cell_id", as_index=False).mean()
+    watts = (energy * ok["throughput_per_s"] / ok["ranks"]).groupby(ok["cell_id"]).mean()
+    measured = with_ways(measured).assign(
+        step_s=measured["batch_global"] / measured["mean"],
+        device_w=measured["cell_id"].map(watts),
+        group=[", ".join(map(str, each)) for each in measured[list(named)].itertuples(index=False, name=None)],
+    )
+    each = [own.reset_index(drop=True) for _, own in measured.groupby(["workload", "device"], sort=False)]
+    return [own.assign(strategy=_strategies(own, named)) for own in each]
+
+
+def _strategies(cells: pd.DataFrame, named: Sequence[str]) -> list[str]:
+    """The strategy of each cell, by those options that differ."""
+    options = {name.removeprefix("option_"): cells[name].astype(str) for name in named}
+    differ = {name: texts for name, texts in options.items() if name in STRATEGY and texts.nunique() > 1}
+    words = [texts if name == "parallel" else f"{name} " + texts for name, texts in differ.items()]
+    return [", ".join(each) for each in zip(*words, strict=True)] if words else [""] * len(cells)

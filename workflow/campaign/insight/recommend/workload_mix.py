@@ -80,13 +80,7 @@ def _together(ways: Sequence[pd.DataFrame], chosen: Sequence[pd.DataFrame], shar
         said_rate=1 / rows_of["said"],
         outside=rows_of["extrapolated"] != "",
         trusted=True,
-        cell_id="",
-        n_ok=0,
-        low=np.nan,
-        high=np.nan,
-        price_per_h=np.nan,
-        energy_j=np.nan,
-        energy_sd=np.nan,
+        **dict.fromkeys(("low", "high", "price_per_h", "energy_j", "energy_sd"), np.nan),
     )
 
 

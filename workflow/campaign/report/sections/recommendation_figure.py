@@ -10,8 +10,8 @@ import pandas as pd
 
 from campaign import wording
 from campaign.insight.recommend.advise import Advice
-from campaign.insight.recommend.candidates import TRUSTED_PCT
 from campaign.insight.recommend.document import ModelSaid
+from campaign.insight.recommend.step_model import TRUSTED_PCT
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, Figure, FigureData, nothing
 
@@ -82,12 +82,13 @@ def _far(row: Mapping[Any, Any]) -> str:
 def _picture(told: pd.DataFrame, models: list[ModelSaid]) -> str:
     looks = plot.looks(told["attach"])
     several = len({each.device for each in models}) > 1
+    shown = list(dict.fromkeys((each.workload, each.device) for each in models))
     panels = [
         plot.Panel(
-            f"{model.workload} on {model.device}" if several else model.workload,
-            told[(told["workload"] == model.workload) & (told["device"] == model.device)].head(_POINTS),
+            f"{workload} on {device}" if several else workload,
+            told[(told["workload"] == workload) & (told["device"] == device)].head(_POINTS),
         )
-        for model in models[: plot.MOST_PANELS]
+        for workload, device in shown[: plot.MOST_PANELS]
     ]
     return plot.multiples(
         plot.Panels(tuple(panels), "", 0),
