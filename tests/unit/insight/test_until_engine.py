@@ -110,6 +110,14 @@ def test_a_drift_takes_no_freedom_from_what_was_composed_in_the_same_blocks() ->
     assert QuestionEvidence(question, planted.matrix, planted.tables(one)).estimates.freedom[0] == 2
 
 
+def test_leases_that_hold_no_cell_twice_do_not_tell_how_much_leases_differ() -> None:
+    """As after a kill in the first round: the cells of a configuration are on two leases, and none of them on both."""
+    once = {cell.id: n for n, cell in enumerate(SMALL.cells)}
+    tables = SMALL.tables({(cell, 1): 1 + n % 2 for cell, n in once.items()})
+    assert QuestionEvidence(BEST, SMALL.matrix, tables).estimates.freedom[0] == 0
+    assert not decide(BEST, SMALL.matrix, tables).stop
+
+
 def test_a_frontier_is_known_of_part_of_the_matrix() -> None:
     found = asked_all([by_devices(surface("smooth", seed, compositions=5)) for seed in range(2)], "frontier")
     assert found.wrong == 0

@@ -22,7 +22,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from campaign.insight.until.cell_states import CellStates, Floats, Ints
+from campaign.insight.until.cell_states import CellStates
+from campaign.statistics.intervals import Floats, Integers
 
 UNKNOWN_SPREAD = 0.025**2
 """Variance of compositions where nothing tells it. Only choices rest on it: nothing is stated without freedom."""
@@ -77,7 +78,7 @@ class Estimates:
                 self.error[square] += fit.remainder * fit.inverse[each][columns]
                 self.doubt[square] += like.variance[each][columns]
 
-    def differences(self, i: Ints, j: Ints) -> tuple[Floats, Floats, Floats]:
+    def differences(self, i: Integers, j: Integers) -> tuple[Floats, Floats, Floats]:
         """Measured goodness of cells i less that of cells j of one workload: difference, variance, freedom (0: none is known)."""
         of = self.configuration
         k, m = (np.where(of[i] == of[j], 1.0, self.more[at]) for at in (i, j))
@@ -86,13 +87,15 @@ class Estimates:
         freedom = np.where(variance > 1.001 * (self.alone[i] + self.alone[j]), self.freedom[i], self.within[i])
         return self.measured[i] - self.measured[j], variance, freedom
 
-    def expectations(self, i: Ints, j: Ints) -> tuple[Floats, Floats]:
+    def expectations(self, i: Integers, j: Integers) -> tuple[Floats, Floats]:
         """Expected goodness of cells i less that of cells j of one workload: difference, variance."""
         variance = self.doubt[i, i] + self.doubt[j, j] - 2 * self.doubt[i, j]
         return self.expected[i] - self.expected[j], np.maximum(variance, 1e-12)
 
 
-def _table(states: CellStates, here: Ints, row: Ints, column: Ints, offset: Floats) -> tuple[Floats, Floats, Floats]:
+def _table(
+    states: CellStates, here: Integers, row: Integers, column: Integers, offset: Floats
+) -> tuple[Floats, Floats, Floats]:
     """By configuration, lease and column: goodness less what is expected, and whether it was measured; by configuration and lease
     its block."""
     kept = np.isin(states.place, here)
@@ -106,6 +109,12 @@ def _table(states: CellStates, here: Ints, row: Ints, column: Ints, offset: Floa
     y[of_row, lease, of_column] = states.good[kept] - offset[place]
     there[of_row, lease, of_column], time[of_row, lease] = 1.0, states.block[kept]
     return y, there, time
+
+
+def _again(there: Floats) -> Floats:
+    """How many leases of each configuration tell how much leases differ: none does whose cells are on no other one."""
+    spare = there.sum(axis=(1, 2)) - there.any(axis=1).sum(axis=1)
+    return np.asarray(np.minimum(np.maximum(there.any(axis=2).sum(axis=1) - 1, 0), spare), dtype=np.float64)
 
 
 class _Solved:
@@ -132,7 +141,7 @@ class _Solved:
         left_t = float((t**2).sum() - (part * total_t**2).sum() - (right_t * self.slope).sum())
         left_y = float((t * y).sum() - (part * total_t * total_y).sum() - (right_t * own).sum())
         # Where all were composed in the same blocks, a drift is in no difference, and of few leases it would take freedom.
-        again = np.maximum((size > 0).sum(axis=1) - 1, 0)
+        again = _again(there)
         few, seen = int(again.sum()) < _FEW, there.any(axis=1)
         drifts = left_t > 1e-6 and not (few and float(np.ptp(self.slope[seen])) < 1e-9)
         self.drift = 1 / left_t if drifts else 0.0
@@ -148,9 +157,8 @@ class _Solved:
 def _fitted(y: Floats, there: Floats, time: Floats, lent: tuple[float, float]) -> tuple[_Solved, tuple[float, float]]:
     """Free cells with the variances that the squares tell, and the freedom of the variance of leases and of the remainder."""
     fixed, none = _Solved(y, there, time, 1.0, 0.0), _Solved(y, there, time, 0.0, 1.0)
-    leases, drifts = there.any(axis=2).sum(axis=1), int(none.drift > 0)
-    again, spare = int(np.maximum(leases - 1, 0).sum()), int(there.sum()) - none.rank
-    low, high = max(0, int(there.sum() - leases.sum()) - fixed.rank), max(0, again - drifts)
+    drifts, again, spare = int(none.drift > 0), int(_again(there).sum()), int(there.sum()) - none.rank
+    low, high = max(0, int(there.sum() - there.any(axis=2).sum()) - fixed.rank), max(0, again - drifts)
     both = none.squares / max(spare - drifts, 1)
     remainder = fixed.squares / low if low else both
     # Without leases in the model, they are in what is left; a drift takes one of them.
@@ -172,7 +180,7 @@ class _Expected:
     free: as measured, nan where they were not; error: their covariance; kind: of each column.
     """
 
-    def __init__(self, free: Floats, error: Floats, kind: Ints) -> None:
+    def __init__(self, free: Floats, error: Floats, kind: Integers) -> None:
         seen = np.isfinite(free)
         rows, columns = seen.sum(axis=1), seen.sum(axis=0)
         alike, one = (kind[:, None] == kind[None, :]).astype(np.float64), np.eye(kind.size)
@@ -182,7 +190,7 @@ class _Expected:
         level = _VAGUE if of_rows.size < 2 else max(0.005**2, float(np.var(of_rows, ddof=1)))
         self.freedom = max(1.0, float(seen.sum() - (columns > 0).sum() - (rows > 0).sum() + 1))
 
-        def fitted(of: Ints | slice, by_kind: float, own: float) -> tuple[Floats, Floats, Floats, Floats, float]:
+        def fitted(of: Integers | slice, by_kind: float, own: float) -> tuple[Floats, Floats, Floats, Floats, float]:
             """With these deviations (sd): variance of cells, inverse of all, means of columns and their variance, likelihood."""
             cells = level + by_kind**2 * alike + own**2 * one
             both = seen[of][:, :, None] & seen[of][:, None, :]

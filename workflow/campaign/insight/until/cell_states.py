@@ -12,7 +12,6 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from campaign.documents.cell import Cell, Configuration
@@ -28,6 +27,7 @@ from campaign.plan.oom_frontier import implied_by, without_batch
 from campaign.plan.plan import Plan
 from campaign.statistics import composition_variance
 from campaign.statistics.experiment_design import Design
+from campaign.statistics.intervals import Integers
 from campaign.tables.io import Tables
 from campaign.tables.runs import CONFIRMED, compositions_with
 
@@ -80,11 +80,6 @@ def priced_matrix(plan: Plan, forecaster: Forecaster) -> PricedMatrix:
         for lease, work, once, run_s in zip(plan.leases, kept, prices.once_s, prices.run_s, strict=True)
     )
     return PricedMatrix(leases, plan.campaign.metric)
-
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Marks = npt.NDArray[np.bool_]
 
 
 class CellStates:
@@ -164,7 +159,7 @@ class CellStates:
         implied = [implied_by(batch, ran_out[of], fits[of]) is not None for batch, of in alike]
         self.fails = (self.failed >= enough) | np.array(implied, dtype=np.bool_)
 
-    def _failed(self, runs: pd.DataFrame, status: Collection[str] | None = None) -> Ints:
+    def _failed(self, runs: pd.DataFrame, status: Collection[str] | None = None) -> Integers:
         """On how many compositions each cell without a valid run failed: on all that have a record of it."""
         tried = compositions_with(runs, status)
         found = np.array([tried.get(cell.id, 0) for cell in self.cells], dtype=np.int64)

@@ -25,9 +25,10 @@ import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
 from campaign.insight.until.additive_model import Estimates
-from campaign.insight.until.cell_states import CellStates, Floats, Ints, Marks, PricedMatrix
+from campaign.insight.until.cell_states import CellStates, PricedMatrix
 from campaign.insight.until.question import Question
-from campaign.statistics.intervals import SIGNIFICANT
+from campaign.statistics.experiment_design import Marks
+from campaign.statistics.intervals import SIGNIFICANT, Floats, Integers
 from campaign.tables.io import Tables
 
 EXPECTED_PART = 0.1
@@ -50,10 +51,10 @@ class RivalPairs:
     and the freedom of that; part: of the error of a statement of its panel, what this look may spend; 0 where it rests on what
     is expected. asks: by how many standard errors the difference has to be more than `least`."""
 
-    better: Ints
-    other: Ints
+    better: Integers
+    other: Integers
     least: Floats
-    answer: Ints
+    answer: Integers
     difference: Floats
     error: Floats
     freedom: Floats
@@ -76,7 +77,7 @@ class RivalPairs:
         found = np.where(self.part > 0, _quantile(share * self.part, self.freedom), self.asks)
         return replace(self, asks=np.where(np.isinf(self.asks), np.inf, found))
 
-    def take(self, chosen: Ints | Marks) -> RivalPairs:
+    def take(self, chosen: Integers | Marks) -> RivalPairs:
         return RivalPairs(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
 
@@ -86,8 +87,8 @@ class QuestionPanel:
     that is shown, -1 for none; candidates: how many could be named; pairs: statements that it needs; share: the error that each
     of these may spend in all, while as many panels are open as now."""
 
-    cells: Ints
-    named: Ints
+    cells: Integers
+    named: Integers
     answered: int
     candidates: int
     pairs: RivalPairs
@@ -136,7 +137,7 @@ class QuestionEvidence:
         """Whether the question is answered: of all panels, and not because everything failed."""
         return bool(self.answered.all() and any(panel.cells.size for panel in self.panels))
 
-    def after(self, places: Ints, compositions: Ints) -> tuple[Floats, Floats]:
+    def after(self, places: Integers, compositions: Integers) -> tuple[Floats, Floats]:
         """The mean of cells that is expected after so many compositions, and the variance of that expectation."""
         known, of = self.states.measured[places], self.estimates
         more = np.maximum(compositions - known, 0)
@@ -145,7 +146,9 @@ class QuestionEvidence:
         spread = (1 - weight) ** 2 * (of.doubt[places, places] + of.composition[places] / np.maximum(more, 1))
         return mean, np.where(more > 0, spread, 0.0)
 
-    def asked(self, panel: QuestionPanel, i: Ints, j: Ints, k_i: Ints, k_j: Ints, freedom: float) -> Floats:
+    def asked(
+        self, panel: QuestionPanel, i: Integers, j: Integers, k_i: Integers, k_j: Integers, freedom: float
+    ) -> Floats:
         """The difference beyond `least` that a test of cells i and j will ask for after so many compositions of each."""
         of = self.estimates.composition
         error = np.sqrt(of[i] / np.maximum(k_i, 1) + of[j] / np.maximum(k_j, 1))
@@ -153,7 +156,9 @@ class QuestionEvidence:
         times = _quantile(panel.share * part, np.full(i.size, freedom))
         return np.minimum(times, 1e9) * error  # infinite without freedom
 
-    def chances(self, panel: QuestionPanel, pairs: RivalPairs, better: Ints, other: Ints, freedom: float) -> Floats:
+    def chances(
+        self, panel: QuestionPanel, pairs: RivalPairs, better: Integers, other: Integers, freedom: float
+    ) -> Floats:
         """The chance that statements are shown after so many compositions of their cells, by place. The spread that tests will use
         is not known, either."""
         i, j = pairs.better, pairs.other
@@ -162,12 +167,12 @@ class QuestionEvidence:
         spread = np.sqrt(v + w + needs**2 / (2 * (max(freedom, 0.0) + 2)) + 1e-12)
         return np.asarray(ndtr((a - b - pairs.least - needs) / spread), dtype=np.float64)
 
-    def _looks(self, i: Ints, j: Ints) -> tuple[Ints, Ints]:
+    def _looks(self, i: Integers, j: Integers) -> tuple[Integers, Integers]:
         """How many looks at pairs were planned, and how many are possible."""
         of = self.states
         return np.minimum(of.planned[i], of.planned[j]), np.minimum(of.possible[i], of.possible[j])
 
-    def _candidates(self, here: Ints) -> int:
+    def _candidates(self, here: Integers) -> int:
         """How many cells of a panel could be named."""
         some = here[self.states.measured[here] > 0]
         if self.question.form == "comparison" or some.size < 2:
@@ -179,7 +184,7 @@ class QuestionEvidence:
             needs = needs + np.maximum(0.0, np.log(self.states.devices[i] / self.states.devices[j]))
         return max(1, int((~(difference > needs).reshape(some.size, some.size).any(axis=0)).sum()))
 
-    def _answers(self, here: Ints, candidates: int) -> list[tuple[Ints, list[Row]]]:
+    def _answers(self, here: Integers, candidates: int) -> list[tuple[Integers, list[Row]]]:
         """What may be named in a panel, the likeliest first, with the statements that it needs."""
         states, estimates, slack = self.states, self.estimates, self.question.tolerance
         if self.question.form == "comparison":
@@ -237,7 +242,7 @@ class QuestionEvidence:
         return RivalPairs(i, j, columns[2], answer, difference, np.sqrt(variance), freedom, part, asks)
 
 
-def spent(compositions: Ints, planned: Ints, possible: Ints) -> Floats:
+def spent(compositions: Integers, planned: Integers, possible: Integers) -> Floats:
     """The part of a pair's error for looks with so many compositions of the cell that was composed less often; they add up to
     one. possible: fewer than planned where some failed. Looks before that may have spent as planned, and the last one spends the
     rest."""

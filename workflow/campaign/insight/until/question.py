@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,21 +67,17 @@ def parse_question(text: str, campaign: Campaign) -> Question:
     if (found := _QUESTION.fullmatch(body)) is None:
         raise ConfigError(_not_understood(text, campaign))
     percentage = _percentage(text, found["within"])
-    if found["first"]:
-        _check_configurations(found["first"], found["second"], [each.name for each in campaign.configurations])
+    known = [each.name for each in campaign.configurations]
+    for name in (found["first"], found["second"]):
+        if name and name not in known:
+            raise ConfigError(f"--until: the campaign has no configuration '{name}'; {nearest(name, known)}")
+    if found["first"] and found["first"] == found["second"]:
+        raise ConfigError(f"--until: '{found['first']}' is compared with itself; name two configurations")
     form: Form = "best" if found["best"] else "frontier" if found["frontier"] else "comparison"
     question = Question(asked, form, percentage, found["first"] or "", found["second"] or "", where)
     if not any(question.about(cell) for cell in expand(campaign).cells):
         raise ConfigError(f"--until: the campaign has no cell that '{question.text}' is about; see 'campaign plan'")
     return question
-
-
-def _check_configurations(first: str, second: str, known: Sequence[str]) -> None:
-    for name in (first, second):
-        if name not in known:
-            raise ConfigError(f"--until: the campaign has no configuration '{name}'; {nearest(name, known)}")
-    if first == second:
-        raise ConfigError(f"--until: '{first}' is compared with itself; name two configurations")
 
 
 def _percentage(text: str, number: str) -> float:

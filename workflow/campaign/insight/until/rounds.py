@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from campaign.documents.rounds import ChosenLease
-from campaign.insight.until.cell_states import CellStates, Ints
+from campaign.insight.until.cell_states import CellStates
 from campaign.insight.until.evidence import LEAST_TOLD, QuestionEvidence, QuestionPanel
+from campaign.statistics.intervals import Integers
 
 HOPE = 0.02
 """The chance of its least likely statement below which a panel is not measured for any more."""
@@ -151,7 +152,7 @@ def _for_panel(evidence: QuestionEvidence, panel: QuestionPanel) -> dict[int, st
 class Needed(NamedTuple):
     """What would decide a panel: so many more compositions of each of these cells' configurations, in all, and their cost."""
 
-    cells: Ints
+    cells: Integers
     each: int
     compositions: int
     cost: float
@@ -175,7 +176,7 @@ def needed(evidence: QuestionEvidence, panel: QuestionPanel) -> Needed | None:
         more = (margin <= evidence.asked(panel, pairs.better, pairs.other, k, m, max(freedom, 1.0) + each)) | (m == 0)
         cells = np.unique(np.concatenate([pairs.better, pairs.other[more]]))
         first = np.unique(states.configuration[cells], return_index=True)[1]
-        known = freedom + (each if freedom else each - 1) * first.size
+        known = freedom + each * first.size - int((states.measured[cells[first]] == 0).sum())
         if (margin > evidence.asked(panel, pairs.better, pairs.other, k, m + each * more, known)).all():
             cost = float(states.cells_h[cells].sum() + states.once_h[cells[first]].sum())
             return Needed(cells, each, each * first.size, each * cost if states.known else math.nan)
