@@ -8,9 +8,10 @@ from typing import Any
 
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
+from campaign.documents.rounds import ChosenLease
 from campaign.documents.run_numbers import composition_of, runs_of
 from campaign.insight.question_rounds import next_rounds
-from campaign.insight.until import Decision, NextLease, Question
+from campaign.insight.until import Decision, Question
 from campaign.insight.until.cell_states import PricedMatrix
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.dag import Dag, read_plan
@@ -30,22 +31,25 @@ CHANGES = {
 ASSUMED = parse_assumption("10 s a run, 5 s to compose")
 
 
-def two_configurations(
-    question: Question, matrix: PricedMatrix, tables: Tables | None, seed: int, round: int, prior: object
-) -> Decision:
+def two_configurations(question: Question, matrix: PricedMatrix, tables: Tables | None, prior: object) -> Decision:
     """Batch 2 on the first two configurations, a composition a round, and after two of them the answer."""
     names = sorted({lease.configuration.name for lease in matrix.leases})[:2]
     known = 0 if tables is None else len(tables.runs)
     composition = 1 if tables is None else 2 + int(tables.runs["repetition"].max()) // 1000
     stop = composition > 2
     chosen = [
-        NextLease(lease.name, lease.configuration.name, lease.composition, tuple(c.id for c in cells))
+        ChosenLease(
+            lease=lease.name,
+            configuration=lease.configuration.name,
+            composition=lease.composition,
+            cells=tuple(cell.id for cell in cells),
+        )
         for lease in matrix.leases
         if lease.configuration.name in names and lease.composition == composition
         for cells in [[cell for cell in lease.cells if cell.batch == 2]]
     ]
     return Decision(
-        round=round, stop=stop, decided=stop, statement=f"{names[0]} is the best, by {known} runs." if stop else "",
+        stop=stop, decided=stop, statement=f"{names[0]} is the best, by {known} runs." if stop else "",
         answers=("Either may be.",), rests_on=("Two compositions of each.",) if stop else (), next=() if stop else tuple(chosen),
         reasons=() if stop else (f"composition {composition} of the two candidates",), device_hours=known / 100,
         whole_device_hours=matrix.device_hours,

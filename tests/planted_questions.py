@@ -20,8 +20,7 @@ from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.run_numbers import run_number
 from campaign.insight.until import Decision, PricedMatrix, Question, decide
 from campaign.insight.until.cell_states import PricedLease
-from campaign.insight.until.evidence import NOTHING, QuestionEvidence, tolerance, weigh
-from campaign.insight.until.rounds import RoundPrices
+from campaign.insight.until.evidence import NOTHING, QuestionEvidence
 from campaign.tables.io import Tables
 
 MOST_ROUNDS = 80
@@ -233,9 +232,7 @@ def measured_until(planted: Planted, question: Question) -> tuple[Decision, dict
     """The last decision on a question, what was measured for it in which round, and how many rounds there were."""
     blocks: dict[tuple[str, int], int] = {}
     for number in range(1, MOST_ROUNDS):
-        decision = decide(
-            question, planted.matrix, planted.tables(blocks) if blocks else None, 1, number, planted.prior
-        )
+        decision = decide(question, planted.matrix, planted.tables(blocks) if blocks else None, planted.prior)
         if decision.stop:
             return decision, blocks, number
         blocks |= {(cell, lease.composition): number for lease in decision.next for cell in lease.cells}
@@ -365,14 +362,14 @@ class Told:
 def told(planted: Planted, question: Question) -> Told:
     """What came of a question."""
     decision, blocks, rounds = measured_until(planted, question)
-    evidence = weigh(question, planted.matrix, planted.tables(blocks), planted.prior)
-    prices = RoundPrices(evidence.states, planted.matrix)
+    evidence = QuestionEvidence(question, planted.matrix, planted.tables(blocks), planted.prior)
+    states = evidence.states
     return Told(
         decision.decided,
         any(_is_false(planted, evidence, number) for number in range(len(evidence.panels))),
         one_look(planted, question),
-        (prices.composed + prices.beside) / prices.compositions,
-        prices.spent / prices.whole,
+        (states.composed + states.beside) / states.compositions,
+        states.spent / states.whole,
         rounds,
         decision,
     )
@@ -380,7 +377,7 @@ def told(planted: Planted, question: Question) -> Told:
 
 def _is_false(planted: Planted, evidence: QuestionEvidence, number: int) -> bool:
     """Whether what is shown of a panel is false."""
-    panel, states, slack = evidence.panels[number], evidence.states, tolerance(evidence.question)
+    panel, states, slack = evidence.panels[number], evidence.states, evidence.question.tolerance
     truth = np.log([planted.rate[cell.id] for cell in states.cells])
     here = [n for n in np.flatnonzero(states.panel == number) if states.cells[n].id not in planted.fails]
     if panel.answered < 0 or panel.answered == NOTHING:
@@ -413,7 +410,7 @@ def one_look(planted: Planted, question: Question) -> bool:
     freedom = len(configurations) * (int(k.max()) - 1)
     means = means.mean(axis=1)
     if question.form == "frontier":
-        evidence = weigh(question, planted.matrix, planted.tables())
+        evidence = QuestionEvidence(question, planted.matrix, planted.tables())
         asks = -stdtrit(freedom, 0.05 / sum(panel.cells.size * (panel.cells.size - 1) for panel in evidence.panels))
         names = [cell.id for cell in evidence.states.cells]
         good, error = means.reindex(names).to_numpy(), np.sqrt(variance / k.reindex(names).to_numpy())
@@ -426,7 +423,7 @@ def one_look(planted: Planted, question: Question) -> bool:
     for name, cell in about.items():
         batch = cell.batch if question.form == "comparison" else 0
         panels.setdefault((cell.workload, cell.precision, batch), []).append(name)
-    slack = tolerance(question)
+    slack = question.tolerance
     if question.form == "comparison":
         asks = -stdtrit(freedom, 0.05 / (2 * len(panels)))
         for names in panels.values():

@@ -68,7 +68,7 @@ def _longest_round_s() -> float:
     for number in itertools.count(1):
         tables = planted.tables(blocks) if blocks else None
         started_s = time.process_time()
-        decision = decide(question, planted.matrix, tables, 1, number)
+        decision = decide(question, planted.matrix, tables)
         longest_s = max(longest_s, time.process_time() - started_s)
         if decision.stop:
             break

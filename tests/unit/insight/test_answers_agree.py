@@ -154,7 +154,7 @@ def _mix(mix: RecommendationAnswer, fastest: list[RecommendationAnswer]) -> Iter
 
 def _question(tables: Tables, matrix: PricedMatrix, fastest: list[RecommendationAnswer]) -> Iterator[str]:
     """The answer to a question names what to build, and counts what the tables count."""
-    said = decide(BEST, matrix, tables, 1, 9)
+    said = decide(BEST, matrix, tables)
     if (said.statement.startswith("Decided")) != (not any("not shown" in each for each in said.answers)):
         yield f"{said.statement} {said.answers}"
     for each in said.answers:

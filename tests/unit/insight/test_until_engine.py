@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from campaign.insight.until import Decision, PricedMatrix, Question, decide, words
-from campaign.insight.until.cell_states import states_of
-from campaign.insight.until.evidence import spent, weigh
-from campaign.insight.until.rounds import RoundPrices, needed
+from campaign.insight.until import Decision, PricedMatrix, Question, decide
+from campaign.insight.until.cell_states import CellStates
+from campaign.insight.until.decision import about
+from campaign.insight.until.evidence import QuestionEvidence, spent
+from campaign.insight.until.rounds import needed
 from tests.planted_questions import (
     FORMS,
     KINDS,
@@ -84,18 +85,18 @@ def test_a_comparison_composes_no_lease_twice_and_no_other_configuration(kind: s
         planted = surface(kind, seed)
         question = asked(planted, "comparison", seed)
         decision, blocks, _ = measured_until(planted, question)
-        prices = RoundPrices(states_of(question, planted.matrix, planted.tables(blocks)), planted.matrix)
-        assert prices.composed <= prices.compositions == 6
-        assert prices.beside == 0
+        states = CellStates(question, planted.matrix, planted.tables(blocks))
+        assert states.composed <= states.compositions == 6
+        assert states.beside == 0
         assert decision.decided or "would decide it" in " ".join(decision.answers)
 
 
 def test_what_others_took_is_no_part_of_what_a_comparison_took() -> None:
     planted = surface("smooth", 0)
     question = asked(planted, "comparison", 0)
-    prices = RoundPrices(states_of(question, planted.matrix, planted.tables()), planted.matrix)
-    assert prices.spent == pytest.approx(prices.whole)
-    assert (prices.composed, prices.beside) == (6, 30)
+    states = CellStates(question, planted.matrix, planted.tables())
+    assert states.spent == pytest.approx(states.whole)
+    assert (states.composed, states.beside) == (6, 30)
 
 
 def test_a_drift_takes_no_freedom_from_what_was_composed_in_the_same_blocks() -> None:
@@ -103,10 +104,18 @@ def test_a_drift_takes_no_freedom_from_what_was_composed_in_the_same_blocks() ->
     question = asked(planted, "comparison", 0)
     both = [cell for cell in planted.cells if question.about(cell)]
     alike = {(cell.id, n): n for cell in both for n in (1, 2, 3)}
-    evidence = weigh(question, planted.matrix, planted.tables(alike))
-    assert evidence.freedom(0) == 4
+    evidence = QuestionEvidence(question, planted.matrix, planted.tables(alike))
+    assert evidence.estimates.freedom[0] == 4
     one = {(cell.id, n): n for cell in both for n in (1, 2, 3) if n < 3 or cell.configuration.name == question.first}
-    assert weigh(question, planted.matrix, planted.tables(one)).freedom(0) == 2
+    assert QuestionEvidence(question, planted.matrix, planted.tables(one)).estimates.freedom[0] == 2
+
+
+def test_leases_that_hold_no_cell_twice_do_not_tell_how_much_leases_differ() -> None:
+    """As after a kill in the first round: the cells of a configuration are on two leases, and none of them on both."""
+    once = {cell.id: n for n, cell in enumerate(SMALL.cells)}
+    tables = SMALL.tables({(cell, 1): 1 + n % 2 for cell, n in once.items()})
+    assert QuestionEvidence(BEST, SMALL.matrix, tables).estimates.freedom[0] == 0
+    assert not decide(BEST, SMALL.matrix, tables).stop
 
 
 def test_a_frontier_is_known_of_part_of_the_matrix() -> None:
@@ -117,10 +126,10 @@ def test_a_frontier_is_known_of_part_of_the_matrix() -> None:
 
 
 def test_the_same_tables_give_the_same_round() -> None:
-    first = decide(BEST, SMALL.matrix, None, 1, 1)
+    first = decide(BEST, SMALL.matrix, None)
     blocks = {(cell, lease.composition): 1 for lease in first.next for cell in lease.cells}
-    second = decide(BEST, SMALL.matrix, SMALL.tables(blocks), 1, 2)
-    assert second == decide(BEST, SMALL.matrix, SMALL.tables(blocks), 1, 2)
+    second = decide(BEST, SMALL.matrix, SMALL.tables(blocks))
+    assert second == decide(BEST, SMALL.matrix, SMALL.tables(blocks))
     assert second.next
     assert not {(cell, lease.composition) for lease in second.next for cell in lease.cells} & blocks.keys()
     assert len(second.reasons) == len(second.next)
@@ -170,10 +179,9 @@ def test_what_is_said_to_decide_it_does_where_means_stay() -> None:
     planted = surface("ties", 6)
     question = replace(BEST, within_pct=2.0)
     _, blocks, _ = measured_until(planted, question)
-    evidence = weigh(question, planted.matrix, planted.tables(blocks))
-    prices = RoundPrices(evidence.states, planted.matrix)
+    evidence = QuestionEvidence(question, planted.matrix, planted.tables(blocks))
     panel = next(panel for panel in evidence.panels if panel.answered < 0)
-    more = needed(evidence, panel, prices)
+    more = needed(evidence, panel)
     assert more is not None
     pairs = panel.pairs.take(~panel.pairs.passes)
     margin = pairs.difference - pairs.least
@@ -181,10 +189,11 @@ def test_what_is_said_to_decide_it_does_where_means_stay() -> None:
         k = evidence.states.measured[pairs.better] + each, evidence.states.measured[pairs.other]
         own = np.isin(pairs.other, more.cells)
         freedom = (
-            evidence.freedom(int(more.cells[0])) + each * np.unique(evidence.states.configuration[more.cells]).size
+            evidence.estimates.freedom[more.cells[0]] + each * np.unique(evidence.states.configuration[more.cells]).size
         )
         assert (
-            bool((margin > evidence.asked(pairs.better, pairs.other, k[0], k[1] + each * own, freedom)).all()) == enough
+            bool((margin > evidence.asked(panel, pairs.better, pairs.other, k[0], k[1] + each * own, freedom)).all())
+            == enough
         )
 
 
@@ -207,11 +216,11 @@ def test_the_last_one_of_those_that_fail_is_measured_before_it_is_the_best() -> 
     but = {cell.id for cell in cells if cell.precision == cells[0].precision} - {cells[0].id}
     failing = _failing(SMALL, but, "crashed")
     blocks = {(cell, n): n for cell in but for n in (1, 2)}
-    decision = decide(BEST, failing.matrix, failing.tables(blocks), 1, 2)
+    decision = decide(BEST, failing.matrix, failing.tables(blocks))
     assert not decision.decided
     while not decision.stop:
         blocks |= {(cell, lease.composition): 3 for lease in decision.next for cell in lease.cells}
-        decision = decide(BEST, failing.matrix, failing.tables(blocks), 1, 3)
+        decision = decide(BEST, failing.matrix, failing.tables(blocks))
     assert cells[0].id in {cell for cell, _ in blocks}
 
 
@@ -219,13 +228,13 @@ def test_a_failure_counts_once_another_composition_shows_it() -> None:
     ids = [cell.id for cell in SMALL.cells]
     for status in ("crashed", "oom_device"):
         once = _failing(SMALL, ids, status)
-        first = states_of(BEST, once.matrix, once.tables(dict.fromkeys(((each, 1) for each in ids), 1)))
+        first = CellStates(BEST, once.matrix, once.tables(dict.fromkeys(((each, 1) for each in ids), 1)))
         assert not first.fails.any()
-        decision = decide(BEST, once.matrix, once.tables(dict.fromkeys(((each, 1) for each in ids), 1)), 1, 2)
+        decision = decide(BEST, once.matrix, once.tables(dict.fromkeys(((each, 1) for each in ids), 1)))
         assert {lease.composition for lease in decision.next} == {2}
         assert any("failed on one composition, which counts only once another" in each for each in decision.rests_on)
         again = {(each, n): n for each in ids for n in (1, 2)}
-        assert states_of(BEST, once.matrix, once.tables(again)).fails.all()
+        assert CellStates(BEST, once.matrix, once.tables(again)).fails.all()
 
 
 def test_one_configuration_out_of_memory_says_nothing_of_others() -> None:
@@ -237,10 +246,10 @@ def test_one_configuration_out_of_memory_says_nothing_of_others() -> None:
     }
     failing = _failing(SMALL, alike, "oom_device")
     tables = failing.tables({(largest.id, 1): 1, (largest.id, 2): 2})
-    states = states_of(BEST, failing.matrix, tables)
+    states = CellStates(BEST, failing.matrix, tables)
     assert {cell.id for cell, fails in zip(states.cells, states.fails, strict=True) if fails} == alike
     assert {cell.id for cell, ran in zip(states.cells, states.ran, strict=True) if ran} == {largest.id}
-    said = decide(BEST, failing.matrix, tables, 1, 3).rests_on
+    said = decide(BEST, failing.matrix, tables).rests_on
     assert "1 cell failed on every composition that was tried, and does not compete." in said
     assert any(" not run, as a smaller batch ran out of memory there" in each for each in said)
 
@@ -251,9 +260,9 @@ def test_every_round_says_what_is_known_of_each_panel(form: str) -> None:
     blocks: dict[tuple[str, int], int] = {}
     for number in range(1, 4):
         tables = SMALL.tables(blocks) if blocks else None
-        decision = decide(question, SMALL.matrix, tables, 1, number)
-        panels = states_of(question, SMALL.matrix, tables).panels
-        assert {each.partition(": ")[0] for each in decision.answers} == {words.about(panel) for panel in panels}
+        decision = decide(question, SMALL.matrix, tables)
+        panels = CellStates(question, SMALL.matrix, tables).panels
+        assert {each.partition(": ")[0] for each in decision.answers} == {about(panel) for panel in panels}
         blocks |= {(cell, lease.composition): number for lease in decision.next for cell in lease.cells}
 
 
@@ -300,7 +309,7 @@ def test_compositions_that_differ_by_nothing_known_decide_nothing() -> None:
 
 def test_a_pair_asks_for_both_first() -> None:
     question = asked(SMALL, "comparison", 7)
-    first: Decision = decide(question, SMALL.matrix, None, 1, 1)
+    first: Decision = decide(question, SMALL.matrix, None)
     assert {lease.configuration for lease in first.next} == {question.first, question.second}
     decision, _ = followed(SMALL, question)
     assert all(question.first in each and question.second in each for each in decision.answers)
@@ -308,12 +317,41 @@ def test_a_pair_asks_for_both_first() -> None:
 
 @pytest.mark.parametrize("planned", [1, 2, 3, 5, 9])
 def test_looks_spend_the_error_of_a_pair_and_leave_most_for_the_last(planned: int) -> None:
-    parts = spent(np.arange(1, planned + 1), np.full(planned, planned))
+    parts = spent(np.arange(1, planned + 1), *[np.full(planned, planned)] * 2)
     assert parts.sum() == pytest.approx(1.0)
     assert (np.diff(parts) > -0.1).all()
     if planned in (3, 5):
         assert parts[-1] > 0.4
         assert parts[0] < 0.02
+
+
+def test_a_composition_that_failed_leaves_its_part_of_the_error_to_the_last_that_is_possible() -> None:
+    """At most the whole error is spent, also where looks before the failure spent as planned."""
+    planned, possible = np.full(2, 3), np.full(2, 2)
+    parts = spent(np.array([1, 2]), planned, possible)
+    as_planned = spent(np.array([1, 2]), planned, planned)
+    assert parts[1] > 0.7
+    assert as_planned.sum() + parts[1] == pytest.approx(1.0)
+    assert parts.sum() <= 1.0
+
+
+def test_panels_that_are_shown_together_are_answered_together() -> None:
+    """None of them is shown at its part of the error, and all are at the whole of it."""
+    planted = surface("noisy", 133)
+    question = asked(planted, "comparison", 133)
+    both = {(cell.id, n): n for cell in planted.cells if question.about(cell) for n in (1, 2, 3)}
+    evidence = QuestionEvidence(question, planted.matrix, planted.tables(both))
+    needs = [panel.pairs.needs[:2].min() for panel in evidence.panels]
+    assert len(needs) == 6
+    assert min(needs) > 0.05 / (2 * 6)
+    assert max(needs) < 0.05 / 2
+    assert evidence.decided
+
+
+def test_two_that_were_composed_once_are_composed_again() -> None:
+    """Their next compositions tell as many degrees of freedom."""
+    planted = surface("cliff", 1)
+    assert told(planted, asked(planted, "comparison", 1)).decided
 
 
 def test_what_another_model_predicts_spares_configurations() -> None:
@@ -324,7 +362,7 @@ def test_what_another_model_predicts_spares_configurations() -> None:
     for name, prior in (("right", right), ("none", None)):
         blocks: dict[tuple[str, int], int] = {}
         for number in range(1, 3):
-            decision = decide(BEST, planted.matrix, planted.tables(blocks) if blocks else None, 1, number, prior)
+            decision = decide(BEST, planted.matrix, planted.tables(blocks) if blocks else None, prior)
             blocks |= {(cell, lease.composition): number for lease in decision.next for cell in lease.cells}
         seen[name] = len({cell.rpartition("-p")[0] for cell, _ in blocks})
     assert seen["right"] < seen["none"] == 40

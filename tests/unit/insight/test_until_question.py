@@ -73,11 +73,11 @@ def test_nothing_measured_is_followed_by_a_first_round(campaign: Campaign) -> No
     question = parse_question("the best configuration is known within 5 % for batch == 2", campaign)
     forecaster = Forecaster(assumed=parse_assumption("36 s a run, 72 s to compose"))
     matrix = priced_matrix(build_plan(campaign, expand(campaign), None, forecaster), forecaster)
-    first = decide(question, matrix, None, seed=1, round=1)
+    first = decide(question, matrix, None)
     assert not first.stop
     assert first.next
     assert first.reasons
     assert first.device_hours == 0
     batches = {cell.id: cell.batch for lease in matrix.leases for cell in lease.cells}
     assert {batches[cell] for lease in first.next for cell in lease.cells} == {2}
-    assert first == decide(question, matrix, None, seed=1, round=1)
+    assert first == decide(question, matrix, None)

@@ -55,7 +55,7 @@ class RoundDocument(ClosedModel):
     after: str = ""
     """Hash of the round before it; empty for the first one."""
     seed: int
-    """Seed of what is drawn at random to choose."""
+    """Seed of the protocol, by which leases are ordered."""
     known: str
     """Hash of the runs that it was chosen by."""
     runs_known: int

@@ -53,7 +53,7 @@ def next_rounds(asked: PlanRequest, *, allow_unfit: bool = False) -> Rounds:
     matrix = priced_matrix(plan, forecaster_of(campaign, costs, asked.assumed))
     cells = {cell.id: cell for lease in matrix.leases for cell in lease.cells if question.beside(cell)}
     prior = expected_rates(campaign, cells.values())
-    decision = decide(question, matrix, tables, campaign.protocol.seed, len(kept) + 1, prior)
+    decision = decide(question, matrix, tables, prior)
     leases = _chosen(decision, missing)
     document = RoundDocument(
         question=question.text,
@@ -117,13 +117,13 @@ def _statement(decision: Decision, question: Question, plan: Plan) -> str:
 
 def _chosen(decision: Decision, missing: Collection[CellIn]) -> tuple[ChosenLease, ...]:
     """Leases of the next round, with those of their cells of which a run has no record."""
-    found = []
-    for each in decision.next:
-        cells = tuple(cell for cell in each.cells if (cell, each.composition) in missing)
-        if cells and not decision.stop:
-            said = {"lease": each.lease, "configuration": each.configuration, "composition": each.composition}
-            found.append(ChosenLease(**said, cells=cells, device_hours=each.device_hours))
-    return tuple(found)
+    if decision.stop:
+        return ()
+    found = (
+        each.model_copy(update={"cells": tuple(cell for cell in each.cells if (cell, each.composition) in missing)})
+        for each in decision.next
+    )
+    return tuple(each for each in found if each.cells)
 
 
 def _paid(document: RoundDocument, kept: Rounds, asked: PlanRequest) -> RoundDocument:

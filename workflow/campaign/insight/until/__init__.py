@@ -7,12 +7,10 @@ model of a step expects. `decision`: the next round, or the statement.
 from campaign.insight.until.cell_states import PricedMatrix, priced_matrix
 from campaign.insight.until.decision import Decision, decide
 from campaign.insight.until.question import Question, parse_question
-from campaign.insight.until.rounds import NextLease
 from campaign.insight.until.step_prior import expected_rates
 
 __all__ = [
     "Decision",
-    "NextLease",
     "PricedMatrix",
     "Question",
     "decide",

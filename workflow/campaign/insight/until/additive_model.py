@@ -5,8 +5,8 @@
 
 The first line is fitted with free cells (generalised least squares): all that is stated of measured cells rests on it, and on
 nothing that is expected. A lease moves all cells of a configuration, so cells that it holds together are told apart better than
-others. The variances of leases and of the remainder are estimated (restricted maximum likelihood; Patterson & Thompson, 1971,
-"Recovery of inter-block information when block sizes are unequal", Biometrika 58(3)) and pooled over the workload. A
+others. The variances of leases and of the remainder follow from the squares that are left with and without leases (Henderson,
+1953, "Estimation of variance and covariance components", Biometrics 9(2), method 3), and are pooled over the workload. A
 configuration that deviates more than the pool has a larger one (Smyth, 2004, as in `campaign.statistics.composition_variance`);
 none has a smaller one. What earlier campaigns on the system found counts as freedom of the pool.
 
@@ -17,292 +17,197 @@ configurations tell little of them. The prior is 0, or what another model of the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 
-from campaign.documents.cell import Cell
-from campaign.insight.until.cell_states import CellStates, Floats, Ints
+from campaign.insight.until.cell_states import CellStates
+from campaign.statistics.intervals import Floats, Integers
 
 UNKNOWN_SPREAD = 0.025**2
 """Variance of compositions where nothing tells it. Only choices rest on it: nothing is stated without freedom."""
 POOL_WEIGHS = 6.0
 """Degrees of freedom that the pool weighs beside those of a configuration."""
-_RATIOS = np.concatenate([[0.0], np.geomspace(0.1, 400, 10)])  # variance of leases over that of the remainder
 _DEVIATIONS = np.array([0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
 _VAGUE = 1e4
 _FEW = 6  # degrees of freedom of leases
 _FITTED_TO = 8  # configurations that tell the size of deviations; more take longer and tell it no better
 
 
-@dataclass(frozen=True)
 class Estimates:
     """What is known of cells; arrays by place in `CellStates.cells`.
 
-    row, column: the configuration of a cell and the rest of it, by number in its workload. measured: free estimate of its goodness,
-    nan where it was not measured; expected: with what is expected; told: on how many configurations
-    its precision and batch were measured. fits: by workload. informed: whether another model expects every cell.
+    measured: free estimate of its goodness, nan where it was not measured; expected: with what is expected. error, doubt:
+    covariances of both. told: on how many configurations its precision and batch were measured. composition: variance of one
+    composition; alone: of the mean if leases did not differ; more: factor by which its configuration deviates more than others.
+    freedom, within, checked: of the spread of leases of its workload, of the remainder, and of the deviations of cells.
+    informed: whether another model expects every cell.
     """
 
-    fit: Ints
-    row: Ints
-    column: Ints
-    measured: Floats
-    expected: Floats
-    told: Ints
-    fits: Sequence[AdditiveFit]
-    informed: bool
+    def __init__(self, states: CellStates, prior: Mapping[str, float] | None = None) -> None:
+        """prior: of cells by id, the logarithm that another model expects, up to a constant."""
+        prior, count = prior or {}, len(states.cells)
+        self.configuration = states.configuration
+        self.informed = bool(prior) and all(cell.id in prior for cell in states.cells)
+        offset = np.array([prior.get(cell.id, 0.0) for cell in states.cells])
+        self.measured, self.expected, self.told, self.composition, self.alone = np.zeros((5, count))
+        self.more, self.freedom, self.within, self.checked = np.zeros((4, count))
+        self.error, self.doubt = np.zeros((2, count, count))
+        names = np.array([cell.workload for cell in states.cells])
+        for workload in np.unique(names):
+            here = np.flatnonzero(names == workload)
+            row, column = (pd.factorize(of[here])[0] for of in (states.configuration, states.column))
+            y, there, time = _table(states, here, row, column, offset)
+            fit, freedom = _fitted(y, there, time, states.lent.get(workload, (0.0, 0.0)))
+            free = np.where(there.any(axis=1), fit.cells, np.nan)
+            kind = states.kind[here[np.unique(column, return_index=True)[1]]]
+            drift = np.sqrt(fit.remainder * fit.drift) * fit.slope
+            like = _Expected(free, fit.remainder * fit.inverse + drift[:, :, None] * drift[:, None, :], kind)
+            at = row, column
+            self.measured[here], self.expected[here] = free[at] + offset[here], like.cells[at] + offset[here]
+            self.told[here] = np.isfinite(free).sum(axis=0)[column]
+            self.alone[here], self.more[here] = fit.remainder / np.maximum(there.sum(axis=1)[at], 1), fit.more[row]
+            self.composition[here] = (fit.lease + fit.remainder) * fit.more[row]
+            (self.freedom[here], self.within[here]), self.checked[here] = freedom, like.freedom
+            self.error[np.ix_(here, here)] = np.outer(drift[at], drift[at])
+            self.doubt[np.ix_(here, here)] = like.through[at] @ like.means @ like.through[at].T
+            for each in range(len(y)):
+                mine = row == each
+                square, columns = np.ix_(here[mine], here[mine]), np.ix_(column[mine], column[mine])
+                self.error[square] += fit.remainder * fit.inverse[each][columns]
+                self.doubt[square] += like.variance[each][columns]
 
-    def of(self, place: int) -> AdditiveFit:
-        """The model of the workload of a cell."""
-        return self.fits[int(self.fit[place])]
-
-    def differences(self, i: Ints, j: Ints) -> tuple[Floats, Floats, Floats]:
+    def differences(self, i: Integers, j: Integers) -> tuple[Floats, Floats, Floats]:
         """Measured goodness of cells i less that of cells j of one workload: difference, variance, freedom (0: none is known)."""
-        fit, r, c, s, d = self.of(i[0]), self.row[i], self.column[i], self.row[j], self.column[j]
-        k, m = (np.where(r == s, 1.0, fit.more[of]) for of in (r, s))
+        of = self.configuration
+        k, m = (np.where(of[i] == of[j], 1.0, self.more[at]) for at in (i, j))
+        variance = np.maximum(k * self.error[i, i] + m * self.error[j, j] - 2 * self.error[i, j], 1e-12)
+        # On the same leases, cells of a configuration differ by the remainder alone.
+        freedom = np.where(variance > 1.001 * (self.alone[i] + self.alone[j]), self.freedom[i], self.within[i])
+        return self.measured[i] - self.measured[j], variance, freedom
 
-        def both(part: Floats) -> Floats:
-            return k * part[r, c, c] + m * part[s, d, d] - np.where(r == s, 2 * part[r, c, d], 0.0)
-
-        drift = fit.remainder * fit.drift * (fit.slope[r, c] - fit.slope[s, d]) ** 2
-        total = np.maximum(fit.remainder * both(fit.inverse) + drift, 1e-12)
-        leases = np.clip(both(fit.by_lease) * (fit.lease + fit.remainder / fit.beside) + drift, 0.0, total)
-        with np.errstate(divide="ignore", invalid="ignore"):  # Satterthwaite
-            parts = [
-                np.where(of > 1e-12, of**2 / f, 0.0)
-                for of, f in zip((leases, total - leases), fit.freedom, strict=True)
-            ]
-            freedom = np.nan_to_num(total**2 / (parts[0] + parts[1]), nan=0.0)
-        # Few leases may seem to differ by little, and the rest then lends freedom that there is not.
-        freedom = np.where(r == s, freedom, np.minimum(freedom, fit.freedom[0]))
-        return self.measured[i] - self.measured[j], total, freedom
-
-    def doubts(self, places: Ints) -> Floats:
-        """How much cells deviate from what is expected of them (sd)."""
-        variance = [self.of(at).posterior[self.row[at], self.column[at], self.column[at]] for at in places]
-        return np.sqrt(np.array(variance, dtype=np.float64))
-
-    def expectations(self, i: Ints, j: Ints) -> tuple[Floats, Floats]:
+    def expectations(self, i: Integers, j: Integers) -> tuple[Floats, Floats]:
         """Expected goodness of cells i less that of cells j of one workload: difference, variance."""
-        fit, r, c, s, d = self.of(i[0]), self.row[i], self.column[i], self.row[j], self.column[j]
-        own = fit.posterior[r, c, c] + fit.posterior[s, d, d] - np.where(r == s, 2 * fit.posterior[r, c, d], 0.0)
-        apart = fit.through[r, c] - fit.through[s, d]
-        return self.expected[i] - self.expected[j], np.maximum(own + (apart @ fit.means * apart).sum(axis=1), 1e-12)
+        variance = self.doubt[i, i] + self.doubt[j, j] - 2 * self.doubt[i, j]
+        return self.expected[i] - self.expected[j], np.maximum(variance, 1e-12)
 
 
-@dataclass(frozen=True)
-class AdditiveFit:
-    """The model of one workload. Arrays by configuration and column.
-
-    lease, remainder: variances; freedom: of both; inverse: variance of free estimates over `remainder`, with what of it is due
-    to leases (`by_lease`) and to the drift (`slope`, `drift`: its own variance over the remainder); more: factor of the
-    variance of each configuration. posterior: of expectations; through: how they move with the means of columns, whose variance
-    is `means`. checked: freedom of the deviations of cells.
-    """
-
-    lease: float
-    remainder: float
-    freedom: tuple[float, float]
-    beside: float
-    inverse: Floats
-    by_lease: Floats
-    slope: Floats
-    drift: float
-    more: Floats
-    posterior: Floats
-    through: Floats
-    means: Floats
-    checked: float
-
-    @property
-    def composition(self) -> float:
-        """Variance of a cell on one composition."""
-        return self.lease + self.remainder
-
-
-def estimate(states: CellStates, prior: Mapping[str, float] | None = None) -> Estimates:
-    """The model of every workload. prior: of cells by id, the logarithm that another model expects, up to a constant."""
-    count = len(states.cells)
-    fit, row, column, told = (np.zeros(count, dtype=np.int64) for _ in range(4))
-    measured, expected = np.full(count, np.nan), np.zeros(count)
-    offset = np.array([(prior or {}).get(cell.id, 0.0) for cell in states.cells])
-    workloads = list(dict.fromkeys(cell.workload for cell in states.cells))
-    fits = []
-    for number, workload in enumerate(workloads):
-        here = np.array([n for n, cell in enumerate(states.cells) if cell.workload == workload], dtype=np.int64)
-        fit[here] = number
-        row[here] = _numbers([states.cells[n].configuration.name for n in here])
-        column[here] = _numbers([(*_kind(states.cells[n]), states.cells[n].batch) for n in here])
-        kinds: dict[int, int] = dict(zip(column[here], _numbers([_kind(states.cells[n]) for n in here]), strict=True))
-        one, free, all_ = _fitted(states, here, row, column, offset, kinds, workload)
-        fits.append(one)
-        told[here] = np.isfinite(free).sum(axis=0)[column[here]]
-        measured[here], expected[here] = free[row[here], column[here]], all_[row[here], column[here]]
-    informed = bool(prior) and all(cell.id in (prior or {}) for cell in states.cells)
-    return Estimates(fit, row, column, measured + offset, expected + offset, told, fits, informed)
-
-
-def _kind(cell: Cell) -> tuple[object, ...]:
-    return (cell.precision, *sorted(cell.options.items()))
-
-
-def _numbers(values: Sequence[object]) -> Ints:
-    places: dict[object, int] = {}
-    return np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
-
-
-def _fitted(
-    states: CellStates, here: Ints, row: Ints, column: Ints, offset: Floats, kinds: Mapping[int, int], workload: str
-) -> tuple[AdditiveFit, Floats, Floats]:
-    """The model of one workload, the free estimates (nan where there is none) and the expectations."""
-    shape = int(row[here].max()) + 1, int(column[here].max()) + 1
-    data = states.means
-    kept = np.isin(data.place, here)
-    place, of_row, lease = data.place[kept], row[data.place[kept]], data.lease[kept].copy()
+def _table(
+    states: CellStates, here: Integers, row: Integers, column: Integers, offset: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """By configuration, lease and column: goodness less what is expected, and whether it was measured; by configuration and lease
+    its block."""
+    kept = np.isin(states.place, here)
+    place, lease = states.place[kept], states.lease[kept].copy()
+    at = np.searchsorted(here, place)
+    of_row, of_column = row[at], column[at]
     for number in np.unique(of_row):  # leases are numbered in their configuration
         lease[of_row == number] = np.unique(lease[of_row == number], return_inverse=True)[1]
-    table = np.full((shape[0], int(lease.max(initial=0)) + 1, shape[1]), np.nan)
-    table[of_row, lease, column[place]] = data.good[kept] - offset[place]
-    time = np.zeros(table.shape[:2])
-    time[of_row, lease] = data.block[kept]
-    there = np.isfinite(table)
-    y = np.where(there, table, 0.0)
-    solved = _solve(y, there, time, _ratio(y, there, time))
-    leases = there.any(axis=2).sum(axis=1)
-    high = float(max(0, int(np.maximum(leases - 1, 0).sum()) - (solved.drift > 0)))
-    low = max(0.0, solved.freedom - high)
-    remainder = solved.squares / solved.freedom if solved.freedom > 0 else 0.0
-    between = solved.ratio * remainder
-    several = there.sum(axis=2)[leases > 1]
-    beside = float(several[several > 0].mean()) if several.any() else 1.0
-    lent_variance, lent_freedom = states.lent.get(workload, (0.0, 0.0))
-    if high + lent_freedom == 0:
-        remainder, between = (remainder, UNKNOWN_SPREAD) if remainder > 0 else (UNKNOWN_SPREAD / 5, UNKNOWN_SPREAD)
-    elif lent_freedom:
-        pool = (high * (between + remainder) + lent_freedom * lent_variance) / (high + lent_freedom)
-        between = max(0.0, pool - remainder)
-    remainder = max(remainder, 1e-10)
-    ratio = between / remainder
-    if ratio != solved.ratio:
-        solved = _solve(y, there, time, ratio)
-    deviating = solved.by_configuration / remainder
-    more = np.maximum(1.0, (POOL_WEIGHS + deviating) / (POOL_WEIGHS + np.maximum(leases - 1, 0)))
-    free = np.where(there.any(axis=1), solved.cells, np.nan)
-    error = remainder * (solved.inverse + solved.drift * solved.slope[:, :, None] * solved.slope[:, None, :])
-    posterior, through, means, expected, checked = _expected(free, error, kinds)
-    one = AdditiveFit(
-        between, remainder, (high + lent_freedom, low), beside, solved.inverse, solved.by_lease, solved.slope, solved.drift,
-        more, posterior, through, means, checked,
-    )  # fmt: skip
-    return one, free, expected
+    y = np.zeros((int(row.max()) + 1, int(lease.max(initial=0)) + 1, int(column.max()) + 1))
+    there, time = np.zeros_like(y), np.zeros(y.shape[:2])
+    y[of_row, lease, of_column] = states.good[kept] - offset[place]
+    there[of_row, lease, of_column], time[of_row, lease] = 1.0, states.block[kept]
+    return y, there, time
 
 
-@dataclass(frozen=True)
+def _again(there: Floats) -> Floats:
+    """How many leases of each configuration tell how much leases differ: none does whose cells are on no other one."""
+    spare = there.sum(axis=(1, 2)) - there.any(axis=1).sum(axis=1)
+    return np.asarray(np.minimum(np.maximum(there.any(axis=2).sum(axis=1) - 1, 0), spare), dtype=np.float64)
+
+
 class _Solved:
-    """Free estimates at one ratio of variances, in units of the remainder's."""
+    """Free cells of one workload, with given variances of leases and of the remainder; without the latter, leases are free, too.
 
-    ratio: float
-    cells: Floats
-    inverse: Floats
-    by_lease: Floats
-    slope: Floats
-    drift: float
-    squares: float
-    by_configuration: Floats
-    freedom: int
-    likelihood: float
+    y, there, time: see `_table`. cells: by configuration and column. inverse: their variance over the remainder's, without the
+    drift: that is `slope` times the drift, whose variance is `drift`, 0 for none. rank: of cells that are told apart. squares: of
+    what is left, by the remainder's weights. more: factor by which each configuration deviates more than others.
+    """
 
-
-def _ratio(y: Floats, there: Floats, time: Floats) -> float:
-    """The ratio of variances that is the most likely; the largest one where nothing tells it."""
-    found = np.round([_solve(y, there, time, ratio).likelihood for ratio in _RATIOS], 6)
-    best = int(len(found) - 1 - np.argmax(found[::-1]))
-    if not 1 < best < len(found) - 1:
-        return float(_RATIOS[best])
-    low, at, high = found[best - 1 : best + 2]  # a parabola through the three
-    step = np.log(_RATIOS[best + 1] / _RATIOS[best])
-    return float(_RATIOS[best] * np.exp(step * np.clip(0.5 * (low - high) / min(low - 2 * at + high, -1e-9), -1, 1)))
-
-
-def _solve(y: Floats, there: Floats, time: Floats, ratio: float) -> _Solved:
-    seen = there.any(axis=1)
-    m = there.astype(np.float64)
-    size = m.sum(axis=2)
-    part = ratio / (1 + ratio * size)
-    t = time[:, :, None] * m
-    total_y, total_t = y.sum(axis=2), t.sum(axis=2)
-
-    # Cells that were not measured have a row of their own, so that the matrix has an inverse.
-    normal = np.eye(m.shape[2]) * (m.sum(axis=1) + ~seen)[:, None, :] - np.einsum("rlc,rl,rld->rcd", m, part, m)
-    inverse = np.linalg.inv(normal)
-    right = y.sum(axis=1) - np.einsum("rlc,rl->rc", m, part * total_y)
-    right_t = t.sum(axis=1) - np.einsum("rlc,rl->rc", m, part * total_t)
-    slope = np.einsum("rcd,rd->rc", inverse, right_t)
-    own = np.einsum("rcd,rd->rc", inverse, right)
-    left_t = float((t**2).sum() - (part * total_t**2).sum() - (right_t * slope).sum())
-    left_y = float((t * y).sum() - (part * total_t * total_y).sum() - (right_t * own).sum())
-    # Where all were composed in the same blocks, a drift is in no difference, and of few leases it would take freedom.
-    few = int(np.maximum(there.any(axis=2).sum(axis=1) - 1, 0).sum()) < _FEW
-    drifts = left_t > 1e-6 and not (few and float(np.ptp(slope[seen])) < 1e-9)
-    per_block = left_y / left_t if drifts else 0.0
-    squares = float((y**2).sum() - (part * total_y**2).sum() - (right * own).sum()) - (left_y * per_block)
-    freedom = int(there.sum() - seen.sum() - drifts)
-    likelihood = 0.0
-    if freedom > 0:
-        known = np.linalg.slogdet(normal)[1].sum() + (np.log(left_t) if drifts else 0.0)
-        likelihood = -0.5 * (freedom * np.log(max(squares, 1e-12)) + np.log1p(ratio * size).sum() + known)
-    cells = own - slope * per_block
-    left = (y - cells[:, None, :] - per_block * t) * m
-    means = left.sum(axis=2)
-    by_configuration = np.where(size > 0, means**2 / np.maximum(size, 1) / (1 + ratio * size), 0.0).sum(axis=1)
-    weights = inverse @ np.einsum("rlc,rl->rcl", m, 1 / (1 + ratio * size))
-    by_lease = weights @ np.swapaxes(weights, 1, 2)
-    return _Solved(
-        ratio, cells, inverse, by_lease, slope, 1 / left_t if drifts else 0.0, squares, by_configuration, freedom, likelihood
-    )  # fmt: skip
+    def __init__(self, y: Floats, there: Floats, time: Floats, lease: float, remainder: float) -> None:
+        self.lease, self.remainder = lease, remainder
+        size, t = there.sum(axis=2), time[:, :, None] * there
+        part = np.divide(lease, remainder + lease * size, out=np.zeros_like(size), where=size > 0)
+        total_y, total_t = y.sum(axis=2), t.sum(axis=2)
+        weighed = np.swapaxes(there * part[:, :, None], 1, 2)
+        normal = np.eye(y.shape[2]) * there.sum(axis=1)[:, None, :] - weighed @ there
+        self.inverse = np.linalg.pinv(normal, rcond=1e-9, hermitian=True)
+        self.rank = round(float(np.einsum("rcd,rdc->", self.inverse, normal)))
+        right, right_t = (
+            each.sum(axis=1) - (weighed @ total[:, :, None])[:, :, 0] for each, total in ((y, total_y), (t, total_t))
+        )
+        own, self.slope = (np.einsum("rcd,rd->rc", self.inverse, each) for each in (right, right_t))
+        left_t = float((t**2).sum() - (part * total_t**2).sum() - (right_t * self.slope).sum())
+        left_y = float((t * y).sum() - (part * total_t * total_y).sum() - (right_t * own).sum())
+        # Where all were composed in the same blocks, a drift is in no difference, and of few leases it would take freedom.
+        again = _again(there)
+        few, seen = int(again.sum()) < _FEW, there.any(axis=1)
+        drifts = left_t > 1e-6 and not (few and float(np.ptp(self.slope[seen])) < 1e-9)
+        self.drift = 1 / left_t if drifts else 0.0
+        per_block = left_y * self.drift
+        left = float((y**2).sum() - (part * total_y**2).sum() - (right * own).sum()) - left_y * per_block
+        self.squares, self.cells = max(0.0, left), own - self.slope * per_block
+        off = ((y - self.cells[:, None, :] - per_block * t) * there).sum(axis=2)
+        of = size * (remainder + lease * size)
+        deviating = np.divide(off**2, of, out=np.zeros_like(of), where=of > 0).sum(axis=1)
+        self.more = np.maximum(1.0, (POOL_WEIGHS + deviating) / (POOL_WEIGHS + again))
 
 
-def _expected(free: Floats, error: Floats, kinds: Mapping[int, int]) -> tuple[Floats, Floats, Floats, Floats, float]:
-    """Of all cells: posterior variance, how expectations move with the means of columns, the variance of these; expectations;
-    freedom."""
-    rows, columns = free.shape
-    kind = np.array([kinds[n] for n in range(columns)])
-    alike = (kind[:, None] == kind[None, :]).astype(np.float64)
-    seen = np.isfinite(free)
-    y = np.where(seen, free, 0.0)
-    off = np.where(seen, y - y.sum(axis=0) / np.maximum(seen.sum(axis=0), 1), 0.0)
-    of_rows = (off.sum(axis=1) / np.maximum(seen.sum(axis=1), 1))[seen.any(axis=1)]
-    level = _VAGUE if of_rows.size < 2 else max(0.005**2, float(np.var(of_rows, ddof=1)))
-    some = np.argsort(-seen.sum(axis=1), kind="stable")[:_FITTED_TO]
-    checked = max(1.0, float(seen.sum() - seen.any(axis=0).sum() - seen.any(axis=1).sum() + 1))
+def _fitted(y: Floats, there: Floats, time: Floats, lent: tuple[float, float]) -> tuple[_Solved, tuple[float, float]]:
+    """Free cells with the variances that the squares tell, and the freedom of the variance of leases and of the remainder."""
+    fixed, none = _Solved(y, there, time, 1.0, 0.0), _Solved(y, there, time, 0.0, 1.0)
+    drifts, again, spare = int(none.drift > 0), int(_again(there).sum()), int(there.sum()) - none.rank
+    low, high = max(0, int(there.sum() - there.any(axis=2).sum()) - fixed.rank), max(0, again - drifts)
+    both = none.squares / max(spare - drifts, 1)
+    remainder = fixed.squares / low if low else both
+    # Without leases in the model, they are in what is left; a drift takes one of them.
+    lease = (both - remainder) * (spare - drifts) * again / (spare * high) if high else 0.0
+    if lease <= 0:
+        lease, remainder = 0.0, both
+    variance, freedom = lent
+    if not high + freedom:
+        lease, remainder = UNKNOWN_SPREAD, UNKNOWN_SPREAD / 5
+    elif freedom:
+        lease = max(0.0, (high * (lease + remainder) + freedom * variance) / (high + freedom) - remainder)
+    return _Solved(y, there, time, lease, max(remainder, 1e-10)), (high + freedom, float(low))
 
-    def prior(by_kind: float, own: float) -> Floats:
-        return np.asarray(level + by_kind**2 * alike + own**2 * np.eye(columns), dtype=np.float64)
 
-    def marginal(part: Ints, of: Floats) -> tuple[Floats, Floats, Floats]:
-        both = seen[part][:, :, None] & seen[part][:, None, :]
-        inverse = np.linalg.inv(np.where(both, of + error[part], np.eye(columns)))
-        inverse = np.where(both, inverse, 0.0)
-        normal = inverse.sum(axis=0) + np.eye(columns) / _VAGUE
-        return inverse, normal, np.linalg.solve(normal, np.einsum("rcd,rd->c", inverse, y[part]))
+class _Expected:
+    """Expectations of all cells by configuration and column, with their variance; through: how they move with the means of columns,
+    whose variance is `means`; freedom: of the deviations of cells.
 
-    sizes = list(itertools.product(_DEVIATIONS, _DEVIATIONS))
-    scores = []
-    for by_kind, own in sizes:
-        both = seen[some][:, :, None] & seen[some][:, None, :]
-        whole = np.where(both, prior(by_kind, own) + error[some], np.eye(columns))
-        inverse, normal, mean = marginal(some, prior(by_kind, own))
-        off = np.where(seen[some], y[some] - mean, 0.0)
-        squares = float(np.einsum("rc,rcd,rd->", off, inverse, off))
-        scores.append(-0.5 * (squares + np.linalg.slogdet(whole)[1].sum() + np.linalg.slogdet(normal)[1]))
-    weight = np.exp(np.array(scores) - max(scores))
-    by_kind, own = np.sqrt(np.average(np.array(sizes) ** 2, axis=0, weights=weight))
-    full = prior(by_kind, own)
-    inverse, normal, mean = marginal(np.arange(rows), full)
-    gain = full[None] @ inverse
-    expected = mean + np.einsum("rcd,rd->rc", gain, np.where(seen, y - mean, 0.0))
-    through = np.eye(columns) - gain
-    means = np.asarray(np.linalg.inv(normal), dtype=np.float64)
-    return full - gain @ full, through, means, np.asarray(expected, dtype=np.float64), checked
+    free: as measured, nan where they were not; error: their covariance; kind: of each column.
+    """
+
+    def __init__(self, free: Floats, error: Floats, kind: Integers) -> None:
+        seen = np.isfinite(free)
+        rows, columns = seen.sum(axis=1), seen.sum(axis=0)
+        alike, one = (kind[:, None] == kind[None, :]).astype(np.float64), np.eye(kind.size)
+        y = np.where(seen, free, 0.0)
+        off = np.where(seen, y - y.sum(axis=0) / np.maximum(columns, 1), 0.0)
+        of_rows = (off.sum(axis=1) / np.maximum(rows, 1))[rows > 0]
+        level = _VAGUE if of_rows.size < 2 else max(0.005**2, float(np.var(of_rows, ddof=1)))
+        self.freedom = max(1.0, float(seen.sum() - (columns > 0).sum() - (rows > 0).sum() + 1))
+
+        def fitted(of: Integers | slice, by_kind: float, own: float) -> tuple[Floats, Floats, Floats, Floats, float]:
+            """With these deviations (sd): variance of cells, inverse of all, means of columns and their variance, likelihood."""
+            cells = level + by_kind**2 * alike + own**2 * one
+            both = seen[of][:, :, None] & seen[of][:, None, :]
+            whole = np.where(both, cells + error[of], one)
+            inverse = np.where(both, np.linalg.inv(whole), 0.0)
+            normal = inverse.sum(axis=0) + one / _VAGUE
+            mean = np.linalg.solve(normal, np.einsum("rcd,rd->c", inverse, y[of]))
+            left = np.where(seen[of], y[of] - mean, 0.0)
+            squares = np.einsum("rc,rcd,rd->", left, inverse, left)
+            likelihood = -0.5 * float(squares + np.linalg.slogdet(whole)[1].sum() + np.linalg.slogdet(normal)[1])
+            return cells, inverse, mean, np.linalg.inv(normal), likelihood
+
+        some = np.argsort(-rows, kind="stable")[:_FITTED_TO]
+        sizes = list(itertools.product(_DEVIATIONS, _DEVIATIONS))
+        scores = np.array([fitted(some, *each)[-1] for each in sizes])
+        sd = np.sqrt(np.average(np.array(sizes) ** 2, axis=0, weights=np.exp(scores - scores.max())))
+        full, inverse, mean, self.means, _ = fitted(slice(None), *sd)
+        gain = full[None] @ inverse
+        self.cells = mean + np.einsum("rcd,rd->rc", gain, np.where(seen, y - mean, 0.0))
+        self.variance, self.through = full - gain @ full, one - gain

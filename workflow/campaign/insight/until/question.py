@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,10 +23,10 @@ FORMS = (
 )
 """One example of each form; all may end in `for EXPRESSION`, such as "for workload == 'bert' and batch == 8"."""
 
-_BEST = re.compile(r"the best configuration is known")
-_FRONTIER = re.compile(r"the frontier of throughput (?:and|against) device-hours is known")
-_COMPARISON = re.compile(r"(\S+) against (\S+) is decided")
-_WITHIN = re.compile(r"(.*?) within (\S+?)\s*(?:%|percent)")
+_QUESTION = re.compile(
+    r"(?:(?P<best>the best configuration is known)|(?P<frontier>the frontier of throughput (?:and|against) device-hours is known)|"
+    r"(?P<first>\S+) against (?P<second>\S+) is decided) within (?P<within>\S+?)\s*(?:%|percent)"
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,11 @@ class Question:
     second: str = ""
     where: Expression | None = None
 
+    @property
+    def tolerance(self) -> float:
+        """How much less good, as a logarithm, is as good as equal."""
+        return -math.log1p(-self.within_pct / 100)
+
     def about(self, cell: Cell) -> bool:
         """Whether a cell is one of those that it asks about."""
         if self.form == "comparison" and cell.configuration.name not in (self.first, self.second):
@@ -57,38 +61,23 @@ class Question:
 
 def parse_question(text: str, campaign: Campaign) -> Question:
     """Read a question. ConfigError lists the forms that are allowed, or names what is not known."""
-    question = _read(text, campaign)
-    if not any(question.about(cell) for cell in expand(campaign).cells):
-        raise ConfigError(f"--until: the campaign has no cell that '{question.text}' is about; see 'campaign plan'")
-    return question
-
-
-def _read(text: str, campaign: Campaign) -> Question:
     asked = " ".join(text.split()).rstrip(".")
     body, _, about = asked.partition(" for ")
     where = parse(about, axis_names(campaign), "--until") if about else None
-    within = _WITHIN.fullmatch(body)
-    if within is None:
+    if (found := _QUESTION.fullmatch(body)) is None:
         raise ConfigError(_not_understood(text, campaign))
-    clause, percentage = within[1], _percentage(text, within[2])
-    if _BEST.fullmatch(clause):
-        return Question(asked, "best", percentage, where=where)
-    if _FRONTIER.fullmatch(clause):
-        return Question(asked, "frontier", percentage, where=where)
-    pair = _COMPARISON.fullmatch(clause)
-    if pair is None:
-        raise ConfigError(_not_understood(text, campaign))
-    first, second = _configurations(pair.groups(), [each.name for each in campaign.configurations])
-    return Question(asked, "comparison", percentage, first, second, where)
-
-
-def _configurations(names: Sequence[str], known: Sequence[str]) -> tuple[str, str]:
-    for name in names:
-        if name not in known:
+    percentage = _percentage(text, found["within"])
+    known = [each.name for each in campaign.configurations]
+    for name in (found["first"], found["second"]):
+        if name and name not in known:
             raise ConfigError(f"--until: the campaign has no configuration '{name}'; {nearest(name, known)}")
-    if names[0] == names[1]:
-        raise ConfigError(f"--until: '{names[0]}' is compared with itself; name two configurations")
-    return names[0], names[1]
+    if found["first"] and found["first"] == found["second"]:
+        raise ConfigError(f"--until: '{found['first']}' is compared with itself; name two configurations")
+    form: Form = "best" if found["best"] else "frontier" if found["frontier"] else "comparison"
+    question = Question(asked, form, percentage, found["first"] or "", found["second"] or "", where)
+    if not any(question.about(cell) for cell in expand(campaign).cells):
+        raise ConfigError(f"--until: the campaign has no cell that '{question.text}' is about; see 'campaign plan'")
+    return question
 
 
 def _percentage(text: str, number: str) -> float:
@@ -103,10 +92,9 @@ def _percentage(text: str, number: str) -> float:
 
 def _not_understood(text: str, campaign: Campaign) -> str:
     names = [each.name for each in campaign.configurations]
-    pair = f"{names[0]} against {names[-1]}" if len(names) > 1 else ""
-    forms = [
-        form.replace("CONFIGURATION against CONFIGURATION", pair) for form in FORMS if pair or "against" not in form
-    ]
+    pair = f"{names[0]} against {names[-1]}"
+    forms = [each.replace("CONFIGURATION against CONFIGURATION", pair) for each in FORMS]
+    forms = [each for each in forms if len(names) > 1 or "against" not in each]
     workload, batch = campaign.file.axes.workload[0], campaign.file.axes.batch[0]
     return (
         f"--until: '{text}' is no question that can be answered; ask for one of: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -22,23 +23,19 @@ one that is; main effects of batch and precision come from the measured cells in
 def expected_rates(campaign: Campaign, cells: Iterable[Cell]) -> dict[str, float]:
     """Logarithms of throughput by cell id, with all parameters at their medians; only of workloads of which the model knows every
     cell, and nothing where the campaign is about another metric."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
+    groups = defaultdict[tuple[str, str], list[Cell]](list)
     for cell in cells if campaign.metric == THROUGHPUT else ():
-        groups.setdefault((cell.workload, cell.configuration.name), []).append(cell)
+        groups[cell.workload, cell.configuration.name].append(cell)
     part = min(1.0, _MOST_SIMULATED / max(1, sum(map(len, groups.values()))))
-    found: dict[str, float] = {}
-    unknown = set()
+    found: dict[str, dict[str, float | None]] = defaultdict(dict)
     for (workload, _), mine in groups.items():
         mine.sort(key=lambda cell: (cell.precision, sorted(map(str, cell.options.items())), cell.batch), reverse=True)
         places = np.unique(np.linspace(0, len(mine) - 1, math.ceil(part * len(mine))).round().astype(int))
         rates = [_log_rate(campaign, mine[at]) for at in places]
-        if None in rates:
-            unknown.add(workload)
         nearest = np.abs(places[:, None] - np.arange(len(mine))).argmin(axis=0)
-        found |= {cell.id: rates[at] for cell, at in zip(mine, nearest, strict=True)}
-    return {
-        cell.id: found[cell.id] for (workload, _), mine in groups.items() if workload not in unknown for cell in mine
-    }
+        found[workload] |= {cell.id: rates[at] for cell, at in zip(mine, nearest, strict=True)}
+    known = [rates for rates in found.values() if None not in rates.values()]
+    return {cell: rate for rates in known for cell, rate in rates.items() if rate is not None}
 
 
 def _log_rate(campaign: Campaign, cell: Cell) -> float | None:
