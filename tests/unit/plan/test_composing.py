@@ -8,7 +8,8 @@ import pytest
 
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times
 from campaign.fabrics.operations import Operations
-from campaign.plan.cost.composing import ComposingTimes, forecast
+from campaign.plan.cost.composing import ComposingTimes
+from campaign.plan.cost.draws import estimates
 from tests.benchmarks.composing import (
     coverage,
     left_out,
@@ -20,6 +21,11 @@ from tests.benchmarks.composing import (
 )
 
 H3 = published_times("h3")
+
+
+def forecast(operations, times, now=(), serial="all"):
+    (told,) = estimates(ComposingTimes(times, now=now).time(operations, serial)[None])
+    return told
 
 
 def moves(count, box=""):
@@ -103,7 +109,7 @@ def test_what_runs_side_by_side_takes_as_long_as_the_longest():
     alone = {box: forecast(Operations({("attach", "gpu", box): n}), H3).expected_s for box, n in (("0", 1), ("1", 3))}
     inventory = forecast(Operations({("inventory", "", ""): 1}), H3).expected_s
     told = {serial: forecast(operations, H3, serial=serial) for serial in ("all", "box", "none")}
-    assert told["all"].expected_s == pytest.approx(inventory + alone["0"] + alone["1"], rel=0.001)
+    assert told["all"].expected_s == pytest.approx(inventory + alone["0"] + alone["1"], rel=0.05)
     assert told["box"].expected_s == pytest.approx(inventory + alone["1"], rel=0.05)
     assert inventory + alone["0"] < told["none"].expected_s < inventory + 1.5 * alone["0"]
     assert all(each.low_s < each.expected_s < each.high_s for each in told.values())
