@@ -23,8 +23,8 @@ from tests.benchmarks.composing import (
 H3 = published_times("h3")
 
 
-def forecast(operations, times, now=(), serial="all"):
-    (told,) = estimates(ComposingTimes(times, now=now).time(operations, serial)[None])
+def forecast(operations, times, now=()):
+    (told,) = estimates(ComposingTimes(times, now=now).time(operations)[None])
     return told
 
 
@@ -88,7 +88,7 @@ def test_one_session_has_no_interval_for_another_and_one_for_itself():
     assert forecast(operations, one).expected_s == pytest.approx(10, rel=0.01)
     assert forecast(operations, one).low_s is None
     several = forecast(
-        operations + Operations({("rest", "", ""): 1}),
+        Operations({("attach", "gpu", ""): 2, ("rest", "", ""): 1}),
         recorded(attaches(4.0, 5.0), [*attaches(5.0, 6.0), Timed("rest", "", "", "", 1.0)], attaches(4.5)),
     )
     assert several.low_s < 10 < several.expected_s < several.high_s  # what has one session differs like the others
@@ -102,14 +102,3 @@ def test_a_strange_session_does_not_move_the_mean():
     without, strange = forecast(operations, recorded(*usual)), forecast(operations, recorded(*usual, attaches(30, 31)))
     assert strange.expected_s == pytest.approx(without.expected_s, rel=0.05)
     assert strange.high_s > without.high_s
-
-
-def test_what_runs_side_by_side_takes_as_long_as_the_longest():
-    operations = Operations({("inventory", "", ""): 1, ("attach", "gpu", "0"): 1, ("attach", "gpu", "1"): 3})
-    alone = {box: forecast(Operations({("attach", "gpu", box): n}), H3).expected_s for box, n in (("0", 1), ("1", 3))}
-    inventory = forecast(Operations({("inventory", "", ""): 1}), H3).expected_s
-    told = {serial: forecast(operations, H3, serial=serial) for serial in ("all", "box", "none")}
-    assert told["all"].expected_s == pytest.approx(inventory + alone["0"] + alone["1"], rel=0.05)
-    assert told["box"].expected_s == pytest.approx(inventory + alone["1"], rel=0.05)
-    assert inventory + alone["0"] < told["none"].expected_s < inventory + 1.5 * alone["0"]
-    assert all(each.low_s < each.expected_s < each.high_s for each in told.values())

@@ -24,7 +24,6 @@ from campaign.documents.run_numbers import compositions_of, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError, nearest
 from campaign.fabrics.protocol import Fabric
-from campaign.fabrics.registry import fabric_kind
 from campaign.files import make_directory, read_json, write_json
 from campaign.paths import Results
 from campaign.plan.concurrency import limits, needs, threads, wall_s
@@ -144,7 +143,6 @@ def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
         kind,
         lambda cell: flops(cell.workload, tuple(sorted(cell.options.items()))),
         composing_of(campaign, costs),
-        fabric_kind(kind).serial,
         lambda cell: predicted_run(campaign.system, campaign.workloads[cell.workload], cell),
     )
 

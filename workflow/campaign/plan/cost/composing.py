@@ -22,7 +22,7 @@ import numpy as np
 from campaign.config.resolve import Campaign
 from campaign.documents.operation_times import Operation, OperationTimes, Session, Timed
 from campaign.fabrics.operations import Operations, Steps
-from campaign.fabrics.registry import Serial, fabric_kind
+from campaign.fabrics.registry import fabric_kind
 from campaign.plan.cost.costs import Costs
 from campaign.plan.cost.draws import DRAWS, Floats, assumed, normals, random_of, student
 from campaign.plan.cost.recorded_operations import given_times, timed_operations
@@ -90,28 +90,16 @@ class ComposingTimes:
         """What recordings call an operation on a kind of device; None where it was never timed."""
         return next((named for named in ((operation, device), (operation, "")) if named in self._recorded), None)
 
-    def time(self, operations: Operations, serial: Serial = "all", lease: str = "") -> Floats:
-        """Draws of a time; the whole is as long as the longest of what runs side by side. lease: whose noise it has."""
+    def time(self, operations: Operations, lease: str = "") -> Floats:
+        """Draws of a time of operations, one after another. lease: whose noise it has."""
         if not self.knows(operations):
             return assumed(math.nan)
-        first, beside = np.zeros(DRAWS + 1), defaultdict[object, Floats](lambda: np.zeros(DRAWS + 1))
+        whole = np.zeros(DRAWS + 1)
         for (operation, device, box), count in operations.counts.items():
-            if not count or (named := self._named(operation, device)) is None:
-                continue
-            means, noise_s = self._box(box)[named]
-            alone = serial == "none" and box  # each device by itself
-            for number in range(count if alone else 1):
-                times = 1 if alone else count
-                noise = normals([f"{lease} {operation} {device} {box} {number}"])[0]
-                seconds = times * means + math.sqrt(times) * noise_s * noise
-                if serial == "all" or not box:  # what is of all boxes comes first
-                    first += seconds
-                else:
-                    beside[box, device if alone else "", number] += seconds
-        if not beside:
-            return first
-        whole: Floats = first + np.max(list(beside.values()), axis=0)
-        whole[0] = whole[0] if np.isnan(whole).any() else np.median(whole[1:])
+            if (named := self._named(operation, device)) is not None:
+                means, noise_s = self._box(box)[named]
+                noise = normals([f"{lease} {operation} {device} {box}"])[0]
+                whole += count * means + math.sqrt(count) * noise_s * noise
         return whole
 
     def _box(self, box: str) -> dict[Named, tuple[Floats, Floats]]:

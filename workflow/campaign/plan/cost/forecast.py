@@ -19,7 +19,6 @@ import numpy as np
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.fabrics.operations import Operations
-from campaign.fabrics.registry import Serial
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
 from campaign.plan.cost.composing import ComposingTimes
 from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs
@@ -78,9 +77,8 @@ class _PartTime(NamedTuple):
 class SystemTimes:
     """Times on one system with one kind of fabric, from what is known.
 
-    flops: operations of a cell's workload on one sample, None where that is not known. composing: times of the fabric's operations;
-    serial: which of them run one after another. predicted: median and sd of ln(seconds) of a run of a cell that nothing measured
-    tells of; None where it cannot be predicted.
+    flops: operations of a cell's workload on one sample, None where that is not known. composing: times of the fabric's operations.
+    predicted: median and sd of ln(seconds) of a run of a cell that nothing measured tells of; None where it cannot be predicted.
     """
 
     known: Sequence[Costs] = ()
@@ -88,7 +86,6 @@ class SystemTimes:
     fabric: str = ""
     flops: Callable[[Cell], float | None] = lambda _: None
     composing: ComposingTimes = field(default_factory=lambda: ComposingTimes(None))
-    serial: Serial = "all"
     predicted: Callable[[Cell], tuple[float, float] | None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -122,9 +119,9 @@ class SystemTimes:
         for kind, of_kind in new.items():
             measured = {name: self.cells[name] for name in self.kinds.get(kind, ())}
             sized = all(cell.flops for cell, _ in measured.values())
-            hardware = {c.name: _hardware(c, self.system) for c in {c.configuration for c in of_kind.values()}}
+            hardware = {c: _hardware(c, self.system) for c in {cell.configuration for cell in of_kind.values()}}
             wanted = {
-                name: hardware[cell.configuration.name]
+                name: hardware[cell.configuration]
                 | _run_features(
                     cell,
                     cell.settings.warmup_steps + cell.settings.measured_steps,
@@ -318,7 +315,7 @@ class Forecaster:
         if not often:
             return np.zeros(DRAWS + 1)
         if part == "composing" and (operations := self._operations(work)) is not None:
-            return known.composing.time(operations, known.serial, work.lease)
+            return known.composing.time(operations, work.lease)
         if (found := known.beside(part, work)) is not None:
             return often * found
         if part != "composing":
