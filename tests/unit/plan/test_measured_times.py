@@ -21,7 +21,7 @@ def measured(times: Mapping[str, tuple[Features, float]], runs: int = 3) -> Meas
 
 def logs(times: MeasuredTimes, features: Features, name: str = "new", runs: float = math.inf) -> Floats:
     times.learn({name: features})
-    found: Floats = times.draws([name], ["lease"], np.array([[runs]]))[0]
+    found: Floats = np.log(times.draws([name], ["lease"], np.array([[runs]]))[0])
     return found
 
 
@@ -32,7 +32,7 @@ def spread(drawn: Floats) -> float:
 def test_what_ran_takes_what_it_took() -> None:
     times = measured({"a": ({"batch": 2.0}, 10.0), "b": ({"batch": 3.0}, 500.0)}, runs=10_000)
     found = logs(times, {"batch": 3.0}, "b")
-    assert math.exp(found[0]) == pytest.approx(500.0)
+    assert math.exp(found[0]) == pytest.approx(500.0, rel=0.01)
     assert spread(found) < 0.01
 
 
@@ -44,13 +44,15 @@ def test_nearest_are_those_that_differ_in_what_matters_least() -> None:
         }
     )
     # Twice the batch usually takes 1.4 times as long.
-    assert math.exp(logs(times, {"batch": 2.0, "precision": "fp16"})[0]) == pytest.approx(10.0 / 1.42, rel=0.01)
+    assert math.exp(logs(times, {"batch": 2.0, "precision": "fp16"})[0]) == pytest.approx(
+        10.0 / 1.42, rel=0.05
+    )  # the mean, not the median
 
 
 def test_between_two_it_is_surer_than_beyond_them() -> None:
     times = measured({"a": ({"batch": 2.0}, 10.0), "b": ({"batch": 4.0}, 20.0)})
     inside, beyond = (logs(times, {"batch": batch}, str(batch)) for batch in (3.0, 5.0))
-    assert math.exp(inside[0]) == pytest.approx(math.sqrt(10 * 20))
+    assert math.exp(inside[0]) == pytest.approx(math.sqrt(10 * 20), rel=0.05)
     assert spread(inside) < spread(beyond)
 
 
@@ -63,8 +65,8 @@ def test_of_a_surprise_all_intervals_know() -> None:
 def test_what_only_failed_tells_nothing_of_others() -> None:
     failed = Observed({"batch": 2.0}, 0.0, 0.1, 3, typical=False)
     both = MeasuredTimes("bert", {"a": failed, "b": Observed({"batch": 9.0}, 5.0, 0.1, 3)})
-    assert logs(both, {"batch": 2.0}, "a")[0] == 0.0
-    assert logs(both, {"batch": 9.0})[0] == pytest.approx(5.0)
+    assert logs(both, {"batch": 2.0}, "a")[0] == pytest.approx(0.0, abs=0.05)
+    assert logs(both, {"batch": 9.0})[0] == pytest.approx(5.0, abs=0.05)
 
 
 def test_a_feature_that_no_cell_had_makes_it_less_sure() -> None:

@@ -30,11 +30,9 @@ from campaign.wording import plural
 
 ENOUGH = 5
 """Sessions on a system that tell how sessions differ, so that nothing from elsewhere is needed."""
-_KERNEL = (
-    0.5  # of the spread between boxes, for one of them; on Falcons 0.9 of their quartiles (Silverman 1986, eq. 3.31)
-)
+_KERNEL = 0.5  # of the spread between boxes; on Falcons 0.9 of that of their quartiles (Silverman 1986, eq. 3.31)
 _PRIOR_VALUES = 2.0  # that a box has the scatter of all, before its own is known
-_FREEDOM = 5.0
+_FREEDOM = 4.0
 
 Named = tuple[Operation, str]
 """Operation, and kind of device."""

@@ -48,18 +48,25 @@ def student(source: str, freedom: float) -> Floats:
     return np.insert(np.sqrt(freedom / random.permutation(squares)), 0, 1.0)
 
 
+def seconds_of(log_s: Floats, variance: Floats | float) -> Floats:
+    """Draws of seconds by those of ln(seconds). What is expected is their mean, which sums need: that with this variance.
+
+    What is hardly known is not inflated, so that a variance above 1 counts as 1.
+    """
+    seconds: Floats = np.exp(log_s)
+    seconds[..., 0] *= np.exp(np.minimum(1.0, variance) / 2)
+    seconds[..., 1:] *= seconds[..., :1] / seconds[..., 1:].mean(axis=-1, keepdims=True)
+    return seconds
+
+
 def assumed(seconds: float) -> Floats:
     """A time without an interval; unknown, if it is not a number."""
     return np.array([seconds, *[np.nan] * DRAWS])
 
 
 def estimates(times: Floats) -> list[Estimate]:
-    """What is expected of each row, with its 95 % interval: that of the draws, in proportion to their median.
-
-    Sums of draws are larger than those of what is expected, since times are skew.
-    """
+    """What is expected of each row, with its 95 % interval."""
     ordered = np.sort(times[:, 1:], axis=1)  # what is not a number comes last
     ends = np.where(np.isnan(ordered[:, -1:]), np.nan, ordered[:, [_OUTSIDE - 1, -_OUTSIDE]])
-    ends *= times[:, :1] / np.maximum(ordered[:, [DRAWS // 2]], 1e-9)
     rows = np.maximum(0.0, np.column_stack([times[:, 0], ends])).tolist()
     return [Estimate(*(None if number != number else number for number in row)) for row in rows]

@@ -22,7 +22,7 @@ from campaign.fabrics.operations import Operations
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
 from campaign.plan.cost.composing import ComposingTimes
 from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs
-from campaign.plan.cost.draws import DRAWS, Floats, assumed, estimates, normals, student
+from campaign.plan.cost.draws import DRAWS, Floats, assumed, estimates, normals, seconds_of, student
 from campaign.plan.cost.estimates import (
     NEEDED,
     NOTHING,
@@ -44,6 +44,7 @@ from campaign.workloads.sample_flops import SIZES
 
 _PART_SD = 0.3
 """How much ln(seconds) of a part of leases differs before anything is known."""
+_MOST_SD = 3.0  # that a part of a lease is off by: no sum is that of its strangest draw
 _MOST_PREDICTED = 30
 _AT_ONCE = 500
 _RECORDED: Mapping[Part, str] = {
@@ -69,8 +70,7 @@ class _PartTime(NamedTuple):
     def draws(self, part: str, lease: str) -> Floats:
         own, of_all = normals([f"{part} {lease}", self.source])
         errors = student(self.source, self.freedom) * (own + of_all / math.sqrt(self.leases))
-        seconds: Floats = np.exp(self.log_s + self.sd * errors)
-        return seconds
+        return seconds_of(self.log_s + self.sd * np.clip(errors, -_MOST_SD, _MOST_SD), self.sd**2)
 
 
 @dataclass
@@ -280,7 +280,7 @@ class Forecaster:
     def _run_s(self, work: Work, cell: Cell) -> float:
         """Expected time of a run; not a number where it is unknown."""
         times, _ = self._times(work, cell)
-        return times if isinstance(times, float) else min(math.exp(times.log_s(cell.id)), cell.settings.time_limit_s)
+        return times if isinstance(times, float) else min(times.expected_s(cell.id), cell.settings.time_limit_s)
 
     def _runs(self, works: Sequence[Work]) -> tuple[Floats, list[str], Counter[Kind]]:
         """Draws of the time of all runs of each work, what these rest on, and the runs of which nothing is known."""
@@ -301,10 +301,10 @@ class Forecaster:
         for times, runs in measured.values():
             rows, cells, counts = (list(column) for column in zip(*runs, strict=True))
             often = np.array(counts, float)[:, None]
-            logs = times.draws([cell.id for cell in cells], [works[row].lease for row in rows], often)
+            of_one = times.draws([cell.id for cell in cells], [works[row].lease for row in rows], often)
             limits = np.array([cell.settings.time_limit_s for cell in cells], float)[:, None]
             first = np.flatnonzero(np.diff(rows, prepend=-1))
-            seconds = np.add.reduceat(often * np.minimum(np.exp(logs), limits), first, axis=0)
+            seconds = np.add.reduceat(often * np.minimum(of_one, limits), first, axis=0)
             found[np.array(rows)[first]] += seconds
         return found, bases, unknown
 

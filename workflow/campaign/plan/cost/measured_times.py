@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from campaign.plan.cost.draws import Floats, normals, student
+from campaign.plan.cost.draws import Floats, normals, seconds_of, student
 
 PRIOR_VALUES = 4.0
 _RUN_SD, _OWN_SD = 0.05, 0.25
@@ -92,12 +92,13 @@ class MeasuredTimes:
         """Whether a cell was learned."""
         return name in self._number
 
-    def log_s(self, name: str) -> float:
-        """Expected ln(seconds) of a cell that was learned."""
-        return float(self._log_s[self._number[name]])
+    def expected_s(self, name: str) -> float:
+        """Expected time of a run of a cell that was learned."""
+        row = self._number[name]
+        return math.exp(self._log_s[row] + min(1.0, self._own[row, 0] + self._run) / 2)
 
     def draws(self, names: Sequence[str], leases: Sequence[str], runs: Floats) -> Floats:
-        """Draws of ln(seconds) of cells in leases, each as the mean of so many runs (a column)."""
+        """Draws of the time of a run of cells in leases, each as the mean of so many runs (a column)."""
         rows = [self._number[name] for name in names]
         own = np.sqrt(self._own[rows])
         errors = (
@@ -107,7 +108,8 @@ class MeasuredTimes:
         errors += own[:, 1:] * normals(self._names)[self._by[rows]]
         errors += np.sqrt(self._run / runs) * normals([f"{n} {lease}" for n, lease in zip(names, leases, strict=True)])
         errors *= student(self._source, self._freedom)
-        return self._log_s[rows, None] + errors + self._off_sd * normals([self._source])
+        errors += self._off_sd * normals([self._source])
+        return seconds_of(self._log_s[rows, None] + errors, self._own[rows, 0] + self._run)
 
     def _nearest(self, rows: Floats, *, left_out: bool = False) -> tuple[Floats, Floats, NDArray[np.int64], Floats]:
         """Of each row: the mean of the nearest that ran, how many these are, one of them, and how far they are (sd, with sign).
