@@ -172,3 +172,21 @@ def test_measured_before_assumed_before_predicted() -> None:
     forecaster, _ = predicting(knowing(Costs("x", "site")), "10 s a run, 1 s to compose")
     (expected,) = forecaster.forecast([Work("l", SHAPES[0], [(CELLS[0], 3)], False)]).leases
     assert (expected.parts["runs"].expected_s, expected.basis) == (30.0, "assumed")
+
+
+def test_one_cell_that_cannot_be_predicted_leaves_its_workload_unknown() -> None:
+    forecaster, _ = predicting(knowing(Costs("x", "site")))
+    known = forecaster.systems[""]
+    strange = replace(known, predicted=lambda cell: None if cell is CELLS[1] else known.predicted(cell))
+    todo = [Work("l", SHAPES[0], [(CELLS[0], 3), (CELLS[1], 1)], False)]
+    found = Forecaster({"": strange}).forecast(todo)
+    assert found.unknown.run_count == 4
+    assert found.total.expected_s is None
+
+
+def test_expected_times_add_up_over_parts_and_leases() -> None:
+    forecaster, unknown = Planted(5).known(0.3)
+    todo = works(unknown)
+    found = forecaster.forecast(todo)
+    assert sum(lease.expected_s or 0.0 for lease in found.leases) == pytest.approx(found.total.expected_s)
+    assert sum(part.expected_s or 0.0 for part in found.total.parts.values()) == pytest.approx(found.total.expected_s)
