@@ -76,6 +76,12 @@ def test_a_feature_that_no_cell_had_makes_it_less_sure() -> None:
     assert spread(new) > spread(known)
 
 
+def test_of_what_is_hardly_known_the_interval_stays_around_what_is_expected() -> None:
+    found = logs(measured({"a": ({"batch": 2.0}, 10.0)}), {"batch": 2.0, "option size": 20.0})
+    assert found[0] - 1.1 < np.median(found[1:]) < found[0]
+    assert np.sort(found)[-20] > found[0] + 5
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 8), st.sampled_from(["fp16", "fp32"]), st.floats(0.1, 1e4)), min_size=1, max_size=12

@@ -6,6 +6,7 @@ element is a number, of what is unknown none is; and so it is of any sum with it
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from functools import cache
@@ -21,6 +22,7 @@ Floats = NDArray[np.float64]
 DRAWS = 399
 _OUTSIDE = 10  # of 400 intervals between draws on each side of a 95 % interval
 _ROWS = 2048
+_MOST_SKEW = math.e  # mean over median: that of a variance of 2
 
 
 def random_of(source: str) -> np.random.Generator:
@@ -51,11 +53,13 @@ def student(source: str, freedom: float) -> Floats:
 def seconds_of(log_s: Floats, variance: Floats | float) -> Floats:
     """Draws of seconds by those of ln(seconds). What is expected is their mean, which sums need: that with this variance.
 
-    What is hardly known is not inflated, so that a variance above 1 counts as 1.
+    What is hardly known is not inflated: a variance above 1 counts as 1. Draws that are far more skew keep their upper end.
     """
     seconds: Floats = np.exp(log_s)
-    seconds[..., 0] *= np.exp(np.minimum(1.0, variance) / 2)
-    seconds[..., 1:] *= seconds[..., :1] / seconds[..., 1:].mean(axis=-1, keepdims=True)
+    skew = seconds[..., 1:].mean(axis=-1) / seconds[..., 0]
+    inflated = np.exp(np.minimum(1.0, variance) / 2)
+    seconds[..., 1:] *= (inflated / np.minimum(skew, _MOST_SKEW))[..., None]
+    seconds[..., 0] *= inflated
     return seconds
 
 
