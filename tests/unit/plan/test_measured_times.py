@@ -43,10 +43,9 @@ def test_nearest_are_those_that_differ_in_what_matters_least() -> None:
             "same batch": ({"batch": 2.0, "precision": "fp32"}, 40.0),
         }
     )
-    # Twice the batch usually takes 1.4 times as long.
-    assert math.exp(logs(times, {"batch": 2.0, "precision": "fp16"})[0]) == pytest.approx(
-        10.0 / 1.42, rel=0.05
-    )  # the mean, not the median
+    # Twice the batch usually takes 1.4 times as long; a mean is a little more than a median.
+    found = logs(times, {"batch": 2.0, "precision": "fp16"})
+    assert math.exp(found[0]) == pytest.approx(10.0 / 1.42, rel=0.1)
 
 
 def test_between_two_it_is_surer_than_beyond_them() -> None:
