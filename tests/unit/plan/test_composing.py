@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times
@@ -102,3 +103,11 @@ def test_a_strange_session_does_not_move_the_mean():
     without, strange = forecast(operations, recorded(*usual)), forecast(operations, recorded(*usual, attaches(30, 31)))
     assert strange.expected_s == pytest.approx(without.expected_s, rel=0.05)
     assert strange.high_s > without.high_s
+
+
+def test_times_that_are_all_equal_are_known_to_a_millisecond():
+    equal = recorded(*[attaches(2.0, 2.0)] * 3)
+    with np.errstate(all="raise"):
+        told = forecast(Operations({("attach", "gpu", ""): 1}), equal, attaches(2.0, 2.0, 2.0))
+    assert told.low_s == pytest.approx(2.0, abs=0.01)
+    assert told.high_s == pytest.approx(2.0, abs=0.01)

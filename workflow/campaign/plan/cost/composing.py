@@ -33,6 +33,7 @@ ENOUGH = 5
 _KERNEL = 0.5  # of the spread between boxes; on Falcons 0.9 of that of their quartiles (Silverman 1986, eq. 3.31)
 _PRIOR_VALUES = 2.0  # that a box has the scatter of all, before its own is known
 _FREEDOM = 4.0
+_LEAST = 1e-6  # variance within a box: no clock is finer than a millisecond
 
 Named = tuple[Operation, str]
 """Operation, and kind of device."""
@@ -178,7 +179,7 @@ def _recorded(found: Mapping[Box, Sequence[float]]) -> _Recorded:
     squares = {box: sum((each - means[box]) ** 2 for each in seconds) for box, seconds in found.items()}
     more = {box: len(seconds) - 1 for box, seconds in found.items()}
     # Of boxes that did an operation once their means tell how much it differs.
-    within = sum(squares.values()) / max(1, sum(more.values()))
+    within = max(_LEAST, sum(squares.values()) / max(1, sum(more.values())))
     scatter = {box: (_PRIOR_VALUES * within + squares[box]) / (_PRIOR_VALUES + more[box]) for box in found}
     sessions = len({session for session, _ in found})
     return _Recorded(means, scatter, variance(means.values()) if sessions > 1 else math.nan, within, sessions)
