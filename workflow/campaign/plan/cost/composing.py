@@ -1,12 +1,19 @@
 """How long composing takes, by the operations that it consists of and recorded times of these. Pure.
 
-Operations of one box in one session resemble each other, and sessions differ: a box answers slowly for hours, then quickly. So each
-box is taken to be like one of the recorded ones, drawn at random, or with the chance of one more like none of them. Its mean is
-that one's, moved by a normal kernel (smoothed bootstrap; Silverman 1986, Density Estimation, ch. 6).
+Operations of one box in one session resemble each other, and sessions differ: a box answers slowly for hours, then quickly.
 
-Earlier operations of the present session draw those boxes more often that explain them, and move the means to what they showed: a
-mixture of normal distributions, each with its posterior in closed form. What another box showed tells less, by as much as boxes
-differ. Errors have Student's t then, since a box may change within a session.
+Before anything of the present session is known, each box is taken to be like one of the recorded ones, drawn at random, or with the
+chance of one more like none of them. Its mean is that one's, moved by a normal kernel (smoothed bootstrap; Silverman 1986, Density
+Estimation, ch. 6). So the interval reaches to each side as far as boxes were seen to differ.
+
+Once something is known of the session, the time of an operation is
+
+    mean + what a box in a session has of its own + what an operation has of its own,
+
+with both summands normal around one scale for each box and session, which is drawn anew: together they have Student's t with three
+degrees of freedom (Pinheiro, Liu and Wu 2001, J. Comput. Graph. Stat. 10:249), so that one strange session neither moves the mean
+nor is ignored. The variances are estimated (EM). Earlier operations of the present session shift mean and scale to what they
+showed; those of another box by half.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median, variance
+from statistics import fmean
 
 import numpy as np
 
@@ -30,10 +37,11 @@ from campaign.wording import plural
 
 ENOUGH = 5
 """Sessions on a system that tell how sessions differ, so that nothing from elsewhere is needed."""
-_KERNEL = 0.5  # of the spread between boxes; on Falcons 0.9 of that of their quartiles (Silverman 1986, eq. 3.31)
-_PRIOR_VALUES = 2.0  # that a box has the scatter of all, before its own is known
-_FREEDOM = 4.0
-_LEAST = 1e-6  # variance within a box: no clock is finer than a millisecond
+_KERNEL = 0.9  # of the spread between boxes, for one of them (Silverman 1986, eq. 3.31)
+_FREEDOM = 3.0
+_MOST = 5.0  # degrees of freedom, however long the session: a box may change within it
+_BESIDE = 0.5  # how alike two boxes are in one session: a correlation of what each has of its own
+_STEPS = 200
 
 Named = tuple[Operation, str]
 """Operation, and kind of device."""
@@ -42,18 +50,14 @@ Box = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorded:
-    """An operation: mean and variance by box in a session, variance between these and within one; in how many sessions."""
+class _Model:
+    """An operation: mean, variances between boxes in sessions and within, and of the mean; degrees of freedom of its errors."""
 
-    means: Mapping[Box, float]
-    scatter: Mapping[Box, float]
+    mean: float
     between: float
     within: float
-    sessions: int
-
-    @property
-    def middle(self) -> float:
-        return median(self.means.values())
+    error: float
+    freedom: float = _FREEDOM
 
 
 class ComposingTimes:
@@ -66,19 +70,25 @@ class ComposingTimes:
         present session."""
         self.basis = basis or (times.source if times else "")
         published, here = _by_box(times.sessions if times else ()), _by_box(own)
-        self._now = _by_box([Session("", tuple(now))])
-        self._recorded: dict[Named, _Recorded] = {}
-        for named in {**self._now, **published, **here}:
+        self._now: defaultdict[Named, list[Timed]] = defaultdict(list)
+        for each in now:
+            self._now[each.operation, each.device].append(each)
+        self._means: dict[Named, dict[Box, float]] = {}
+        self._models: dict[Named, _Model] = {}
+        single = []
+        for named in {**published, **here}:
             found = here.get(named, {})
             if len({session for session, _ in found}) < ENOUGH:
                 found = {**published.get(named, {}), **found}
-            self._recorded[named] = _recorded(found or self._now[named])
+            self._means[named] = {box: fmean(seconds) for box, seconds in found.items()}
+            self._models[named] = _fitted(list(found.values()))
+            single += [named] if len({session for session, _ in found}) == 1 else []
         # How one session would differ from another nobody knows: as much as in the operation that differs most.
-        several = [each for each in self._recorded.values() if each.sessions > 1 and each.middle]
-        apart = max((each.between / each.middle**2 for each in several), default=math.nan)
-        for named, each in self._recorded.items():
-            if each.sessions == 1:
-                self._recorded[named] = replace(each, between=apart * each.middle**2)
+        several = [model for named, model in self._models.items() if named not in single and model.mean]
+        apart = max((model.between / model.mean**2 for model in several), default=math.nan)
+        for named in single:
+            model = self._models[named]
+            self._models[named] = replace(model, between=apart * model.mean**2)
         self._boxes: dict[str, dict[Named, tuple[Floats, Floats]]] = {}
 
     def knows(self, operations: Operations) -> bool:
@@ -87,7 +97,10 @@ class ComposingTimes:
 
     def _named(self, operation: Operation, device: str) -> Named | None:
         """What recordings call an operation on a kind of device; None where it was never timed."""
-        return next((named for named in ((operation, device), (operation, "")) if named in self._recorded), None)
+        return next(
+            (named for named in ((operation, device), (operation, "")) if named in self._models or named in self._now),
+            None,
+        )
 
     def time(self, operations: Operations, lease: str = "") -> Floats:
         """Draws of a time of operations, one after another. lease: whose noise it has."""
@@ -105,36 +118,28 @@ class ComposingTimes:
         """By operation, draws of its mean time on one box in the present session, and of how much it scatters (sd)."""
         if box in self._boxes:
             return self._boxes[box]
-        boxes = sorted({each for recorded in self._recorded.values() for each in recorded.means})
-        likely, found = np.zeros(len(boxes) + 1), {}
-        for named, each in self._recorded.items():
-            # What was not recorded of a box is like none of the others, as is the last.
-            means = np.array([each.means.get(of, each.middle) for of in (*boxes, ("", ""))])
-            scatter = np.array([each.scatter.get(of, each.within) for of in (*boxes, ("", ""))])
-            kernel = _KERNEL**2 * len(each.means) ** -0.4
-            between = each.between * np.array([kernel if of in each.means else 1.0 for of in (*boxes, ("", ""))])
-            seen = self._now.get(named, {})
-            own = [s for (_, at), seconds in seen.items() if not box or at in (box, "") for s in seconds]
-            if values := own or [s for seconds in seen.values() for s in seconds]:
-                mean, count = fmean(values), len(values)
-                squares = sum((value - mean) ** 2 for value in values)
-                alone = math.isnan(each.between) and count == 1  # of one time nobody knows how much it differs
-                error = scatter / count + (math.nan if alone else 0.0 if own else each.between)
-                likely -= np.nan_to_num((mean - means) ** 2 / (between + error) + np.log(between + error)) / 2
-                likely -= np.nan_to_num((count - 1) * np.log(scatter) + squares / scatter) / 2
-                gain = np.nan_to_num(between / (between + error), nan=1.0)  # all, where one session is all there is
-                means, between = means + gain * (mean - means), gain * error
-            found[named] = means, np.sqrt(between), np.sqrt(scatter), bool(values)
-        chance = np.cumsum(np.exp(likely - likely.max()))
-        like = np.searchsorted(chance / chance[-1], (np.arange(DRAWS) + 0.5) / DRAWS)
-        like = random_of(box).permutation(like)
+        boxes = sorted({each for means in self._means.values() for each in means})
+        # The last is like none of them.
+        like = random_of(box).permutation(np.arange(DRAWS) * (len(boxes) + 1) // DRAWS)
+        own = normals([f"{box} in this session"])[0, 1:]
         self._boxes[box] = drawn = {}
-        for named, (means, sds, scatter, is_seen) in found.items():
+        for named in {**self._models, **self._now}:
             source = f"{box} {named}"
-            tails = [student(f"{source} {of}", _FREEDOM)[1:] if is_seen else 1.0 for of in ("mean", "noise")]
-            mean_s = means[like] + sds[like] * normals([source])[0, 1:] * tails[0]
-            expected_s = self._recorded[named].middle if np.isnan(mean_s).any() else np.median(mean_s)
-            drawn[named] = np.insert(mean_s, 0, expected_s), np.insert(scatter[like] * tails[1], 0, 0.0)
+            errors = normals([source])[0, 1:]
+            if seen := self._now.get(named):
+                model = _here(self._models.get(named), seen, box)
+                tail = student(box, model.freedom)[1:]
+                means = model.mean + (math.sqrt(model.between) * own + math.sqrt(model.error) * errors) * tail
+            else:
+                model, recorded = self._models[named], self._means[named]
+                # A box of which this operation was not recorded is like another one in it.
+                means = np.array([*(recorded.get(each, math.nan) for each in boxes), model.mean])[like]
+                means = np.where(np.isnan(means), random_of(source).choice([*recorded.values()], DRAWS), means)
+                tail = np.ones(DRAWS)
+                kernel = _KERNEL * len(recorded) ** -0.2
+                spread = np.where(like == len(boxes), student(source, _FREEDOM)[1:], kernel)
+                means += math.sqrt(model.between) * spread * errors
+            drawn[named] = np.insert(means, 0, model.mean), np.insert(math.sqrt(model.within) * tail, 0, 0.0)
         return drawn
 
 
@@ -174,12 +179,48 @@ def _by_box(sessions: Iterable[Session]) -> dict[Named, dict[Box, list[float]]]:
     return found
 
 
-def _recorded(found: Mapping[Box, Sequence[float]]) -> _Recorded:
-    means = {box: fmean(seconds) for box, seconds in found.items()}
-    squares = {box: sum((each - means[box]) ** 2 for each in seconds) for box, seconds in found.items()}
-    more = {box: len(seconds) - 1 for box, seconds in found.items()}
-    # Of boxes that did an operation once their means tell how much it differs.
-    within = max(_LEAST, sum(squares.values()) / max(1, sum(more.values())))
-    scatter = {box: (_PRIOR_VALUES * within + squares[box]) / (_PRIOR_VALUES + more[box]) for box in found}
-    sessions = len({session for session, _ in found})
-    return _Recorded(means, scatter, variance(means.values()) if sessions > 1 else math.nan, within, sessions)
+def _here(model: _Model | None, seen: Sequence[Timed], box: str) -> _Model:
+    """An operation in the present session."""
+    own = [each.seconds for each in seen if not box or each.box in (box, "")]
+    values = own or [each.seconds for each in seen]
+    count, mean = len(values), fmean(values)
+    squares = sum((value - mean) ** 2 for value in values)
+    if model is None:  # the present session is all there is
+        within = squares / (count - 1) if count > 1 else math.nan
+        return _Model(mean, 0.0, within, within / count, max(1, count - 1))
+    variance = model.between + model.within / count
+    apart = squares / model.within + (mean - model.mean) ** 2 / variance
+    scale = (_FREEDOM + apart) / (_FREEDOM + count)
+    alike = 1.0 if own else _BESIDE
+    shrunk = alike * model.between / variance
+    between = model.between * (1 - alike * shrunk)
+    shifted, error = model.mean + shrunk * (mean - model.mean), model.error * (1 - shrunk) ** 2
+    return _Model(shifted, between * scale, model.within * scale, error, min(_FREEDOM + count, _MOST))
+
+
+def _fitted(units: Sequence[Sequence[float]]) -> _Model:
+    """Maximum likelihood of the multivariate t, by EM. units: times of one box in one session each."""
+    counts = np.array([len(unit) for unit in units])
+    means = np.array([fmean(unit) for unit in units])
+    squares = np.array([sum((each - fmean(unit)) ** 2 for each in unit) for unit in units])
+    total = counts.sum()
+    least = (1e-3 * means.mean()) ** 2 + 1e-12
+    mean = np.median(means)
+    within = max(least, squares.sum() / max(1, total - len(units)))
+    between = max(least, ((means - mean) ** 2).mean())
+    weights = np.ones(len(units))
+    for _ in range(_STEPS):
+        variances = between + within / counts
+        scales = (_FREEDOM + counts) / (_FREEDOM + squares / within + (means - mean) ** 2 / variances)
+        weights = scales / variances
+        mean = (weights * means).sum() / weights.sum()
+        effects = between / variances * (means - mean)
+        known = between * within / counts / variances
+        new_between = (scales * effects**2 + known).mean()
+        new_within = (scales * (squares + counts * (means - mean - effects) ** 2) + counts * known).sum() / total
+        moved = abs(new_between - between) + abs(new_within - within)
+        between, within = new_between, max(least, new_within)
+        if moved < 1e-6 * within:
+            break
+    between *= len(units) / max(1, len(units) - 4)
+    return _Model(float(mean), float(between), float(within), float(1 / weights.sum()))
