@@ -68,9 +68,8 @@ class Planted:
         """A forecaster that knows a share of the cells, and the cells that it does not know."""
         chosen = self.random.random(len(CELLS)) < share
         costs = [
-            cell_cost(
-                c.id, c.configuration.shape(), (c.workload, c.batch, c.precision, {}), 25,
-                [Span(c.id, 0.0, self.seconds(c), True) for _ in range(3)],
+            cell_cost(c.id, c.configuration, c, {"measured_steps": 25}).of_runs(
+                [Span(c.id, 0.0, self.seconds(c), True) for _ in range(3)]
             )
             for c, there in zip(CELLS, chosen, strict=True) if there
         ]  # fmt: skip

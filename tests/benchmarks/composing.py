@@ -19,6 +19,7 @@ from statistics import fmean, median
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times, read_times
 from campaign.fabrics.operations import Operations
 from campaign.plan.cost.composing import ComposingTimes
+from campaign.plan.cost.draws import estimates
 from campaign.plan.cost.estimates import Estimate
 
 Cases = Callable[[Session], Iterator[tuple[int, list[Timed], list[Timed]]]]
@@ -74,12 +75,13 @@ def without_reads(session: Session) -> Session:
 
 def outcomes(times: OperationTimes, kept: Sequence[Session], cases: Cases, *, history: bool) -> Iterator[Outcome]:
     """Forecasts of sessions that the times do not have."""
-    known = ComposingTimes(times)
+    unseen = ComposingTimes(times)
     for session in kept:
         for devices, chosen, before in cases(session):
             operations = Operations.counted(chosen)
-            if (before or not history) and known.knows(operations):
-                told = known.within(before if history else ()).time(operations)
+            if (before or not history) and unseen.knows(operations):
+                known = ComposingTimes(times, now=before) if history else unseen
+                (told,) = estimates(known.time(operations)[None])
                 yield Outcome(session.name, devices, sum(each.seconds for each in chosen), told)
 
 

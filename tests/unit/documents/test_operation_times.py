@@ -45,7 +45,6 @@ def test_values_by_what_is_known_of_them():
     times = replace(published_times("h3"), sessions=(Session("a", (slow, fast)), Session("b", (fast,))))
     assert times.seconds("attach", box="0") == [15.0]
     assert times.quantile(0.25, "attach") == 9.0
-    assert times.session("b").sample(Random(1), "attach") == 9.0
     assert {times.sample(Random(n), "attach", answer="false") for n in range(9)} == {15.0}
     assert times.sample(Random(1), "attach", device="nvme") == 0.0
 

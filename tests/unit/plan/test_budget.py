@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +14,6 @@ from campaign.cli.main import main
 from campaign.config.resolve import Campaign
 from campaign.documents.run_numbers import runs_of
 from campaign.errors import ConfigError
-from campaign.files import load_json, write_json
 from campaign.paths import Results
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, parse_assumption
 from campaign.plan.cost.budget import Budget, kept_choice, parse_budget
@@ -157,7 +156,7 @@ def test_the_report_says_what_the_budget_left_out(tmp_path: Path) -> None:
     write_plan(dag.plan, dag.results)
     assert dag.plan.budget is not None
     tables = tables_of(gather(dag.campaign, dag.results.directory))
-    assert set(tables.cells["missing_reasons"]) == {f"not measured yet x2, {dag.plan.budget.left_out} x4"}
+    assert set(tables.cells["missing_reasons"]) == {f"not measured yet x2, {dag.plan.budget.why} x4"}
     # The plan's documents say the same, without the campaign and what else was kept beside them.
     dag.results.budget.unlink()
     planned = tables_of(gather_planned(dag.results.plan_document))
@@ -168,28 +167,6 @@ def test_the_report_says_what_the_budget_left_out(tmp_path: Path) -> None:
     words = " ".join(told.output.split())
     assert f"{half.budget} pay for 1 composition of each configuration: {dag.plan.budget.runs} runs for" in words
     assert f"runs left out by the budget of {half.budget}; one composition more would cost" in words
-
-
-def test_a_plan_whose_budget_chose_runs_is_still_read(tmp_path: Path) -> None:
-    path = write_files(tmp_path, THREE)
-    whole = read_plan(PlanRequest(path, tmp_path / "results", assumed=ASSUMED))
-    dag = Dag(PlanRequest(path, tmp_path / "results"), whole)
-    write_plan(whole, dag.results)
-    document = load_json(dag.results.plan_document)
-    cell = dag.plan.leases[0].cells[0]
-    left = {
-        "id": cell.id, "configuration": asdict(cell.configuration), "workload": cell.workload, "batch": cell.batch,
-        "precision": cell.precision, "options": {}, "settings": asdict(replace(cell.settings, composition=None)), "runs_paid": 2,
-    }  # fmt: skip
-    document["budget"] = {
-        "budget": "1 h", "runs": 2, "cost": 0.5, "runs_left_out": 4, "cells_left_out": 0, "next_cost": None,
-        "information_pct": 50.0, "information_before_pct": 0.0, "axes": [], "why": "left out by the budget of 1 h",
-        "left_out": [left],
-    }  # fmt: skip
-    write_json(dag.results.plan_document, document)
-    cells = tables_of(gather_planned(dag.results.plan_document)).cells.set_index("cell_id")["missing_reasons"]
-    assert cells.pop(cell.id) == "not measured yet x4, left out by the budget of 1 h x2"
-    assert set(cells) == {"not measured yet x6"}
 
 
 @pytest.mark.parametrize(

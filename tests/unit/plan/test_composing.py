@@ -4,11 +4,13 @@ from dataclasses import replace
 from random import Random
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from campaign.documents.operation_times import OperationTimes, Session, Timed, published_times
 from campaign.fabrics.operations import Operations
-from campaign.plan.cost.composing import ComposingTimes, forecast
+from campaign.plan.cost.composing import ComposingTimes
+from campaign.plan.cost.draws import estimates
 from tests.benchmarks.composing import (
     coverage,
     left_out,
@@ -20,6 +22,11 @@ from tests.benchmarks.composing import (
 )
 
 H3 = published_times("h3")
+
+
+def forecast(operations, times, now=()):
+    (told,) = estimates(ComposingTimes(times, now=now).time(operations)[None])
+    return told
 
 
 def moves(count, box=""):
@@ -82,7 +89,7 @@ def test_one_session_has_no_interval_for_another_and_one_for_itself():
     assert forecast(operations, one).expected_s == pytest.approx(10, rel=0.01)
     assert forecast(operations, one).low_s is None
     several = forecast(
-        operations + Operations({("rest", "", ""): 1}),
+        Operations({("attach", "gpu", ""): 2, ("rest", "", ""): 1}),
         recorded(attaches(4.0, 5.0), [*attaches(5.0, 6.0), Timed("rest", "", "", "", 1.0)], attaches(4.5)),
     )
     assert several.low_s < 10 < several.expected_s < several.high_s  # what has one session differs like the others
@@ -98,12 +105,9 @@ def test_a_strange_session_does_not_move_the_mean():
     assert strange.high_s > without.high_s
 
 
-def test_what_runs_side_by_side_takes_as_long_as_the_longest():
-    operations = Operations({("inventory", "", ""): 1, ("attach", "gpu", "0"): 1, ("attach", "gpu", "1"): 3})
-    alone = {box: forecast(Operations({("attach", "gpu", box): n}), H3).expected_s for box, n in (("0", 1), ("1", 3))}
-    inventory = forecast(Operations({("inventory", "", ""): 1}), H3).expected_s
-    told = {serial: forecast(operations, H3, serial=serial) for serial in ("all", "box", "none")}
-    assert told["all"].expected_s == pytest.approx(inventory + alone["0"] + alone["1"], rel=0.001)
-    assert told["box"].expected_s == pytest.approx(inventory + alone["1"], rel=0.05)
-    assert inventory + alone["0"] < told["none"].expected_s < inventory + 1.5 * alone["0"]
-    assert all(each.low_s < each.expected_s < each.high_s for each in told.values())
+def test_times_that_are_all_equal_are_known_to_a_millisecond():
+    equal = recorded(*[attaches(2.0, 2.0)] * 3)
+    with np.errstate(all="raise"):
+        told = forecast(Operations({("attach", "gpu", ""): 1}), equal, attaches(2.0, 2.0, 2.0))
+    assert told.low_s == pytest.approx(2.0, abs=0.01)
+    assert told.high_s == pytest.approx(2.0, abs=0.01)

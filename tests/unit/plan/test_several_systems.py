@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from campaign.config.resolve import from_document, load_campaign
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.cost.costs import Costs, document_of, from_documents
-from campaign.plan.cost.measured_times import LogTime
-from campaign.plan.cost.sums import Sum
+from campaign.plan.cost.estimates import Work
+from campaign.plan.cost.forecast import Forecaster, SystemTimes
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import campaign_of, lease_plans
 from campaign.plan.matrix import expand
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import plan_document, write_plan
 from tests import campaign_files, two_systems
+from tests.planted_costs import CELLS
 
 
 def test_each_shape_is_measured_on_every_system_that_can_hold_it(tmp_path: Path) -> None:
@@ -151,20 +153,14 @@ def test_leases_of_both_systems_take_turns_in_every_block(tmp_path: Path) -> Non
 
 
 def test_sums_over_systems_add_what_is_expected_and_their_errors_are_independent() -> None:
-    def took(system: str, seconds: float) -> Sum:
-        found = Sum()
-        found.add(LogTime(math.log(seconds), {"batch": 0.1}, 0.0, 0.0, math.inf), system, "cell")
-        return found
+    def width(*systems: str) -> float:
+        forecaster = Forecaster({n: SystemTimes(system=n, predicted=lambda _: (math.log(10), 0.1)) for n in systems})
+        cells = [replace(CELLS[0], configuration=replace(CELLS[0].configuration, system=system)) for system in systems]
+        total = forecaster.forecast([Work("l", cell.configuration, [(cell, 1)], False) for cell in cells]).total
+        assert total.expected_s == pytest.approx(20, rel=0.01)
+        return math.log(total.high_s or 0.0) - math.log(20)
 
-    def width(*sums: Sum) -> float:
-        total = Sum()
-        for each in sums:
-            total.include(each)
-        assert total.estimate().expected_s == pytest.approx(20)
-        return math.log(total.estimate().high_s or 0.0) - math.log(20)
-
-    same, different = (width(took("plain", 10), took(other, 10)) for other in ("plain", "bench"))
-    assert same == pytest.approx(math.sqrt(2) * different, rel=0.01)
+    assert width("plain", "plain") == pytest.approx(math.sqrt(2) * width("plain", "bench"), rel=0.15)
 
 
 def test_costs_of_both_systems_are_one_file() -> None:

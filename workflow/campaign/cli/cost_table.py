@@ -31,7 +31,7 @@ def cost_table(plan: Plan) -> TextTable:
         asked = ["total", runs, *[""] * (len(_ASKED) - 2)]
         hours = [_hours(each.expected_s and each.expected_s / 3600) for each in (total.device_s, total.host_s)]
         rows.append(
-            (*asked, *_brief(total.total.parts["composing"]), _brief(total.total.whole)[0], *hours, _price(plan.price))
+            (*asked, *_brief(total.total.parts["composing"]), _brief(total.total)[0], *hours, _price(plan.price))
         )
     by_slurm = any(system.launcher == "slurm" for system in plan.campaign.systems.values())
     currency = plan.campaign.currency

@@ -18,7 +18,7 @@ from campaign.errors import ConfigError
 from campaign.files import lock, make_directory, read_json, write_json
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation
-from campaign.plan.cost.estimates import Estimate, Expected
+from campaign.plan.cost.estimates import Estimate
 from campaign.plan.dag import Dag, read_plan
 from campaign.plan.plan import Plan, time_words
 from campaign.plan.repetitions import said
@@ -201,7 +201,7 @@ def _expected(plan: Plan) -> str:
     return f"expected: {hours}, {lasts}; {alone}{sources}"
 
 
-def _hours(expected: Expected, unit: str) -> str:
+def _hours(expected: Estimate, unit: str) -> str:
     """'41.2 device-hours (30 to 55)'."""
     words = f"{(expected.expected_s or 0.0) / 3600:.4g} {unit}"
     if expected.low_s is None or expected.high_s is None:
@@ -287,7 +287,7 @@ def _show_choice(plan: Plan) -> None:
     after = "" if choice.next_cost is None else f"; one composition more would cost {choice.next_cost:.3g}"
     say(
         f"{choice.budget} pay for {plural(choice.compositions, 'composition')} of each configuration: {choice.runs} runs for "
-        f"{choice.cost:.4g}; {choice.runs_left_out} runs {choice.left_out}{after}\n"
+        f"{choice.cost:.4g}; {choice.runs_left_out} runs {choice.why}{after}\n"
     )
 
 

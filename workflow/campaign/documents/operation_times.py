@@ -129,10 +129,6 @@ class OperationTimes:
         values = self.seconds(operation, device, "", answer) or self.seconds(operation, device)
         return random.choice(values) if values else 0.0
 
-    def session(self, name: str) -> OperationTimes:
-        """Only one session."""
-        return replace(self, sessions=tuple(each for each in self.sessions if each.name == name))
-
     def document(self) -> dict[str, Any]:
         """JSON-serialisable; `from_document` reads it."""
         sessions = [

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError, model_validator
 
-from campaign.documents.cell import Scalar
+from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import ClosedModel
 from campaign.documents.lease_plan import LeaseCharge, PartForecast
+from campaign.documents.rounds import CellIn
+from campaign.documents.run_numbers import compositions_of
 from campaign.errors import RecordError, first_problem
 from campaign.files import require_json
 
@@ -126,8 +129,6 @@ class LeftOutCell(_PlanPart):
     """Options that are axes of the campaign."""
     settings: dict[str, Any]
     """Steps, repetitions and compositions, as in the plan of a lease."""
-    runs_paid: int = 0
-    """How many of its runs, in planned order, earlier plans with a budget measured."""
 
 
 class QuestionDocument(_PlanPart):
@@ -207,15 +208,15 @@ class LeaseSummary(_PlanPart):
     """File with everything that `campaign measure` needs of the lease, relative to the plan (`lease-plan/1`)."""
 
 
-class BudgetDocument(_PlanPart):
-    """What a budget pays for of the matrix: whole compositions of all configurations."""
-
-    gone = frozenset({"cells_left_out", "information_pct", "information_before_pct", "axes"})
+class BudgetChoice(_PlanPart):
+    """What a budget pays for of the matrix: whole compositions of all configurations. Also kept alone, as plan/budget.json."""
 
     budget: str
     """The budget."""
-    compositions: int | None = None
-    """How many compositions of each configuration it pays for; null in earlier plans, which chose runs (`left_out`)."""
+    matrix: str
+    """Hash of the cells with their repetitions and compositions."""
+    compositions: int
+    """How many compositions of each configuration it pays for."""
     runs: int
     """Runs that it pays for."""
     cost: float
@@ -226,8 +227,11 @@ class BudgetDocument(_PlanPart):
     """What the first composition that is left out would cost; null where none is."""
     why: str
     """Why a run that it leaves out has no record."""
-    left_out: tuple[LeftOutCell, ...] = ()
-    """Cells of which earlier plans left out runs."""
+
+    def chosen(self, cells: Sequence[Cell]) -> frozenset[CellIn]:
+        """The cells with the compositions that are to be measured."""
+        numbers = ((cell.id, number) for cell in cells for number in compositions_of(cell.settings))
+        return frozenset(each for each in numbers if each[1] <= self.compositions)
 
 
 class PlanDocument(_PlanPart):
@@ -253,7 +257,7 @@ class PlanDocument(_PlanPart):
     """Hosts that were asked to be left out; configurations that no longer fit are in `removed`."""
     totals: Totals
     """The whole plan in numbers."""
-    budget: BudgetDocument | None
+    budget: BudgetChoice | None
     """What a budget pays for; null without one."""
     question: QuestionDocument | None = None
     """The question that it is measured for; null without one."""

@@ -51,9 +51,6 @@ class Operations:
     def __bool__(self) -> bool:
         return any(self.counts.values())
 
-    def __add__(self, other: Operations) -> Operations:
-        return Operations(Counter(self.counts) + Counter(other.counts))
-
 
 def operations(devices: Iterable[Device], steps: Steps) -> Operations:
     """Count what attaching devices of the pool to the hosts of a lease takes."""

@@ -63,7 +63,6 @@ REMOVED_OPTIONS = {
 }
 """Options of before by kind and key, and what to do instead."""
 
-Serial = Literal["all", "box", "none"]
 Offer = Literal["p2p"]
 
 
@@ -97,9 +96,8 @@ class FabricKind:
     raises ConfigError when options, hosts or pool do not fit, and asks no control plane anything yet.
     unverified: what has not been tried on the real product; empty where there is nothing of the kind. tested: what it was run
     against. emulator: module that emulates its control plane (`open_emulator`, `COMPOSES`). offers: what its control plane can
-    tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). serial: which
-    operations run one after another: all of the fabric, those of one box, or none. steps: operations that attaching takes; None
-    where composing is not one operation a device.
+    tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). steps:
+    operations that attaching takes, one after another; None where composing is not one operation a device.
     """
 
     summary: str
@@ -110,7 +108,6 @@ class FabricKind:
     emulator: str = ""
     offers: frozenset[Offer] = frozenset()
     times: str = ""
-    serial: Serial = "all"
     steps: Steps | None = None
     example: Example = field(default_factory=Example)
 

@@ -16,19 +16,18 @@ from typing import Literal
 from campaign.config.open_fabric import owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
-from campaign.documents.operation_times import OperationTimes, Session, Timed
+from campaign.documents.operation_times import OperationTimes, Session
 from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics.banks import RULES, named_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.hardware import Inventory, use_of
-from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.registry import fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, journaled
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan
-from campaign.plan.cost.history import timed_rows
+from campaign.plan.cost.recorded_operations import timed_operations
 from campaign.wording import plural
 
 Verdict = Literal["ok", "note", "problem", "stop"]
@@ -252,8 +251,6 @@ def left_behind(
 
 def journaled_times(site: Site) -> OperationTimes:
     """Times of operations, from the journals of a system's leases; a campaign is a session. ConfigError: nothing was timed yet."""
-    steps = fabric_kind(site.kind).steps or Steps()
-    foreseen = {*steps.attach, *steps.detach, *steps.once}
     entries: defaultdict[str, list[tuple[float, dict[str, object]]]] = defaultdict(list)
     for name in journaled(site.journals):
         campaign = ""
@@ -264,11 +261,8 @@ def journaled_times(site: Site) -> OperationTimes:
     sessions = []
     for campaign, found in entries.items():
         found.sort(key=lambda each: each[0])
-        rows: list[Timed] = []
-        for group, (_, timed) in enumerate(found, 1):
-            rows += timed_rows(timed, group, foreseen)
         began = datetime.fromtimestamp(found[0][0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        sessions.append(Session(campaign, tuple(rows), began))
+        sessions.append(Session(campaign, timed_operations((timed for _, timed in found), site.kind), began))
     if not sessions:
         raise ConfigError(
             f"{site.system.name}: no lease of it has times of operations below {site.journals}; measure a campaign first, or "

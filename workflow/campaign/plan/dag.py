@@ -12,27 +12,25 @@ from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from campaign.config.open_fabric import fabric_of, placing
 from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell, Scalar
+from campaign.documents.cell import Scalar
+from campaign.documents.plan import BudgetChoice
 from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, Rounds, kept_rounds, question_key
 from campaign.documents.run_numbers import compositions_of, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError, nearest
 from campaign.fabrics.protocol import Fabric
-from campaign.fabrics.registry import fabric_kind
 from campaign.files import make_directory, read_json, write_json
 from campaign.paths import Results
 from campaign.plan.concurrency import limits, needs, threads, wall_s
 from campaign.plan.cost.assumption import Assumption
-from campaign.plan.cost.budget import Budget, BudgetChoice, kept_choice, matrix_digest
+from campaign.plan.cost.budget import Budget, kept_choice, matrix_digest
 from campaign.plan.cost.costs import Costs
-from campaign.plan.cost.forecast import Forecaster, SystemTimes
-from campaign.plan.cost.history import composing_of, document_of, earlier_spread, read_costs
-from campaign.plan.cost.measured_times import LogTime
+from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.lease_plans import plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import implied_cells, read_known, without_damaged
@@ -41,6 +39,9 @@ from campaign.plan.plan import Plan, PlannedLease, build_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.workloads.sample_flops import sample_flops
+
+if TYPE_CHECKING:  # it loads numpy
+    from campaign.plan.cost.forecast import Forecaster, SystemTimes
 
 
 def read_plan(
@@ -59,7 +60,8 @@ def read_plan(
     known = without_damaged(known, store) if checked else known
     known = replace(known, implied=implied_cells(campaign_frontier(campaign, store), matrix.cells, known))
     costs = read_costs(results, asked.learn_from, campaign.path)
-    forecaster = forecaster_of(campaign, costs, asked.assumed)
+    # `snakemake --lint` needs no times, and works where Snakemake is installed alone.
+    forecaster = forecaster_of(campaign, costs, asked.assumed) if find_spec("numpy") else None
     with ExitStack() as opened:
         # A system of which nothing is selected may be out of reach here.
         chosen = {cell.configuration.system for cell in matrix.cells}
@@ -83,7 +85,11 @@ def read_plan(
         choice = None
         if asked.budget and not asked.until:
             there = kept_choice(results.budget)
-            choice = there if there and there.is_of(asked.budget, matrix.cells) else choose(asked.budget, plan)
+            same = there is not None and (there.budget, there.matrix) == (
+                str(asked.budget),
+                matrix_digest(matrix.cells),
+            )
+            choice = there if same and there else choose(asked.budget, plan)
             wanted = choice.chosen(matrix.cells)
         if wanted is not None:
             recorded = {
@@ -114,10 +120,16 @@ def _opened(part: Campaign, results: Results, opened: ExitStack) -> Fabric:
 
 def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:
     """Forecasts for a campaign from what others have cost."""
+    from campaign.plan.cost.forecast import Forecaster  # loads numpy
+
     return Forecaster({part.part: _system_times(part, costs) for part in campaign.parts}, assumed)
 
 
 def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
+    from campaign.plan.cost.composing import composing_of
+    from campaign.plan.cost.forecast import SystemTimes
+    from campaign.plan.cost.predicted_times import predicted_run
+
     @cache
     def flops(workload: str, options: tuple[tuple[str, Scalar], ...]) -> float | None:
         file = campaign.workloads[workload]
@@ -125,22 +137,13 @@ def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
         return sample_flops(model, {**file.options, **dict(options)})
 
     kind = str(campaign.system.fabric["kind"])
-    if not find_spec("numpy"):  # `snakemake --lint` needs no times, and works where Snakemake is installed alone
-        return SystemTimes()
-
-    def predicted(cell: Cell) -> LogTime | None:
-        from campaign.plan.cost.predicted_times import predicted_run  # loads numpy
-
-        return predicted_run(campaign.system, campaign.workloads[cell.workload], cell)
-
     return SystemTimes(
         costs,
         campaign.system.name,
         kind,
         lambda cell: flops(cell.workload, tuple(sorted(cell.options.items()))),
         composing_of(campaign, costs),
-        fabric_kind(kind).serial,
-        predicted,
+        lambda cell: predicted_run(campaign.system, campaign.workloads[cell.workload], cell),
     )
 
 
@@ -419,5 +422,6 @@ def choose(budget: Budget, plan: Plan) -> BudgetChoice:
         runs=runs,
         cost=costs.get(paid, 0.0),
         runs_left_out=plan.missing - runs,
-        next_cost=None if further is None else costs[further] - costs[paid],
+        next_cost=None if further is None else costs[further] - costs.get(paid, 0.0),
+        why=f"left out by the budget of {budget}",
     )

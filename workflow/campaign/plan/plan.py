@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
@@ -15,19 +16,30 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.lease_plan import LeaseCharge
+from campaign.documents.plan import BudgetChoice
 from campaign.documents.rounds import Rounds
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.concurrency import wall_s
 from campaign.plan.control_runs import ControlRuns
-from campaign.plan.cost.budget import BudgetChoice
 from campaign.plan.cost.charge import Charges, held
-from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, HeldResources, Work
-from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.estimates import (
+    NOTHING,
+    Estimate,
+    Expected,
+    Forecast,
+    HeldResources,
+    Work,
+    needs_fabric,
+    nothing_known,
+)
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.order import in_order
 from campaign.plan.repetitions import CellIn, least, likely, usual
 from campaign.wording import duration, plural
+
+if TYPE_CHECKING:  # it loads numpy
+    from campaign.plan.cost.forecast import Forecaster
 
 Key = tuple[str, int]
 
@@ -225,17 +237,13 @@ def about(expected: Expected) -> str:
     return "for an unknown time" if expected.expected_s is None else f"about {time_words(expected)}"
 
 
-def time_words(expected: Expected | Estimate) -> str:
+def time_words(expected: Estimate) -> str:
     """A time with its interval, without 'about'; 'unknown'."""
     if expected.expected_s is None:
         return "unknown"
     if expected.low_s is None or expected.high_s is None or expected.expected_s <= 0:
         return duration(expected.expected_s)
     return f"{duration(expected.expected_s)} ({duration(expected.low_s)} to {duration(expected.high_s)})"
-
-
-def needs_fabric(configuration: Configuration) -> bool:
-    return configuration.fabric_devices_per_host > 0 or configuration.storage == "fabric-nvme"
 
 
 def build_plan(
@@ -248,10 +256,10 @@ def build_plan(
 ) -> Plan:
     """Order the cells into leases and cost them.
 
-    known: by default, nothing was measured. place: where a configuration goes on its system, as far as that is known beforehand.
-    only: cells with the compositions that they are to be measured on; None: all.
+    known: by default, nothing was measured. forecaster: by default, no time is known. place: where a configuration goes on its
+    system, as far as that is known beforehand. only: cells with the compositions that they are to be measured on; None: all.
     """
-    there, costs = known or KnownRuns(), forecaster or Forecaster()
+    there = known or KnownRuns()
     in_the_middle = usual(there.stops.values())
     holds = _Holds(campaign, place)
     leases = [
@@ -261,7 +269,7 @@ def build_plan(
     ordered = in_order(campaign, leases)
     by_name = {lease.configuration.name: lease.configuration for lease in ordered}
     reasons = {name: why for name, configuration in by_name.items() if (why := place(configuration).unfit)}
-    leases, forecast = _costed(_with_operations(_without_work(ordered, reasons), place), costs, campaign, holds)
+    leases, forecast = _costed(_with_operations(_without_work(ordered, reasons), place), forecaster, campaign, holds)
     return Plan(
         campaign,
         matrix.where,
@@ -271,8 +279,8 @@ def build_plan(
         reasons,
         forecast,
         matrix.cells,
-        costs.learned_from([lease.work for lease in leases]),
-        costs.assumed.text,
+        forecaster.learned_from([lease.work for lease in leases]) if forecaster else "",
+        forecaster.assumed.text if forecaster else "",
         notes=matrix.notes,
         unplanned=0
         if matrix.where or only is not None
@@ -315,14 +323,15 @@ class _Holds:
 
 
 def _costed(
-    leases: Sequence[PlannedLease], forecaster: Forecaster, campaign: Campaign, holds: _Holds
+    leases: Sequence[PlannedLease], forecaster: Forecaster | None, campaign: Campaign, holds: _Holds
 ) -> tuple[list[PlannedLease], Forecast]:
     """The leases with what they will take, and with the least where targets may end cells."""
     charges = Charges(campaign)
-    forecast = forecaster.forecast([lease.work for lease in leases])
+    forecasts = forecaster.forecast if forecaster else nothing_known
+    forecast = forecasts([lease.work for lease in leases])
     least: Sequence[Expected] = forecast.leases
     if any(lease.missing_least < lease.missing for lease in leases):
-        least = forecaster.forecast([lease.fewest for lease in leases]).leases
+        least = forecasts([lease.fewest for lease in leases]).leases
     return [
         replace(
             lease,

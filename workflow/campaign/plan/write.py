@@ -16,7 +16,6 @@ from campaign.documents.earlier_spread import keep
 from campaign.documents.plan import (
     PLAN_SCHEMA,
     AxisCounts,
-    BudgetDocument,
     ImpossibleShape,
     LeaseSummary,
     LeftOutCell,
@@ -96,16 +95,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             runs_unknown=plan.forecast.unknown.run_count,
             isolation=isolation(plan.campaign),
         ),
-        budget=(paid := plan.budget)
-        and BudgetDocument(
-            budget=paid.budget,
-            compositions=paid.compositions,
-            runs=paid.runs,
-            cost=round(paid.cost, 4),
-            runs_left_out=paid.runs_left_out,
-            next_cost=None if paid.next_cost is None else round(paid.next_cost, 4),
-            why=paid.left_out,
-        ),
+        budget=plan.budget,
         question=_question(plan) if plan.rounds else None,
         axes={
             axis: {value: AxisCounts(**counts) for value, counts in values.items()}
@@ -220,7 +210,7 @@ def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = N
     if plan.budget is None:
         results.budget.unlink(missing_ok=True)
     elif kept_choice(results.budget) != plan.budget:
-        files.write_json(results.budget, plan.budget.document())
+        files.write_json(results.budget, plan.budget.model_dump())
     if plan.rounds:
         keep_rounds(results, plan.rounds)
     analysis.keep(results, plan.campaign)

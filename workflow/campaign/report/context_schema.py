@@ -8,6 +8,7 @@ from pydantic import Field
 
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.fields import ClosedModel
+from campaign.documents.lease_plan import PartForecast
 from campaign.documents.rounds import RoundDocument
 
 
@@ -155,16 +156,10 @@ class PublishedSaid(ClosedModel):
     claims: tuple[PublishedClaim, ...] = ()
 
 
-class PartSaid(ClosedModel):
-    """What was expected of one part of a lease, and what it took, with the devices and hosts that are held in it."""
+class PartSaid(PartForecast):
+    """What was expected of one part of a lease, and what it took."""
 
-    part: str
-    expected_s: float | None
-    low_s: float | None
-    high_s: float | None
     actual_s: float | None
-    devices: float
-    hosts: float
 
 
 class ForecastSaid(ClosedModel):

@@ -41,7 +41,7 @@ from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, relea
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation, keeps_pace, on_one_machine
 from campaign.plan.cost import history
-from campaign.plan.cost.costs import Costs, actual_s, costs_measured, parts_s
+from campaign.plan.cost.costs import Costs, cell_cost, costs_of, parts_s
 from campaign.plan.cost.history import document_of
 from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import KnownRuns, read_known, record_implied
@@ -453,12 +453,20 @@ class _Measuring:
     def took(self) -> dict[str, Any]:
         """What the lease's uses and runs took: to hold against the forecast, and to learn the next one from."""
         uses = [document_of(self.results.leases / f"{use}.json") for use in self.uses]
-        times = [seconds for use in uses if (seconds := actual_s(use)) is not None]
+        times = [
+            released - asked
+            for use in uses
+            if (asked := use.get("requested_s")) and (released := use.get("released_s"))
+        ]
         whole = len(times) == len(self.uses) and bool(times)
         spans = self.supervisor.spans
         system = self.campaign.system
         empty = Costs(self.campaign.name, system.name, fabric=str(system.fabric["kind"]))
-        found = costs_measured(empty, self.plan.work, self.plan.specification, spans, uses)
+        cells = {
+            cell.id: cell_cost(cell.id, cell.configuration, cell, self.plan.specification(cell))
+            for cell in self.plan.work
+        }
+        found = costs_of(empty, cells, spans, [use for use in uses if use])
         wall_s = round(sum(times), 3) if whole else None
         actual = {"runs": len(spans), "uses": len(uses), "wall_s": wall_s, "parts_s": parts_s(found.leases, spans)}
         return {"actual": actual, "costs": found.document()}

@@ -13,10 +13,10 @@ from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import kept
 from campaign.documents.kept_lease import checked_lease
 from campaign.documents.lease_plan import read_lease_plan
-from campaign.documents.plan import BudgetDocument, parse_plan, plan_json
+from campaign.documents.plan import parse_plan, plan_json
 from campaign.documents.record import Record, Store
-from campaign.documents.rounds import CellIn, rounds_of_key
-from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, runs_of, whole
+from campaign.documents.rounds import rounds_of_key
+from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.files import load_json, read_json, reading
 from campaign.observe.links.lease_links import links_of_uses
@@ -24,8 +24,7 @@ from campaign.paths import Results
 from campaign.plan import analysis
 from campaign.plan.control_runs import references_of
 from campaign.plan.cost.budget import kept_choice
-from campaign.plan.cost.costs import costs_of
-from campaign.plan.cost.costs import document_of as costs_document
+from campaign.plan.cost.costs import Costs, Span, cell_cost, costs_of, document_of
 from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
@@ -53,7 +52,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
         return replace(collected, chosen=chosen, not_paid=question["why"])
     if (choice := kept_choice(Results.at(directory).budget)) is None:
         return collected
-    return replace(collected, chosen=choice.chosen(matrix.cells), not_paid=choice.left_out)
+    return replace(collected, chosen=choice.chosen(matrix.cells), not_paid=choice.why)
 
 
 def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
@@ -115,35 +114,19 @@ def gather_planned(plan: Path) -> Collected:
     planned = parse_plan(plan, document)
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
     campaign = from_document(leases[0].campaign_as_used)
-    left = (
-        *(planned.budget.left_out if planned.budget else ()),
-        *(planned.question.left_out if planned.question else ()),
-    )
     cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
-    for c in left:
+    for c in planned.question.left_out if planned.question else ():
         here, settings = Configuration(**c.configuration), Settings(**c.settings)
         cells[c.id] = Cell(c.id, here, c.workload, c.batch, c.precision, c.options, settings)
-    why = planned.budget.why if planned.budget else ""
-    removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed if each.why != why)
+    removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed)
     matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
     collected = _gathered(campaign, matrix, Store(directory))
     if planned.question:
         chosen = rounds_of_key(Results.at(directory), planned.question.key).chosen
         return replace(collected, chosen=chosen, not_paid=planned.question.why)
     if planned.budget:
-        return replace(collected, chosen=_paid(planned.budget, matrix.cells), not_paid=why)
+        return replace(collected, chosen=planned.budget.chosen(matrix.cells), not_paid=planned.budget.why)
     return collected
-
-
-def _paid(budget: BudgetDocument, cells: Sequence[Cell]) -> frozenset[CellIn]:
-    """Cells with the compositions that a budget pays for. An earlier one left out runs of cells, so that some have fewer."""
-    paid = {cell.id: cell.runs_paid for cell in budget.left_out}
-    return frozenset(
-        (cell.id, composition)
-        for cell in cells
-        for run in runs_of(cell.settings)[: paid.get(cell.id)]
-        if (composition := composition_of(run)) <= (budget.compositions or composition)
-    )
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
@@ -283,10 +266,16 @@ def collect(collected: Collected, out: Path) -> None:
     write(tables, out)
     found = []
     for part in campaign.parts:
-        records = [
-            each for each in (*collected.records, *collected.reference) if campaign.part or each.system == part.part
-        ]
-        costs = costs_of(campaign.name, part.part, records, collected.leases, str(part.system.fabric["kind"]))
         spread = tables.spread_of_compositions("" if campaign.part else part.part)
-        found.append(replace(costs, spread=spread))
-    (out / COSTS).write_text(json.dumps(costs_document(found)) + "\n", encoding="utf-8")
+        empty = Costs(campaign.name, part.part, spread=spread, fabric=str(part.system.fabric["kind"]))
+        # Runs that were only implied, or whose log did not say how long they took, cost nothing.
+        records = [
+            each
+            for each in (*collected.records, *collected.reference)
+            if (campaign.part or each.system == part.part) and each.status != "implied" and each.ended > each.started
+        ]
+        one = {each.cell_id: each for each in records}
+        cells = {name: cell_cost(name, each.requested, each.cell, each.specification) for name, each in one.items()}
+        spans = [Span(each.cell_id, each.started, each.ended, each.status == "ok", each.lease_id) for each in records]
+        found.append(costs_of(empty, cells, spans, collected.leases))
+    (out / COSTS).write_text(json.dumps(document_of(found)) + "\n", encoding="utf-8")

@@ -30,7 +30,8 @@ from campaign.launch.emulation_plan import sentence
 from campaign.paths import Results
 from campaign.plan.analysis import Analysis, said
 from campaign.plan.control_runs import hardware
-from campaign.plan.cost.history import given_times, measured_forecasts
+from campaign.plan.cost.history import measured_forecasts
+from campaign.plan.cost.recorded_operations import given_times
 from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS

@@ -13,294 +13,214 @@ Once something is known of the session, the time of an operation is
 with both summands normal around one scale for each box and session, which is drawn anew: together they have Student's t with three
 degrees of freedom (Pinheiro, Liu and Wu 2001, J. Comput. Graph. Stat. 10:249), so that one strange session neither moves the mean
 nor is ignored. The variances are estimated (EM). Earlier operations of the present session shift mean and scale to what they
-showed; those of another box by half. What is slow in one operation is taken to be slow in all. A box like none of those recorded is
-drawn from this distribution, too.
+showed; those of another box by half.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
-from typing import TYPE_CHECKING
+from statistics import fmean
 
+import numpy as np
+
+from campaign.config.resolve import Campaign
 from campaign.documents.operation_times import Operation, OperationTimes, Session, Timed
-from campaign.fabrics.operations import Key, Operations
-from campaign.fabrics.registry import Serial
-from campaign.plan.cost.estimates import Estimate
-from campaign.plan.cost.sums import LEVEL, Sum, student
+from campaign.fabrics.operations import Operations, Steps
+from campaign.fabrics.registry import fabric_kind
+from campaign.plan.cost.costs import Costs
+from campaign.plan.cost.draws import DRAWS, Floats, assumed, normals, random_of, student
+from campaign.plan.cost.recorded_operations import given_times, timed_operations
+from campaign.wording import plural
 
 ENOUGH = 5
 """Sessions on a system that tell how sessions differ, so that nothing from elsewhere is needed."""
+_KERNEL = 0.9  # of the spread between boxes, for one of them (Silverman 1986, eq. 3.31)
 _FREEDOM = 3.0
 _MOST = 5.0  # degrees of freedom, however long the session: a box may change within it
 _BESIDE = 0.5  # how alike two boxes are in one session: a correlation of what each has of its own
 _STEPS = 200
-_DRAWS = 4000
-_KERNEL = 0.9  # of the spread between boxes, for one of them (Silverman 1986, eq. 3.31)
-
-if TYPE_CHECKING:  # loaded only where something is composed
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 Named = tuple[Operation, str]
 """Operation, and kind of device."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Duration:
-    """A time in seconds, as a t distribution. common_s: of its scale, what all composing of a session shares; own_s: the rest."""
-
-    mean_s: float
-    common_s: float
-    own_s: float
-    freedom: float
-
-    @property
-    def scale_s(self) -> float:
-        return math.hypot(self.common_s, self.own_s)
+Box = tuple[str, str]
+"""Session, and box."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """An operation: mean, variances between boxes in sessions and within, and of the mean; in how many sessions."""
+    """An operation: mean, variances between boxes in sessions and within, and of the mean; degrees of freedom of its errors."""
 
     mean: float
     between: float
     within: float
     error: float
-    sessions: int = 0
     freedom: float = _FREEDOM
-
-
-def forecast(
-    operations: Operations, times: OperationTimes | None, history: Iterable[Timed] = (), serial: Serial = "all"
-) -> Estimate:
-    """How long operations take together. times: earlier sessions; history: what was timed in the present one, by now."""
-    return ComposingTimes(times).within(history).time(operations, serial)
 
 
 class ComposingTimes:
     """What is known of the times of operations: from earlier sessions, and from the present one."""
 
-    def __init__(self, times: OperationTimes | None, own: Sequence[Session] = (), basis: str = "") -> None:
-        """times: of this kind of fabric; own: earlier sessions of the very system, which are used alone where they are enough."""
+    def __init__(
+        self, times: OperationTimes | None, own: Sequence[Session] = (), now: Iterable[Timed] = (), basis: str = ""
+    ) -> None:
+        """times: of this kind of fabric; own: earlier sessions of the very system, used alone where they are enough; now: the
+        present session."""
         self.basis = basis or (times.source if times else "")
-        published, own_units = _units(times.sessions if times else ()), _units(own)
+        published, here = _by_box(times.sessions if times else ()), _by_box(own)
+        self._now: defaultdict[Named, list[Timed]] = defaultdict(list)
+        for each in now:
+            self._now[each.operation, each.device].append(each)
+        self._means: dict[Named, dict[Box, float]] = {}
         self._models: dict[Named, _Model] = {}
-        self._units: dict[Named, dict[tuple[str, str], float]] = {}
-        for named in {**published, **own_units}:
-            found = own_units.get(named, {})
+        single = []
+        for named in {**published, **here}:
+            found = here.get(named, {})
             if len({session for session, _ in found}) < ENOUGH:
                 found = {**published.get(named, {}), **found}
-            self._models[named] = _fitted(list(found.values()), len({session for session, _ in found}))
-            self._units[named] = {unit: fmean(seconds) for unit, seconds in found.items()}
+            self._means[named] = {box: fmean(seconds) for box, seconds in found.items()}
+            self._models[named] = _fitted(list(found.values()))
+            single += [named] if len({session for session, _ in found}) == 1 else []
         # How one session would differ from another nobody knows: as much as in the operation that differs most.
-        apart = max(
-            (m.between / m.mean**2 for m in self._models.values() if m.sessions > 1 and m.mean), default=math.nan
-        )
-        for named, model in self._models.items():
-            if model.sessions == 1:
-                self._models[named] = replace(model, between=apart * model.mean**2)
-        self._here: dict[Named, list[Timed]] = {}
-        self._times: dict[object, Estimate] = {}
-
-    def within(self, history: Iterable[Timed]) -> ComposingTimes:
-        """These times in a session in which something was timed already."""
-        known = copy(self)
-        known._here, known._times = {}, {}
-        for each in history:
-            known._here.setdefault((each.operation, each.device), []).append(each)
-        return known
+        several = [model for named, model in self._models.items() if named not in single and model.mean]
+        apart = max((model.between / model.mean**2 for model in several), default=math.nan)
+        for named in single:
+            model = self._models[named]
+            self._models[named] = replace(model, between=apart * model.mean**2)
+        self._boxes: dict[str, dict[Named, tuple[Floats, Floats]]] = {}
 
     def knows(self, operations: Operations) -> bool:
         """Whether each operation was ever timed."""
-        return all(self._is_known(key) or key[0] == "rest" for key in operations.counts)
+        return all(self._named(*key[:2]) or key[0] == "rest" for key in operations.counts)
 
-    def _is_known(self, key: Key) -> bool:
-        return self._model(*key[:2]) is not None or key[:2] in self._here
+    def _named(self, operation: Operation, device: str) -> Named | None:
+        """What recordings call an operation on a kind of device; None where it was never timed."""
+        return next(
+            (named for named in ((operation, device), (operation, "")) if named in self._models or named in self._now),
+            None,
+        )
 
-    def _model(self, operation: Operation, device: str) -> _Model | None:
-        return self._models.get((operation, device)) or self._models.get((operation, ""))
-
-    def time(self, operations: Operations, serial: Serial = "all") -> Estimate:
-        """A time with its interval; the whole is as long as the longest of what runs side by side."""
-        key = frozenset(operations.counts.items()), serial
-        if key not in self._times:
-            self._times[key] = self._time(operations, serial)
-        return self._times[key]
-
-    def _time(self, operations: Operations, serial: Serial) -> Estimate:
-        if not operations:
-            return Estimate(0.0, 0.0, 0.0)
+    def time(self, operations: Operations, lease: str = "") -> Floats:
+        """Draws of a time of operations, one after another. lease: whose noise it has."""
         if not self.knows(operations):
-            return Estimate(None)
-        before, beside = _side_by_side(operations, serial)
-        first, parts = self.duration(before), [self.duration(each) for each in beside]
-        expected = first.mean_s + max((part.mean_s for part in parts), default=0.0)
-        if any(math.isnan(part.scale_s) for part in (first, *parts)):
-            return Estimate(expected)
-        if not beside and self._is_seen(operations):
-            off = student(first.freedom) * first.scale_s
-            return Estimate(expected, max(0.0, expected - off), expected + off)
-        import numpy as np
-
-        random = np.random.default_rng(0)
-        drawn = self._drawn(before, random)
-        if beside:
-            drawn = drawn + np.max([self._drawn(each, random) for each in beside], axis=0)
-        low, middle, high = map(float, np.quantile(drawn, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)))
-        return Estimate(middle if beside else expected, max(0.0, low), high)
-
-    def total(self, operations: Operations, serial: Serial, system: str) -> Sum:
-        """The time of `time`, to be added up; without a spread where that is not known. What a session has of its own is in all."""
-        told, alone = self.time(operations, serial), self.duration(operations)
-        total = Sum(told.expected_s or 0.0, told=told)
-        if told.low_s is not None and told.high_s is not None:
-            freedom = alone.freedom if self._is_seen(operations) else math.inf
-            scale_s = (told.high_s - told.low_s) / 2 / student(freedom)
-            own_s = min(alone.own_s, scale_s)
-            total.errors_s[(system, "operations"), freedom, ""] = math.sqrt(scale_s**2 - own_s**2)
-            total.noise = own_s**2
-        return total
-
-    def _is_seen(self, operations: Operations) -> bool:
-        """Whether any of them was timed in the present session."""
-        return any(key[:2] in self._here for key in operations.counts)
-
-    def _drawn(self, operations: Operations, random: np.random.Generator) -> Floats:
-        """Times of operations one after another, as often as `_DRAWS`."""
-        import numpy as np
-
-        if self._is_seen(operations) or not operations:
-            whole = self.duration(operations)
-            return whole.mean_s + whole.scale_s * random.standard_t(whole.freedom, _DRAWS)
-        by_box: defaultdict[str, list[tuple[Named, int]]] = defaultdict(list)
+            return assumed(math.nan)
+        whole = np.zeros(DRAWS + 1)
         for (operation, device, box), count in operations.counts.items():
-            named = (operation, device) if (operation, device) in self._models else (operation, "")
-            if named in self._models:
-                by_box[box].append((named, count))
-        total = np.zeros(_DRAWS)
-        for its in by_box.values():
-            longest = max(its, key=lambda each: each[1] * self._models[each[0]].mean)[0]
-            like = list(self._units[longest])
-            picked = random.integers(len(like) + 1, size=_DRAWS)  # the last is like none
-            unlike, apart = picked == len(like), random.standard_t(_FREEDOM, _DRAWS)
-            for named, count in its:
-                model, units = self._models[named], self._units[named]
+            if (named := self._named(operation, device)) is not None:
+                means, noise_s = self._box(box)[named]
+                noise = normals([f"{lease} {operation} {device} {box}"])[0]
+                whole += count * means + math.sqrt(count) * noise_s * noise
+        return whole
+
+    def _box(self, box: str) -> dict[Named, tuple[Floats, Floats]]:
+        """By operation, draws of its mean time on one box in the present session, and of how much it scatters (sd)."""
+        if box in self._boxes:
+            return self._boxes[box]
+        boxes = sorted({each for means in self._means.values() for each in means})
+        # The last is like none of them.
+        like = random_of(box).permutation(np.arange(DRAWS) * (len(boxes) + 1) // DRAWS)
+        own = normals([f"{box} in this session"])[0, 1:]
+        self._boxes[box] = drawn = {}
+        for named in {**self._models, **self._now}:
+            source = f"{box} {named}"
+            errors = normals([source])[0, 1:]
+            if seen := self._now.get(named):
+                model = _here(self._models.get(named), seen, box)
+                tail = student(box, model.freedom)[1:]
+                means = model.mean + (math.sqrt(model.between) * own + math.sqrt(model.error) * errors) * tail
+            else:
+                model, recorded = self._models[named], self._means[named]
                 # A box of which this operation was not recorded is like another one in it.
-                means = np.array([*(units.get(unit, math.nan) for unit in like), model.mean])[picked]
-                means = np.where(np.isnan(means), random.choice(list(units.values()), _DRAWS), means)
-                kernel = _KERNEL * len(units) ** -0.2 * random.standard_normal(_DRAWS)
-                means += math.sqrt(model.between) * np.where(unlike, apart, kernel)
-                total += count * means + math.sqrt(count * model.within) * random.standard_normal(_DRAWS)
-        return total
-
-    def duration(self, operations: Operations) -> _Duration:
-        """The time of operations one after another; its scale is not a number where one session is all there is."""
-        mean = error = own = 0.0
-        by_box: defaultdict[str, float] = defaultdict(float)
-        weights, freedoms = [], []
-        for (operation, device, box), count in operations.counts.items():
-            if not self._is_known((operation, device, box)):
-                continue
-            one = _here(self._model(operation, device), self._here.get((operation, device), ()), box)
-            mean += count * one.mean
-            by_box[box] += count * math.sqrt(one.between)
-            error += count * math.sqrt(one.error)
-            own += count * one.within
-            weights.append(count**2 * one.between + count * one.within)
-            freedoms.append(one.freedom)
-        weight = sum(weights)
-        freedom = sum(w * f for w, f in zip(weights, freedoms, strict=True)) / weight if weight > 0 else _FREEDOM
-        return _Duration(mean, math.hypot(error, *by_box.values()), math.sqrt(own), freedom)
+                means = np.array([*(recorded.get(each, math.nan) for each in boxes), model.mean])[like]
+                means = np.where(np.isnan(means), random_of(source).choice([*recorded.values()], DRAWS), means)
+                tail = np.ones(DRAWS)
+                kernel = _KERNEL * len(recorded) ** -0.2
+                spread = np.where(like == len(boxes), student(source, _FREEDOM)[1:], kernel)
+                means += math.sqrt(model.between) * spread * errors
+            drawn[named] = np.insert(means, 0, model.mean), np.insert(math.sqrt(model.within) * tail, 0, 0.0)
+        return drawn
 
 
-def _units(sessions: Iterable[Session]) -> dict[Named, dict[tuple[str, str], list[float]]]:
-    """Seconds by operation, then by box in a session."""
-    units: dict[Named, dict[tuple[str, str], list[float]]] = {}
+def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> ComposingTimes:
+    """What is known of the times of operations on a campaign's system; the campaign itself is the present session."""
+    system = campaign.system
+    kind = str(system.fabric["kind"])
+    entries: defaultdict[str, list[Mapping[str, object]]] = defaultdict(
+        list
+    )  # costs of a campaign may come from several files
+    for each in costs:
+        if each.system == system.name:
+            entries[each.campaign] += [entry for lease in each.leases for entry in lease.timed]
+    now = timed_operations(entries.pop(campaign.name, ()), kind)
+    sessions = (Session(name, timed_operations(found, kind)) for name, found in entries.items())
+    before = [each for each in sessions if each.operations]
+    published = given_times(system, campaign.system_source.path)
+    if published is not None:  # a site's own file may have this campaign
+        published = replace(published, sessions=tuple(s for s in published.sessions if s.name != campaign.name))
+        if (fabric_kind(kind).steps or Steps()).confirmed and not system.times:
+            published = published.read_twice(float(system.fabric.get("poll_s", 0.0)))
+    known = [
+        *(["this campaign"] if now else []),
+        *([f"{plural(len(before), 'earlier campaign')} on {system.name}"] if before else []),
+        *([published.source] if published and len(before) < ENOUGH else []),
+    ]
+    return ComposingTimes(published, before, now, " and ".join(known))
+
+
+def _by_box(sessions: Iterable[Session]) -> dict[Named, dict[Box, list[float]]]:
+    """Seconds by operation, then by session and box."""
+    found: dict[Named, dict[Box, list[float]]] = {}
     for session in sessions:
         for each in session.operations:
-            of = units.setdefault((each.operation, each.device), {})
+            of = found.setdefault((each.operation, each.device), {})
             of.setdefault((session.name, each.box), []).append(each.seconds)
-    return units
+    return found
 
 
 def _here(model: _Model | None, seen: Sequence[Timed], box: str) -> _Model:
     """An operation in the present session."""
     own = [each.seconds for each in seen if not box or each.box in (box, "")]
     values = own or [each.seconds for each in seen]
-    if model is None:
-        return _alone(values)
-    if not values:
-        return model
-    alike = 1.0 if own else _BESIDE
     count, mean = len(values), fmean(values)
+    squares = sum((value - mean) ** 2 for value in values)
+    if model is None:  # the present session is all there is
+        within = squares / (count - 1) if count > 1 else math.nan
+        return _Model(mean, 0.0, within, within / count, max(1, count - 1))
     variance = model.between + model.within / count
-    apart = sum((value - mean) ** 2 for value in values) / model.within + (mean - model.mean) ** 2 / variance
+    apart = squares / model.within + (mean - model.mean) ** 2 / variance
     scale = (_FREEDOM + apart) / (_FREEDOM + count)
+    alike = 1.0 if own else _BESIDE
     shrunk = alike * model.between / variance
     between = model.between * (1 - alike * shrunk)
     shifted, error = model.mean + shrunk * (mean - model.mean), model.error * (1 - shrunk) ** 2
-    return _Model(shifted, between * scale, model.within * scale, error, freedom=min(_FREEDOM + count, _MOST))
+    return _Model(shifted, between * scale, model.within * scale, error, min(_FREEDOM + count, _MOST))
 
 
-def _alone(values: Sequence[float]) -> _Model:
-    """Where the present session is all there is."""
-    mean = fmean(values)
-    if len(values) < 2:
-        return _Model(mean, math.nan, math.nan, math.nan)
-    within = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return _Model(mean, 0.0, within, within / len(values), freedom=len(values) - 1)
-
-
-def _fitted(units: Sequence[Sequence[float]], sessions: int) -> _Model:
-    """Maximum likelihood of the multivariate t, by EM."""
-    count, total = len(units), sum(map(len, units))
-    means = [fmean(unit) for unit in units]
-    squares = [sum((x - m) ** 2 for x in unit) for unit, m in zip(units, means, strict=True)]
-    least = (1e-3 * fmean(means)) ** 2 + 1e-12
-    mean = median(means)
-    within = max(least, sum(squares) / max(1, total - count))
-    between = max(least, sum((m - mean) ** 2 for m in means) / count)
-    weights = [1.0] * count
+def _fitted(units: Sequence[Sequence[float]]) -> _Model:
+    """Maximum likelihood of the multivariate t, by EM. units: times of one box in one session each."""
+    counts = np.array([len(unit) for unit in units])
+    means = np.array([fmean(unit) for unit in units])
+    squares = np.array([sum((each - fmean(unit)) ** 2 for each in unit) for unit in units])
+    total = counts.sum()
+    least = (1e-3 * means.mean()) ** 2 + 1e-12
+    mean = np.median(means)
+    within = max(least, squares.sum() / max(1, total - len(units)))
+    between = max(least, ((means - mean) ** 2).mean())
+    weights = np.ones(len(units))
     for _ in range(_STEPS):
-        variances = [between + within / len(unit) for unit in units]
-        weights = [
-            (_FREEDOM + len(unit)) / (_FREEDOM + s / within + (m - mean) ** 2 / v) / v
-            for unit, m, s, v in zip(units, means, squares, variances, strict=True)
-        ]
-        mean = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
-        new_between = new_within = 0.0
-        for unit, m, s, v, w in zip(units, means, squares, variances, weights, strict=True):
-            n, scale, effect = len(unit), w * v, between / v * (m - mean)
-            known = between * within / n / v
-            new_between += scale * effect**2 + known
-            new_within += scale * (s + n * (m - mean - effect) ** 2) + n * known
-        moved = abs(new_between / count - between) + abs(new_within / total - within)
-        between, within = new_between / count, max(least, new_within / total)
+        variances = between + within / counts
+        scales = (_FREEDOM + counts) / (_FREEDOM + squares / within + (means - mean) ** 2 / variances)
+        weights = scales / variances
+        mean = (weights * means).sum() / weights.sum()
+        effects = between / variances * (means - mean)
+        known = between * within / counts / variances
+        new_between = (scales * effects**2 + known).mean()
+        new_within = (scales * (squares + counts * (means - mean - effects) ** 2) + counts * known).sum() / total
+        moved = abs(new_between - between) + abs(new_within - within)
+        between, within = new_between, max(least, new_within)
         if moved < 1e-6 * within:
             break
-    return _Model(mean, between * count / max(1, count - 4), within, 1 / sum(weights), sessions)
-
-
-def _side_by_side(operations: Operations, serial: Serial) -> tuple[Operations, list[Operations]]:
-    """What comes first, and what then runs at the same time: all of a box, or of a device."""
-    of_all = {key: count for key, count in operations.counts.items() if not key[2]}
-    if serial == "all":
-        return operations, []
-    groups: defaultdict[tuple[str, ...], dict[Key, int]] = defaultdict(dict)
-    for key, count in operations.counts.items():
-        if not key[2] or not count:
-            continue
-        if serial == "box":
-            groups[key[2:]][key] = count
-        else:
-            for device in range(count):
-                groups[*key[1:], str(device)][key] = 1
-    return Operations(of_all), [Operations(group) for group in groups.values()]
+    between *= len(units) / max(1, len(units) - 4)
+    return _Model(float(mean), float(between), float(within), float(1 / weights.sum()))

@@ -9,18 +9,17 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, FiniteFloat, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
-from campaign.documents.cell import Cell, Scalar
+from campaign.documents.cell import Cell, Configuration, Scalar
 from campaign.documents.earlier_spread import EarlierSpread, spreads
-from campaign.documents.record import Record
+from campaign.documents.record import RecordedCell
 from campaign.workloads.sample_flops import sample_flops
 
-SCHEMA = "costs/1"
 SHORTEST_S = 0.01
 """Times are compared by their logarithm; what took less counts as this much."""
 
@@ -38,15 +37,24 @@ class CellCost:
     cell_id: str
     shape: Shape
     workload: str
-    batch: int
+    batch: PositiveInt
     precision: str
     options: Mapping[str, Scalar]
-    steps: int
-    runs: int
-    believed: bool
-    mean_log_s: float
-    sd_log_s: float
-    flops: float | None = None
+    steps: PositiveInt
+    runs: int = 0
+    believed: bool = False
+    mean_log_s: FiniteFloat = 0.0
+    sd_log_s: FiniteFloat = 0.0
+    flops: Annotated[PositiveFloat, FiniteFloat] | None = None
+
+    def of_runs(self, spans: Sequence[Span]) -> CellCost:
+        """The same of some runs."""
+        logs = [math.log(max(SHORTEST_S, span.ended - span.started)) for span in spans]
+        mean = statistics.fmean(logs)
+        # `statistics.stdev` computes with fractions, which takes longer than all else of a cell.
+        sd = math.sqrt(math.fsum((each - mean) ** 2 for each in logs) / max(1, len(logs) - 1))
+        believed = 2 * sum(span.ok for span in spans) > len(spans)
+        return replace(self, runs=len(logs), believed=believed, mean_log_s=mean, sd_log_s=sd)
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,13 @@ class LeaseCost:
     lease_id: str
     shape: Shape
     runs: int
-    compose_s: float | None
-    start_s: float | None
-    between_s: float | None
-    end_s: float | None
+    compose_s: FiniteFloat | None
+    start_s: FiniteFloat | None
+    between_s: FiniteFloat | None
+    end_s: FiniteFloat | None
     timed: tuple[Mapping[str, Any], ...] = ()
     """Operations of the fabric as its journal has them (`Journal.note_times`)."""
-    queue_s: float | None = None
-
-
-_CELLS, _LEASES = TypeAdapter(tuple[CellCost, ...]), TypeAdapter(tuple[LeaseCost, ...])
+    queue_s: FiniteFloat | None = None
 
 
 @dataclass(frozen=True)
@@ -77,29 +82,34 @@ class Costs:
     system: str
     cells: tuple[CellCost, ...] = ()
     leases: tuple[LeaseCost, ...] = ()
-    spread: tuple[EarlierSpread, ...] = ()
+    spread: Annotated[tuple[EarlierSpread, ...], BeforeValidator(spreads)] = ()
     """How much compositions differed, by workload."""
     fabric: str = ""
     """Kind of the system's fabric; empty where it is not known."""
+    schema_version: Literal["costs/1"] = "costs/1"
 
     @property
     def runs(self) -> int:
         return sum(cell.runs for cell in self.cells)
 
     def document(self) -> dict[str, Any]:
-        """JSON-serialisable; `from_document` reads it."""
-        parts = {name: [vars(each) for each in getattr(self, name)] for name in ("cells", "leases")}
-        return {"schema_version": SCHEMA, **vars(self), **parts, "spread": list(map(asdict, self.spread))}
+        """JSON-serialisable; `from_documents` reads it."""
+        found: dict[str, Any] = _COSTS.dump_python(self, mode="json")
+        return found
+
+
+_COSTS = TypeAdapter(Costs)
 
 
 @dataclass(frozen=True)
 class Span:
-    """One run in time, Unix seconds."""
+    """One run in time, Unix seconds. use: of the lease that it was measured on; empty where that follows from its time."""
 
     cell_id: str
     started: float
     ended: float
     ok: bool
+    use: str = ""
 
 
 def document_of(found: Sequence[Costs]) -> dict[str, Any]:
@@ -108,74 +118,71 @@ def document_of(found: Sequence[Costs]) -> dict[str, Any]:
 
 
 def from_documents(document: Any) -> list[Costs]:
-    """The costs of a campaign, by system; of what is damaged, none."""
-    several = document.get("systems", [document]) if isinstance(document, dict) else []
-    return [costs for each in several if (costs := from_document(each)) is not None]
-
-
-def from_document(document: Any) -> Costs | None:
-    """Costs as they were written down; None for anything else: a damaged file only makes a forecast coarser."""
-    try:
-        if document["schema_version"] != SCHEMA:
-            return None
-        cells = _CELLS.validate_python(document["cells"])
-        leases = _LEASES.validate_python([{**lease, "timed": lease.get("timed") or ()} for lease in document["leases"]])
-        spread = spreads(document.get("spread", ()))
-        fabric = str(document.get("fabric", ""))
-        costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases, spread, fabric)
-        numbers = [x for c in cells for x in (c.mean_log_s, c.sd_log_s, float(c.runs), math.log2(c.batch * c.steps))]
-        numbers += [math.log2(1.0 if cell.flops is None else cell.flops) for cell in cells]
-        times = [x for each in leases for x in (each.compose_s, each.queue_s, each.start_s, each.between_s, each.end_s)]
-        if all(map(math.isfinite, numbers)) and all(x is None or math.isfinite(x) for x in times):
-            return costs
-    except (KeyError, TypeError, ValueError, AttributeError):
-        pass
-    return None
+    """The costs of a campaign, by system. What is damaged is none: it only makes a forecast coarser."""
+    found = []
+    for each in document.get("systems", [document]) if isinstance(document, dict) else []:
+        try:
+            found.append(_COSTS.validate_python(each))
+        except ValidationError:
+            continue
+    return found
 
 
 def cell_cost(
-    cell_id: str,
-    shape: Shape,
-    axes: tuple[str, int, str, Mapping[str, Scalar]],
-    steps: int,
-    spans: Sequence[Span],
-    flops: float | None = None,
+    cell_id: str, configuration: Configuration, cell: Cell | RecordedCell, specification: Mapping[str, Any]
 ) -> CellCost:
-    """The cost of the runs of one cell. axes: workload, batch, precision, options; steps: warm-up and measured."""
-    logs = [math.log(max(SHORTEST_S, span.ended - span.started)) for span in spans]
-    workload, batch, precision, options = axes
+    """A cell of which no run is known yet."""
+    steps = [specification.get(name) for name in ("warmup_steps", "measured_steps")]
     return CellCost(
         cell_id=cell_id,
-        shape=shape,
-        workload=workload,
-        batch=batch,
-        precision=precision,
-        options=dict(options),
-        steps=max(1, steps),
-        runs=len(spans),
-        believed=2 * sum(span.ok for span in spans) > len(spans),
-        mean_log_s=statistics.fmean(logs),
-        sd_log_s=_sd(logs),
-        flops=flops,
+        shape=configuration.shape(),
+        workload=cell.workload,
+        batch=cell.batch,
+        precision=cell.precision,
+        options=dict(cell.options),
+        steps=max(1, sum(each for each in steps if isinstance(each, int))),
+        flops=sample_flops(specification.get("workload") or {}, specification.get("options") or {}),
     )
 
 
-def _sd(numbers: Sequence[float]) -> float:
-    """Standard deviation; `statistics.stdev` computes with fractions, which takes longer than all else of a cell."""
-    if len(numbers) < 2:
-        return 0.0
-    mean = statistics.fmean(numbers)
-    return math.sqrt(math.fsum((each - mean) ** 2 for each in numbers) / (len(numbers) - 1))
+def costs_of(
+    empty: Costs, cells: Mapping[str, CellCost], spans: Sequence[Span], leases: Sequence[Mapping[str, Any]]
+) -> Costs:
+    """What runs of some cells and uses of leases took. cells: by id; leases: documents."""
+    by_cell: defaultdict[str, list[Span]] = defaultdict(list)
+    by_use: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_cell[span.cell_id].append(span)
+        by_use[span.use or next((str(each["lease_id"]) for each in leases if _within(each, span)), "")].append(span)
+    found = tuple(cells[name].of_runs(mine) for name, mine in sorted(by_cell.items()) if name in cells)
+    uses = [(lease, by_use[str(lease["lease_id"])]) for lease in leases]
+    return replace(empty, cells=found, leases=tuple(_lease_costs(uses)))
+
+
+def _lease_costs(uses: Sequence[tuple[Mapping[str, Any], Sequence[Span]]]) -> Iterator[LeaseCost]:
+    """Costs of all uses with runs. What a lease was held for without any, such as in the queue, is charged to its next start."""
+    idle_s: defaultdict[str, float] = defaultdict(float)
+    for document, spans in uses:
+        ready, released = (number_of(document, f"{name}_s") for name in ("ready", "released"))
+        if not spans and ready is not None and released is not None:
+            idle_s[_lease_of(document)] += max(0.0, released - ready)
+    for document, spans in uses:
+        if (cost := lease_cost(document, spans)) is not None:
+            idle = idle_s.pop(_lease_of(document), 0.0)
+            if cost.queue_s is None:
+                yield replace(cost, start_s=(cost.start_s or 0.0) + idle)
+            else:
+                yield replace(cost, queue_s=cost.queue_s + idle)
 
 
 def lease_cost(document: Mapping[str, Any], spans: Iterable[Span]) -> LeaseCost | None:
     """The cost of one use of a lease by its document and its runs; None where it never got ready or ran nothing."""
-    requested, ready, released = (_number(document.get(f"{name}_s")) for name in ("requested", "ready", "released"))
+    requested, ready, released = (number_of(document, f"{name}_s") for name in ("requested", "ready", "released"))
     ordered = sorted(spans, key=lambda span: span.started)
     shape = document.get("requested")
     if ready is None or not ordered or not isinstance(shape, Mapping):
         return None
-    began, first = _number(document.get("driver_began_s")), ordered[0].started
+    began, first = number_of(document, "driver_began_s"), ordered[0].started
     queue_s = None if began is None else max(0.0, min(began, first) - ready)
     gaps = [after.started - before.ended for before, after in itertools.pairwise(ordered)]
     return LeaseCost(
@@ -189,12 +196,6 @@ def lease_cost(document: Mapping[str, Any], spans: Iterable[Span]) -> LeaseCost 
         timed=tuple(document.get("timed") or ()),
         queue_s=queue_s,
     )
-
-
-def actual_s(document: Mapping[str, Any]) -> float | None:
-    """How long one use of a lease took, from the request to its release; None while it is not over."""
-    requested, released = _number(document.get("requested_s")), _number(document.get("released_s"))
-    return None if requested is None or released is None else released - requested
 
 
 def parts_s(leases: Sequence[LeaseCost], spans: Iterable[Span]) -> dict[str, float | None]:
@@ -214,72 +215,10 @@ def parts_s(leases: Sequence[LeaseCost], spans: Iterable[Span]) -> dict[str, flo
     }
 
 
-def costs_of(
-    campaign: str, system: str, records: Iterable[Record], leases: Iterable[Mapping[str, Any]], fabric: str = ""
-) -> Costs:
-    """What a campaign's records and lease documents say. Runs that were only implied, or whose log
-    did not say how long they took, say nothing."""
-    by_cell: defaultdict[str, list[Span]] = defaultdict(list)
-    by_lease: defaultdict[str, list[Span]] = defaultdict(list)
-    one: dict[str, Record] = {}
-    for record in records:
-        if record.status == "implied" or record.ended <= record.started:
-            continue
-        span = Span(record.cell_id, record.started, record.ended, record.status == "ok")
-        by_cell[record.cell_id].append(span)
-        by_lease[record.lease_id].append(span)
-        one[record.cell_id] = record
-    cells = []
-    for name, spans in sorted(by_cell.items()):
-        cell = one[name].cell
-        axes = cell.workload, cell.batch, cell.precision, cell.options
-        specification = one[name].specification
-        flops = _flops_of(specification)
-        cells.append(cell_cost(name, one[name].requested.shape(), axes, steps_of(specification), spans, flops))
-    uses = [(lease, by_lease.get(str(lease["lease_id"]), [])) for lease in leases]
-    return Costs(campaign, system, tuple(cells), tuple(_lease_costs(uses)), fabric=fabric)
-
-
-def costs_measured(
-    empty: Costs,
-    cells: Iterable[Cell],
-    specification: Callable[[Cell], Mapping[str, Any]],
-    spans: Iterable[Span],
-    leases: Iterable[Mapping[str, Any]],
-) -> Costs:
-    """What the runs of some cells took just now; which use of the lease they were of follows from when it was held."""
-    known = {cell.id: cell for cell in cells}
-    by_cell: defaultdict[str, list[Span]] = defaultdict(list)
-    for span in spans:
-        by_cell[span.cell_id].append(span)
-    found = []
-    for name, mine in sorted(by_cell.items()):
-        if (cell := known.get(name)) is not None:
-            axes = cell.workload, cell.batch, cell.precision, cell.options
-            steps = cell.settings.warmup_steps + cell.settings.measured_steps
-            flops = _flops_of(specification(cell))
-            found.append(cell_cost(name, cell.configuration.shape(), axes, steps, mine, flops))
-    everything = [span for mine in by_cell.values() for span in mine]
-    uses = [(lease, [span for span in everything if _within(lease, span)]) for lease in leases if lease]
-    return replace(empty, cells=tuple(found), leases=tuple(_lease_costs(uses)))
-
-
-def _lease_costs(uses: Sequence[tuple[Mapping[str, Any], Sequence[Span]]]) -> Iterator[LeaseCost]:
-    """Costs of all uses with runs. What a lease was held for without any, such as in the queue, is charged to its next start."""
-    idle_s: defaultdict[str, float] = defaultdict(float)
-    for document, spans in uses:
-        ready, released = (_number(document.get(f"{name}_s")) for name in ("ready", "released"))
-        if not spans and ready is not None and released is not None:
-            idle_s[_lease_of(document)] += max(0.0, released - ready)
-    for document, spans in uses:
-        if (cost := lease_cost(document, spans)) is not None:
-            idle = idle_s.pop(_lease_of(document), 0.0)
-            told = cost.queue_s is not None
-            yield (
-                replace(cost, queue_s=(cost.queue_s or 0.0) + idle)
-                if told
-                else replace(cost, start_s=(cost.start_s or 0.0) + idle)
-            )
+def number_of(document: Mapping[str, Any], name: str) -> float | None:
+    """A number of a document of a lease, where it has one."""
+    value = document.get(name)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _lease_of(use: Mapping[str, Any]) -> str:
@@ -287,20 +226,5 @@ def _lease_of(use: Mapping[str, Any]) -> str:
 
 
 def _within(lease: Mapping[str, Any], span: Span) -> bool:
-    ready, released = _number(lease.get("ready_s")), _number(lease.get("released_s"))
+    ready, released = number_of(lease, "ready_s"), number_of(lease, "released_s")
     return ready is not None and ready <= span.started and (released is None or span.ended <= released)
-
-
-def _flops_of(specification: Mapping[str, Any]) -> float | None:
-    """Operations of a record's workload on one sample."""
-    return sample_flops(specification.get("workload") or {}, specification.get("options") or {})
-
-
-def steps_of(specification: Mapping[str, Any]) -> int:
-    """Warm-up and measured steps of a record's specification; 1 where it does not say."""
-    found = [specification.get(name) for name in ("warmup_steps", "measured_steps")]
-    return max(1, sum(value for value in found if isinstance(value, int)))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from campaign.documents.cell import Cell, Configuration
@@ -20,6 +21,14 @@ NEEDED: frozenset[Part] = frozenset({"composing", "runs"})
 
 Kind = tuple[str, str]
 """Workload, and model of device."""
+
+
+def kind_of(cell: Cell) -> Kind:
+    return cell.workload, cell.configuration.device
+
+
+def needs_fabric(configuration: Configuration) -> bool:
+    return configuration.fabric_devices_per_host > 0 or configuration.storage == "fabric-nvme"
 
 
 @dataclass(frozen=True)
@@ -66,29 +75,12 @@ class Estimate:
     high_s: float | None = None
 
 
-_UNKNOWN = Estimate(None)
-_NO_TIME = Estimate(0.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True)
-class Expected:
+class Expected(Estimate):
     """A duration as a whole and by part, and what it rests on. Parts that are unknown and not `NEEDED` count as nothing."""
 
-    whole: Estimate
-    parts: Mapping[Part, Estimate]
-    basis: str
-
-    @property
-    def expected_s(self) -> float | None:
-        return self.whole.expected_s
-
-    @property
-    def low_s(self) -> float | None:
-        return self.whole.low_s
-
-    @property
-    def high_s(self) -> float | None:
-        return self.whole.high_s
+    parts: Mapping[Part, Estimate] = field(default_factory=lambda: dict.fromkeys(PARTS, Estimate(None)))
+    basis: str = ""
 
     @property
     def runs_s(self) -> float | None:
@@ -97,7 +89,7 @@ class Expected:
         return None if runs_s is None else runs_s + (self.parts["between"].expected_s or 0.0)
 
 
-NOTHING = Expected(_NO_TIME, dict.fromkeys(PARTS, _NO_TIME), "nothing to do")
+NOTHING = Expected(0.0, 0.0, 0.0, dict.fromkeys(PARTS, Estimate(0.0, 0.0, 0.0)), "nothing to do")
 
 
 @dataclass(frozen=True)
@@ -147,8 +139,19 @@ class Forecast:
 
     leases: tuple[Expected, ...]
     total: Expected
-    device_s: Expected
-    host_s: Expected
+    device_s: Estimate
+    host_s: Estimate
     unknown: Unknown
     composing_from: str = ""
     """What times of operations of the fabric rest on; empty where there is none to make."""
+
+
+def nothing_known(works: Sequence[Work]) -> Forecast:
+    """The forecast where no time is known; it needs no NumPy."""
+    runs: Counter[Kind] = Counter()
+    for work in works:
+        for cell, count in work.runs:
+            runs[kind_of(cell)] += count
+    leases = tuple(Expected(None, basis="nothing is known") if work.count else NOTHING for work in works)
+    whole = Expected(None) if runs else NOTHING
+    return Forecast(leases, whole, whole, whole, Unknown(runs, sum(w.needs_fabric for w in works if w.count)))

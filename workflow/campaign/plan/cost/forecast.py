@@ -1,31 +1,33 @@
 """What runs and leases will take, learned from what earlier ones took. Pure.
 
-A run takes what runs of its cell took; otherwise the median of the nearest cells of the same workload on the same model of device
-behind the same kind of fabric (`measured_times`); otherwise what the user assumes; otherwise what the model of a step predicts.
-What none of these tells is unknown. Everything beside runs is learned alike from leases of this kind of fabric, by the shape of
-their configuration; composing by the operations that it takes, where these were timed.
+A run takes what runs of its cell took; otherwise what the nearest cells of the same workload did on the same model of device behind
+the same kind of fabric (`measured_times`); otherwise what the user assumes; otherwise what the model of a step predicts. What none
+of these tells is unknown. Composing is forecast by the operations that it takes, where these were timed. Everything else beside
+runs, and composing without such times, takes the median of leases: of the same shape, else of all on this kind of fabric.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.fabrics.operations import Operations
-from campaign.fabrics.registry import Serial
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
 from campaign.plan.cost.composing import ComposingTimes
 from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs
+from campaign.plan.cost.draws import DRAWS, Floats, assumed, estimates, normals, seconds_of, student
 from campaign.plan.cost.estimates import (
     NEEDED,
     NOTHING,
     PARTS,
+    Estimate,
     Expected,
     Forecast,
     Kind,
@@ -33,16 +35,18 @@ from campaign.plan.cost.estimates import (
     Prices,
     Unknown,
     Work,
+    kind_of,
+    needs_fabric,
 )
-from campaign.plan.cost.measured_times import Features, LogTime, MeasuredTimes, Observed, log2, thinned
-from campaign.plan.cost.sums import Sum, expected
+from campaign.plan.cost.measured_times import PRIOR_VALUES, Features, MeasuredTimes, Observed, log2, thinned
 from campaign.wording import some
 from campaign.workloads.sample_flops import SIZES
 
-_RUN_SD, _OWN_SD = 0.05, 0.25
-"""How much ln(seconds) of runs of one cell, and of cells that differ in nothing, differ before anything is known."""
+_PART_SD = 0.3
+"""How much ln(seconds) of a part of leases differs before anything is known."""
+_MOST_SD = 3.0  # that a part of a lease is off by: no sum is that of its strangest draw
 _MOST_PREDICTED = 30
-_ASSUMED = "assumed"
+_AT_ONCE = 500
 _RECORDED: Mapping[Part, str] = {
     "composing": "compose_s",
     "queue": "queue_s",
@@ -50,15 +54,31 @@ _RECORDED: Mapping[Part, str] = {
     "between": "between_s",
     "release": "end_s",
 }
+_BY_THE_FABRIC: frozenset[Part] = frozenset({"composing", "start", "release"})
+"""Parts that differ where the fabric moves devices."""
+
+
+class _PartTime(NamedTuple):
+    """Median and sd of ln(seconds) of a part of so many leases, and its degrees of freedom. source: of the error of the median."""
+
+    source: str
+    log_s: float
+    sd: float
+    leases: int
+    freedom: float
+
+    def draws(self, part: str, lease: str) -> Floats:
+        own, of_all = normals([f"{part} {lease}", self.source])
+        errors = student(self.source, self.freedom) * (own + of_all / math.sqrt(self.leases))
+        return seconds_of(self.log_s + self.sd * np.clip(errors, -_MOST_SD, _MOST_SD), self.sd**2)
 
 
 @dataclass
 class SystemTimes:
     """Times on one system with one kind of fabric, from what is known.
 
-    flops: operations of a cell's workload on one sample, None where that is not known. composing: times of the fabric's operations;
-    serial: which of them run one after another. predicted: time of a run of a cell that nothing measured tells of; None where it
-    cannot be predicted.
+    flops: operations of a cell's workload on one sample, None where that is not known. composing: times of the fabric's operations.
+    predicted: median and sd of ln(seconds) of a run of a cell that nothing measured tells of; None where it cannot be predicted.
     """
 
     known: Sequence[Costs] = ()
@@ -66,10 +86,7 @@ class SystemTimes:
     fabric: str = ""
     flops: Callable[[Cell], float | None] = lambda _: None
     composing: ComposingTimes = field(default_factory=lambda: ComposingTimes(None))
-    serial: Serial = "all"
-    predicted: Callable[[Cell], LogTime | None] = lambda _: None
-    _tables: dict[Part | Kind, MeasuredTimes] = field(default_factory=dict, repr=False, compare=False)
-    _times: dict[object, LogTime | None] = field(default_factory=dict, repr=False, compare=False)
+    predicted: Callable[[Cell], tuple[float, float] | None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.here = [costs for costs in self.known if self._is_here(costs)]
@@ -79,94 +96,88 @@ class SystemTimes:
             kinds[cell.workload, str(cell.shape["device"])].append(name)
         # What only failed tells how long a run takes of nothing but itself.
         self.kinds = {kind: ids for kind, ids in kinds.items() if any(self.cells[name][0].believed for name in ids)}
+        self.runs: dict[Kind, MeasuredTimes | None] = {}
+        self._logs: dict[Part, dict[Configuration, list[float]]] = {part: defaultdict(list) for part in _RECORDED}
+        for lease in (lease for costs in self.here for lease in costs.leases):
+            shape = _of_shape(lease.shape) if lease.shape else None
+            for part, name in _RECORDED.items():
+                if shape and (seconds := getattr(lease, name)) is not None:
+                    self._logs[part][shape].append(math.log(max(SHORTEST_S, seconds)))
+        self._parts: dict[tuple[Part, Configuration], _PartTime | None] = {}
 
     def _is_here(self, costs: Costs) -> bool:
         """Whether they are of this kind of fabric; of costs that do not say theirs, whether they are of this system."""
         return costs.fabric == self.fabric if costs.fabric and self.fabric else costs.system == self.system
 
-    def runs(self, cells: Iterable[Cell]) -> None:
-        """Learn the times of a run of some cells, all at once."""
+    def learn(self, cells: Iterable[Cell]) -> None:
+        """Learn the times of a run of some cells, all at once (`runs`)."""
         new: defaultdict[Kind, dict[str, Cell]] = defaultdict(dict)
         for cell in cells:
-            if cell.id not in self._times:
-                new[kind_of(cell)][cell.id] = cell
+            kind = kind_of(cell)
+            if (known := self.runs.get(kind)) is None or cell.id not in known:
+                new[kind][cell.id] = cell
         for kind, of_kind in new.items():
-            if kind not in self.kinds:
-                self._times.update(self._predicted_runs(of_kind))
-                continue
-            sized = all(self.cells[name][0].flops for name in self.kinds[kind])
-            if kind not in self._tables:
-                known = {name: self.cells[name] for name in self.kinds[kind]}
-                self._tables[kind] = MeasuredTimes(
-                    {
-                        name: Observed(
-                            _run_features(_of_shape(c.shape), costs.system, c, c.steps, c.flops if sized else None),
-                            c.mean_log_s, c.sd_log_s, c.runs, c.believed,
-                        )
-                        for name, (c, costs) in known.items()
-                    },
-                    _RUN_SD,
-                    _OWN_SD,
-                )  # fmt: skip
-            wanted = {name: self._features(cell, sized) for name, cell in of_kind.items()}
-            self._times.update(self._tables[kind].of(wanted))
-
-    def _predicted_runs(self, cells: Mapping[str, Cell]) -> Mapping[str, LogTime | None]:
-        """Some are predicted, and of many cells the others are taken to be like the nearest of these."""
-        found = {name: self.predicted(cells[name]) for name in thinned(cells, _MOST_PREDICTED)}
-        if len(found) == len(cells) or None in found.values():
-            return {name: found.get(name) for name in cells}
-        features = {name: self._features(cell, True) for name, cell in cells.items()}
-        known = {name: each for name, each in found.items() if each is not None}
-        table = MeasuredTimes(
-            {name: Observed(features[name], each.median, 0.0, 1) for name, each in known.items()}, _RUN_SD, _OWN_SD
-        )
-        sd = max(math.hypot(*each.shared.values()) for each in known.values())
-        near = table.of({name: each for name, each in features.items() if name not in known})
-        return {**known, **{n: each._replace(shared={**each.shared, "model": sd}) for n, each in near.items()}}
-
-    def _features(self, cell: Cell, sized: bool) -> Features:
-        steps = cell.settings.warmup_steps + cell.settings.measured_steps
-        return _run_features(cell.configuration, self.system, cell, steps, self.flops(cell) if sized else None)
-
-    def run(self, cell: Cell) -> LogTime | None:
-        """Time of a run of a cell that was learned (`runs`); None where it is unknown."""
-        return self._times[cell.id]
-
-    def beside(self, part: Part, configuration: Configuration, runs: int) -> LogTime | None:
-        """Time of a part of a lease; None without leases that tell it."""
-        group = _group(configuration, self.system)
-        key = part, group, runs
-        if key not in self._times:
-            if part not in self._tables:
-                self._tables[part] = self._observed_part(part)
-            table = self._tables[part]
-            self._times[key] = (
-                table.of({group: _lease_features(configuration, self.system, runs)})[group] if table else None
-            )
-        return self._times[key]
-
-    def _observed_part(self, part: Part) -> MeasuredTimes:
-        """Uses of leases on one shape are to it what runs are to a cell."""
-        logs: defaultdict[str, list[float]] = defaultdict(list)
-        features: dict[str, Features] = {}
-        for costs in self.here:
-            for each in costs.leases:
-                if (seconds := getattr(each, _RECORDED[part])) is not None:
-                    shape = _of_shape(each.shape)
-                    group = _group(shape, costs.system)
-                    logs[group].append(math.log(max(SHORTEST_S, seconds)))
-                    features[group] = _lease_features(shape, costs.system, each.runs if part == "between" else 1)
-        return MeasuredTimes(
-            {
-                group: Observed(
-                    features[group], statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else 0.0, len(x)
+            measured = {name: self.cells[name] for name in self.kinds.get(kind, ())}
+            sized = all(cell.flops for cell, _ in measured.values())
+            hardware = {c: _hardware(c, self.system) for c in {cell.configuration for cell in of_kind.values()}}
+            wanted = {
+                name: hardware[cell.configuration]
+                | _run_features(
+                    cell,
+                    cell.settings.warmup_steps + cell.settings.measured_steps,
+                    self.flops(cell) if sized else None,
                 )
-                for group, x in logs.items()
-            },
-            run_sd=0.3,
-            own_sd=0.3,
-        )
+                for name, cell in of_kind.items()
+            }
+            if kind not in self.runs:
+                observed = {
+                    name: Observed(
+                        _hardware(_of_shape(cell.shape), costs.system)
+                        | _run_features(cell, cell.steps, cell.flops if sized else None),
+                        cell.mean_log_s, cell.sd_log_s, cell.runs, cell.believed,
+                    )
+                    for name, (cell, costs) in measured.items()
+                }  # fmt: skip
+                source = f"{self.system} {kind}"
+                self.runs[kind] = MeasuredTimes(source, observed) if measured else self._predicted(of_kind, wanted)
+            if (times := self.runs[kind]) is not None:
+                times.learn(wanted)
+
+    def _predicted(self, cells: Mapping[str, Cell], features: Mapping[str, Features]) -> MeasuredTimes | None:
+        """Some are predicted, and the others are taken to be like the nearest of these; None where one cannot be predicted."""
+        found = {}
+        for name in thinned(cells, _MOST_PREDICTED):
+            if (told := self.predicted(cells[name])) is None:
+                return None
+            found[name] = told
+        observed = {name: Observed(features[name], log_s, 0.0, 1) for name, (log_s, _) in found.items()}
+        return MeasuredTimes(f"{self.system} model", observed, max(sd for _, sd in found.values()))
+
+    def beside(self, part: Part, work: Work) -> Floats | None:
+        """Time of a part of a lease; None without leases that tell it."""
+        key = part, work.configuration
+        if key not in self._parts:
+            self._parts[key] = self._part(*key)
+        told = self._parts[key]
+        return told and told.draws(part, work.lease)
+
+    def _part(self, part: Part, configuration: Configuration) -> _PartTime | None:
+        shape, known = _of_shape(configuration.shape()), self._logs[part]
+        if not known:
+            return None
+        is_moved = needs_fabric(shape)
+        if shape in known:  # those of other shapes tell how much leases of one shape differ
+            values, groups, count = known[shape], list(known.values()), len(known[shape])
+            freedom = sum(len(group) - 1 for group in groups)
+        else:  # each shape tells as one value, since leases of one resemble each other
+            alike = [each for each in known if part in _BY_THE_FABRIC and needs_fabric(each) == is_moved] or list(known)
+            values, count = [x for each in alike for x in known[each]], len(alike)
+            groups, freedom = [values], count - 1
+        variance = sum((x - median(group)) ** 2 for group in groups for x in group)
+        variance /= max(1, sum(len(group) - 1 for group in groups))
+        sd = math.sqrt((PRIOR_VALUES * _PART_SD**2 + freedom * variance) / (PRIOR_VALUES + freedom))
+        source = f"{self.system} {part} {shape if shape in known else is_moved}"
+        return _PartTime(source, median(values), sd, count, PRIOR_VALUES + freedom)
 
 
 @dataclass
@@ -200,25 +211,33 @@ class Forecaster:
         if not any(work.count for work in works):
             return Forecast((NOTHING,) * len(works), NOTHING, NOTHING, NOTHING, Unknown({}, 0))
         self._learn(works)
-        leases, composed = [], 0
-        totals: list[dict[Part, Sum]] = [{part: Sum() for part in PARTS} for _ in range(3)]
-        for work in works:
-            sums = {part: self._sum(work, part) for part in PARTS}
-            bases = dict.fromkeys(self._run(work, cell)[1] for cell, _ in work.runs)
-            leases.append(_expected(sums, "; ".join(bases)) if work.count else NOTHING)
-            composed += sums["composing"].unknown
-            for part, found in sums.items():
-                for each, weight in zip(totals, (1.0, work.devices(part), work.hosts(part)), strict=True):
-                    each[part].include(found, weight)
-        runs = Counter[Kind]()
-        for work in works:
-            for cell, count in work.runs:
-                if self._run(work, cell)[0] is None:
-                    runs[kind_of(cell)] += count
-        basis = self.learned_from(works)
-        total, device_s, host_s = (_expected(each, basis) for each in totals)
+        leases: list[Expected] = []
+        unknown, composed = Counter[Kind](), 0
+        parts, totals = np.zeros((len(PARTS), DRAWS + 1)), np.zeros((3, DRAWS + 1))
+        for some_works in _at_once(works):
+            runs, bases, without = self._runs(some_works)
+            unknown += without
+            whole, found = np.zeros_like(runs), []
+            for number, part in enumerate(PARTS):
+                times = runs if part == "runs" else np.stack([self._beside(part, work) for work in some_works])
+                found.append(estimates(times))
+                parts[number] += times.sum(axis=0)
+                counted = times if part in NEEDED else np.where(np.isnan(times[:, :1]), 0.0, times)
+                whole += counted
+                totals += np.transpose([(1.0, work.devices(part), work.hosts(part)) for work in some_works]) @ counted
+            for told, basis, *of_parts in zip(estimates(whole), bases, *found, strict=True):
+                leases.append(_expected(told, of_parts, basis))
+                composed += of_parts[PARTS.index("composing")].expected_s is None
+        total, device_s, host_s = estimates(totals)
         moved = {self._on(work.configuration.system).composing.basis: None for work in works if self._operations(work)}
-        return Forecast(tuple(leases), total, device_s, host_s, Unknown(runs, composed), "; ".join(filter(None, moved)))
+        return Forecast(
+            leases=tuple(leases),
+            total=_expected(total, estimates(parts), self.learned_from(works)),
+            device_s=device_s,
+            host_s=host_s,
+            unknown=Unknown(unknown, composed),
+            composing_from="; ".join(filter(None, moved)),
+        )
 
     def prices(self, works: Sequence[Work], per: Callable[[Work, Part], float] = lambda *_: 1.0) -> Prices:
         """The expected time of every single run, and what a lease takes beside its runs, times what `per` says of the part.
@@ -228,14 +247,11 @@ class Forecaster:
         self._learn(works)
         once, each = [], []
         for work in works:
-            beside = {part: self._sum(work, part) for part in PARTS if part != "runs"}
-            between_s = per(work, "between") * beside.pop("between").expected_s / max(1, work.count)
-            if beside["composing"].unknown:
-                once.append(math.nan)
-            else:
-                once.append(sum(per(work, part) * found.expected_s for part, found in beside.items()))
-            runs_s = (self._run_s(work, cell) for cell, _ in work.runs)
-            each.append(tuple(between_s + per(work, "runs") * seconds for seconds in runs_s))
+            beside = {part: per(work, part) * float(self._beside(part, work)[0]) for part in PARTS if part != "runs"}
+            known = {part: 0.0 if math.isnan(s) and part not in NEEDED else s for part, s in beside.items()}
+            between_s = known.pop("between") / max(1, work.count)
+            once.append(sum(known.values()))
+            each.append(tuple(between_s + per(work, "runs") * self._run_s(work, cell) for cell, _ in work.runs))
         return Prices(tuple(once), tuple(each))
 
     def _on(self, system: str) -> SystemTimes:
@@ -246,50 +262,65 @@ class Forecaster:
         for work in works:
             cells[work.configuration.system] += [cell for cell, _ in work.runs]
         for system, its in cells.items():
-            self._on(system).runs(its)
+            self._on(system).learn(its)
 
-    def _run(self, work: Work, cell: Cell) -> tuple[LogTime | None, str]:
-        """Time of a run, None where it is unknown; and what it rests on."""
-        known = self._on(work.configuration.system)
-        if kind_of(cell) in known.kinds:
-            here = cell.id in known.cells
-            return known.run(cell), f"earlier runs of {'these cells' if here else 'the workload in other cells'}"
-        if (assumed_s := self.assumed.of_run(cell.workload)) is not None:
-            return LogTime(math.log(assumed_s), {}, 0.0, 0.0, math.inf), _ASSUMED
-        found = known.run(cell)
-        return found, "predicted by the model of a step" if found else f"no run of {cell.workload} yet"
+    def _times(self, work: Work, cell: Cell) -> tuple[MeasuredTimes | float, str]:
+        """Times that tell of a run, or seconds that are assumed, not a number where they are unknown; and what that rests on."""
+        known, kind = self._on(work.configuration.system), kind_of(cell)
+        times = known.runs[kind]
+        if times is not None and kind in known.kinds:
+            return (
+                times,
+                f"earlier runs of {'these cells' if cell.id in known.cells else 'the workload in other cells'}",
+            )
+        if (seconds := self.assumed.of_run(cell.workload)) is not None:
+            return min(seconds, cell.settings.time_limit_s), "assumed"
+        return (times, "predicted by the model of a step") if times else (math.nan, f"no run of {cell.workload} yet")
 
     def _run_s(self, work: Work, cell: Cell) -> float:
-        found, _ = self._run(work, cell)
-        return math.nan if found is None else expected(found, cell.settings.time_limit_s)
+        """Expected time of a run; not a number where it is unknown."""
+        times, _ = self._times(work, cell)
+        return times if isinstance(times, float) else min(times.expected_s(cell.id), cell.settings.time_limit_s)
 
-    def _sum(self, work: Work, part: Part) -> Sum:
-        """One part of a lease."""
-        total, system = Sum(), work.configuration.system
-        if part == "runs":
+    def _runs(self, works: Sequence[Work]) -> tuple[Floats, list[str], Counter[Kind]]:
+        """Draws of the time of all runs of each work, what these rest on, and the runs of which nothing is known."""
+        found, bases, unknown = np.zeros((len(works), DRAWS + 1)), [], Counter[Kind]()
+        measured: dict[int, tuple[MeasuredTimes, list[tuple[int, Cell, int]]]] = {}
+        for row, work in enumerate(works):
+            basis: dict[str, None] = {}
             for cell, count in work.runs:
-                found, basis = self._run(work, cell)
-                if found is None:
-                    total.unknown = True
-                else:
-                    total.add(found, (system, kind_of(cell)), cell.id, count, most_s=cell.settings.time_limit_s)
-                    total.assumed |= basis == _ASSUMED
-            return total
+                times, words = self._times(work, cell)
+                basis[words] = None
+                if not isinstance(times, float):
+                    measured.setdefault(id(times), (times, []))[1].append((row, cell, count))
+                    continue
+                found[row] += count * assumed(times)
+                if math.isnan(times):
+                    unknown[kind_of(cell)] += count
+            bases.append("; ".join(basis) or NOTHING.basis)
+        for times, runs in measured.values():
+            rows, cells, counts = (list(column) for column in zip(*runs, strict=True))
+            often = np.array(counts, float)[:, None]
+            of_one = times.draws([cell.id for cell in cells], [works[row].lease for row in rows], often)
+            limits = np.array([cell.settings.time_limit_s for cell in cells], float)[:, None]
+            first = np.flatnonzero(np.diff(rows, prepend=-1))
+            seconds = np.add.reduceat(often * np.minimum(of_one, limits), first, axis=0)
+            found[np.array(rows)[first]] += seconds
+        return found, bases, unknown
+
+    def _beside(self, part: Part, work: Work) -> Floats:
+        """Draws of a part of a lease beside its runs."""
+        known = self._on(work.configuration.system)
         often = max(0, work.count - 1) if part == "between" else int(work.count > 0)
-        known = self._on(system)
         if not often:
-            return total
+            return np.zeros(DRAWS + 1)
         if part == "composing" and (operations := self._operations(work)) is not None:
-            return known.composing.total(operations, known.serial, system)
-        found = known.beside(part, work.configuration, work.count if part == "between" else 1)
-        if found is not None:
-            total.add(found, (system, part), _group(work.configuration, ""), often, runs=False)
-        elif part != "composing":
-            total.unknown = True
-        elif work.needs_fabric:
-            compose_s = self.assumed.compose_s
-            total = Sum(compose_s or 0.0, unknown=compose_s is None, assumed=True)
-        return total
+            return known.composing.time(operations, work.lease)
+        if (found := known.beside(part, work)) is not None:
+            return often * found
+        if part != "composing":
+            return assumed(math.nan)
+        return assumed(self.assumed.compose_s or math.nan) if work.needs_fabric else np.zeros(DRAWS + 1)
 
     def _operations(self, work: Work) -> Operations | None:
         """Operations that compose it, where they were timed."""
@@ -297,29 +328,30 @@ class Forecaster:
         return operations if work.count and operations is not None and composing.knows(operations) else None
 
 
-def _expected(sums: Mapping[Part, Sum], basis: str) -> Expected:
-    whole = Sum()
-    for part, found in sums.items():
-        whole.include(found, needed=part in NEEDED)
-    return Expected(whole.estimate(), {part: found.estimate() for part, found in sums.items()}, basis)
+def _expected(whole: Estimate, parts: Sequence[Estimate], basis: str) -> Expected:
+    return Expected(whole.expected_s, whole.low_s, whole.high_s, dict(zip(PARTS, parts, strict=True)), basis)
 
 
-def kind_of(cell: Cell) -> Kind:
-    return cell.workload, cell.configuration.device
+def _at_once(works: Sequence[Work]) -> Iterator[list[Work]]:
+    """Works in order, so many at once that their draws stay small."""
+    found: list[Work] = []
+    size = 0
+    for work in works:
+        if found and size > _AT_ONCE:
+            yield found
+            found, size = [], 0
+        found.append(work)
+        size += 1 + len(work.runs)
+    yield found
 
 
-def _run_features(
-    configuration: Configuration, system: str, cell: Cell | CellCost, steps: int, flops: float | None
-) -> Features:
-    """What the time of a run of one workload on one model of device may depend on. flops: of one sample, where they are known."""
+def _run_features(cell: Cell | CellCost, steps: int, flops: float | None) -> dict[str, float | str]:
+    """What the time of a run may depend on beside its hardware. flops: of one sample, where they are known."""
     features: dict[str, float | str] = {
-        **_hardware(configuration, system),
         "batch": log2(cell.batch),
         "steps": log2(max(1, steps)),
         "flops": log2(flops or 1.0),
         "precision": cell.precision,
-        "attach": configuration.attach,
-        "storage": configuration.storage,
     }
     for name, value in cell.options.items():
         if flops is None or name not in SIZES:  # operations of a sample say them already
@@ -328,25 +360,15 @@ def _run_features(
     return features
 
 
-def _lease_features(configuration: Configuration, system: str, runs: int) -> Features:
-    """What composing, starting, the time between so many runs, and releasing may depend on."""
-    moved = configuration.fabric_devices
-    return {
-        **_hardware(configuration, system),
-        "moved": log2(1 + moved),
-        "gaps": log2(max(1, runs - 1)),
-        "by the fabric": str(moved > 0 or configuration.storage == "fabric-nvme"),
-    }
-
-
 def _hardware(configuration: Configuration, system: str) -> dict[str, float | str]:
-    return {"system": system, "ranks": log2(configuration.ranks), "hosts": log2(configuration.hosts)}
+    return {
+        "system": system,
+        "ranks": log2(configuration.ranks),
+        "hosts": log2(configuration.hosts),
+        "attach": configuration.attach,
+        "storage": configuration.storage,
+    }
 
 
 def _of_shape(shape: Mapping[str, Any]) -> Configuration:
     return Configuration(**{"name": "", **shape})
-
-
-@lru_cache(maxsize=4096)
-def _group(configuration: Configuration, system: str) -> str:
-    return f"{system}/{sorted(configuration.shape().items())}"

@@ -28,7 +28,6 @@ FABRIC = FabricKind(
     tested="its emulator. The emulator replays the recorded orders, answers and times of two real Falcon 4005",
     emulator="campaign.emulators.control_planes.h3",
     times="h3",
-    serial="all",
     steps=Steps(_MOVE, ("detach", "read_back"), ("inventory",) * 3, confirmed=True),
     example=Example(
         {
