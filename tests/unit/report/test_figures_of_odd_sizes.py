@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from unittest import mock
 
@@ -57,6 +58,15 @@ def test_open_markers_of_as_many_devices_on_several_hosts_stand_apart_and_are_na
         found += len(apart_pt)
         assert [words.get_text() for words in axes.texts].count("2, 4") <= 1
     assert found >= 4
+
+
+def test_steps_that_differ_little_have_few_ticks_with_many_digits() -> None:
+    data = odd_sizes.data("200 cells")
+    steps = data.steps.assign(time_s=1034.5 + 1e-3 * data.steps["time_s"])
+    pictures: list[MplFigure] = []
+    with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
+        FIGURES["step_times"].draw(replace(data, steps=steps))
+    assert [fault for picture in pictures for fault in unreadable(picture)] == []
 
 
 def unreadable(picture: MplFigure) -> Iterator[str]:

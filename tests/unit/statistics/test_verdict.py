@@ -33,6 +33,9 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
         (row(0.4, 1.0), -0.31, 0.24, ": no difference larger than 0.31\u202f%"),
         (row(0.4, 1.0), -1.2, 3.44, ": no difference larger than 3.4\u202f%"),
         (row(0.01, 0.12), 0.1, 3.0, ", not significant among all 33 comparisons of this figure (p = 0.12, Holm)"),
+        (row(0.4, 1.0), -50.0, 3.0, ": no difference larger than 50.0\u202f%"),
+        (row(0.4, 1.0, least_detectable_pct=20.0), -3.0, 50.1,
+         ": inconclusive, with too few or too uneven runs; a difference of 20\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
          ": inconclusive, with too few or too uneven runs; a difference of 80\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
@@ -51,7 +54,8 @@ def test_several_without_a_difference_are_said_together() -> None:
     assert verdict.together(rows, "low", "high") == words
     assert verdict.together(rows[:1], "low", "high") == ""
     assert verdict.together(rows.assign(p_holm=[0.01, 1.0, NAN]), "low", "high") == ""
-    assert verdict.together(rows.assign(high=[500.0, 1.0, NAN]), "low", "high") == ""
+    assert "none larger than 50.0" in verdict.together(rows.assign(high=[50.0, 1.0, NAN]), "low", "high")
+    assert verdict.together(rows.assign(high=[50.1, 1.0, NAN]), "low", "high") == ""
 
 
 @pytest.mark.parametrize(
