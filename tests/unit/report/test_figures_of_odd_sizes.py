@@ -94,7 +94,8 @@ def _words(picture: MplFigure) -> list[Text]:
         found += [axes.title, axes._left_title, axes._right_title]
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
-            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            every = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+            ticks = [tick for tick in every if low <= tick.get_loc() <= high]
             found += [axis.label, *(tick.label1 for tick in ticks if tick.label1.get_visible())]
     return [text for text in found if text.get_visible() and text.get_text().strip()]
 

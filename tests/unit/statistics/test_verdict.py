@@ -142,7 +142,7 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     said = verdict.rests_on(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
     assert (
-        "In 1 comparison, the spread of compositions is borrowed from other cells of the campaign (8.0 degrees" in said
+        "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
     )
     steps = verdict.unlike(rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"]))
     assert steps.startswith(

@@ -368,11 +368,10 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
 
 
 def limits_of(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
-    """What limits the statements of a figure's rows, as sentences: planned cells without a value, how comparisons were made, and
-    measured windows that are not as they should be."""
-    crosses = "A cross names why a planned cell has no value." if "n_ok" in rows and (rows["n_ok"] == 0).any() else ""
+    """What limits the statements of a figure's rows, as sentences: how comparisons were made, and measured windows that are not as
+    they should be."""
     compared = verdict.limits(rows, data.protocol) if {"p_holm", "method"} <= set(rows) else ()
-    return crosses, *compared, _windows(data.cells, rows) if "cell_id" in rows else ""
+    return *compared, _windows(data.cells, rows) if "cell_id" in rows else ""
 
 
 def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:

@@ -43,9 +43,9 @@ _STATES = {
     "missing": "not run",
 }
 _SCHEDULERS = {
-    IMPORTED: "unknown: the runs were made without this program",
+    IMPORTED: "Scheduler unknown: the runs were made without this program",
     "slurm": "Slurm: every allocation was a Slurm job, every run a step in it",
-    "local": "none: drivers and runs were processes on the machine where the campaign was started",
+    "local": "No scheduler: drivers and runs were processes on the machine where the campaign was started",
 }
 
 
