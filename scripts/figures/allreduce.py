@@ -105,7 +105,9 @@ def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
     said = []
     for ranks, own in rows.groupby("ranks", sort=True):
         size = own["largest_bytes"].max()
-        ordered = own[own["largest_bytes"] == size].sort_values(f"busbw_{size}_gb_per_s", ascending=False, kind="stable")
+        ordered = own[own["largest_bytes"] == size].sort_values(
+            f"busbw_{size}_gb_per_s", ascending=False, kind="stable"
+        )
         ends = first_and_last(ordered)
         words = ", ".join(f"{row['configuration']} {_at(row, size)}" for row in ends)
         names = [str(row["configuration"]) for row in ends]

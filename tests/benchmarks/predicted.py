@@ -48,7 +48,9 @@ def predicted(project: Project) -> Iterable[Figure]:
     yield Figure("model, 1,000 cells at 200 samples", took, "s", 10.0)
     seen = tuple(_case(resnet, shape, batch) for shape in SHAPES for batch in (4, 8, 16))
     log_s = np.log(steps_s(seen, [sample(PRIOR, 1, seed=3)] * len(seen))[:, 0])
-    steps = StepDesign(seen, Effects(np.zeros((len(seen), 0)), np.zeros(0, dtype=np.int64), (), np.zeros((len(seen), 0))))
+    steps = StepDesign(
+        seen, Effects(np.zeros((len(seen), 0)), np.zeros(0, dtype=np.int64), (), np.zeros((len(seen), 0)))
+    )
     yield Figure("model, fit to 30 cells", _least(lambda: fit(steps, log_s, PRIOR), times=1), "s", 10.0)
 
 

@@ -141,9 +141,7 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.PAIRED, **ONE)])
     said = verdict.rests_on(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
-    assert (
-        "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
-    )
+    assert "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
     steps = verdict.unlike(rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"]))
     assert steps.startswith(
         " 2 comparisons are between cells that were measured unlike (such as 5 warm-up steps against 10)"

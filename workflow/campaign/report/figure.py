@@ -176,7 +176,7 @@ class Figure:
             return drawing
         alt, title = wording.alternative(drawing.findings), wording.marked(self.title, shown.basis)
 
-        def named(picture: str | None, suffix: str) -> str | None:
+        def named(picture: str | None, suffix: str, alt: str = alt) -> str | None:
             return svg.adapted(picture, f"{self.anchor}{suffix}", title, alt) if picture else None
 
         return replace(
@@ -184,7 +184,7 @@ class Figure:
             alt=alt,
             svg=named(drawing.svg, ""),
             narrow=named(drawing.narrow, "-narrow"),
-            glance=named(drawing.glance, "-glance"),
+            glance=named(drawing.glance, "-glance", ""),  # it stands below the sentence that says the same
         )
 
     def csv(self, drawing: Drawing) -> str:

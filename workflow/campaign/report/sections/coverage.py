@@ -56,7 +56,11 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     for (status, reason), alike in shown.groupby(["status", "failure_reason"], sort=False):
         said = ": ".join(filter(None, [wording.statuses(f"{status} x{len(alike)}"), reason]))
         rows = [
-            (words[cell], ", ".join(map(str, own["repetition"])), ", ".join(own["log"].replace("", "no program was started")))
+            (
+                words[cell],
+                ", ".join(map(str, own["repetition"])),
+                ", ".join(own["log"].replace("", "no program was started")),
+            )
             for cell, own in alike.groupby("cell_id", sort=False)
         ]
         groups.append((said, rows))

@@ -50,7 +50,10 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     by_objective: dict[str, list[RecommendationAnswer]] = {}
     for answer in document.answers:
         by_objective.setdefault(answer.objective, []).append(answer)
-    chosen = [answers[: ANSWERS_TO_OTHERS if place else ANSWERS_ON_PAGE] for place, answers in enumerate(by_objective.values())]
+    chosen = [
+        answers[: ANSWERS_TO_OTHERS if place else ANSWERS_ON_PAGE]
+        for place, answers in enumerate(by_objective.values())
+    ]
     shown = [answer for answers in chosen for answer in answers]
     objectives = [
         {
@@ -67,7 +70,9 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "constraints": document.constraints,
         "headings": [heading for heading in _HEADINGS if several or heading != _DRAWN],
         "objectives": objectives,
-        "drawn": column([_against_first(each, answer) for answer in shown for each in _listed(answer)]) if several else None,
+        "drawn": column([_against_first(each, answer) for answer in shown for each in _listed(answer)])
+        if several
+        else None,
         # One of them: the others are alike.
         "beyond": [_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond][:1],
         "left_out": len(document.answers) - len(shown),
@@ -80,19 +85,23 @@ def _listed(answer: RecommendationAnswer) -> list[RecommendedChoice | None]:
     return [answer.choice, *(answer.alternatives[:_BESIDE_ON_PAGE] if answer.choice else ())]
 
 
-def _rows(answer: RecommendationAnswer) -> list[tuple[str, str, str]]:
-    """What to build, what it gives, and how that is known: the choice first, then what may be as good."""
+def _rows(answer: RecommendationAnswer) -> list[tuple[str, str, str, str]]:
+    """What to build, what it gives, how that is known, and the interval that is drawn: the choice first, then what may be as good."""
     if answer.choice is None:
-        return [("no answer", "", f"{answer.sentences[0].rstrip('.')}")]
+        return [("no answer", "", f"{answer.sentences[0].rstrip('.')}", "")]
     rows = []
     for choice in filter(None, _listed(answer)):
-        beside = "" if choice is answer.choice else "tied within 5\u202f%, " if choice in answer.tied else "may be as good, "
-        gives = choice.bare if choice is answer.choice else choice.short.partition(" ")[2]
-        rows.append((f"{choice.configuration}, {choice.batches}", gives, f"{beside}{_known_by(choice)}"))
+        beside = (
+            "" if choice is answer.choice else "tied within 5\u202f%, " if choice in answer.tied else "may be as good, "
+        )
+        gives = choice.bare if choice is answer.choice else choice.short.removeprefix(f"{choice.configuration} ")
+        drawn = _against_first(choice, answer)
+        against = wording.with_interval(drawn.value, drawn.low, drawn.high, wording.percent, none="no interval")
+        rows.append((f"{choice.configuration}, {choice.batches}", gives, f"{beside}{_known_by(choice)}", against))
     more = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
     unknown = "" if answer.comparable else f"; ties {UNKNOWN}"
     last = f"{rows[-1][2]}{f'; {more} more may be as good' if more > 0 else ''}{unknown}"
-    return [*rows[:-1], (*rows[-1][:2], last)]
+    return [*rows[:-1], (*rows[-1][:2], last, rows[-1][3])]
 
 
 def _against_first(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
