@@ -292,7 +292,7 @@ def test_what_is_better_by_extrapolation_is_said(planted: Tables) -> None:
     for where, further in ([], True), (["not extrapolated"], False):
         said = recommended({"document": recommend(planted, "throughput", where=where).model_dump()})
         (objective,) = said["objectives"]
-        assert len(said["beyond"]) == further
+        assert [each.startswith("Beyond what was measured, for ") for each in said["remarks"]] == [True] * further
         assert (" Beyond what was measured, " in objective["summary"]) == further
 
 
@@ -412,7 +412,7 @@ def test_a_section_of_the_report_says_what_to_build(written: Path, planted: Tabl
     assert 'href="#recommendations"' in page
     section = page[page.index('<section id="recommendations"') :]
     assert "1x8-local, batch" in section
-    (summary,) = re.findall(r'<a href="#recommendations">What to build</a>: (big, [^<]*)</li>', page)
+    (summary,) = re.findall(r'<a href="#recommendations">What to build</a>: (for big, [^<]*)</li>', page)
     assert "; ties not known" not in summary
     assert 'aria-labelledby="predictions-title' in section
     assert "when a configuration is left out" in section or "left out is" in section

@@ -55,16 +55,18 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         for place, answers in enumerate(by_objective.values())
     ]
     shown = [answer for answers in chosen for answer in answers]
+    several = any(len(_listed(answer)) > 1 for answer in shown)
+    listed = [each for answer in shown for each in _listed(answer) if each]
+    unknown = bool(listed) and all(each.memory == "unknown" for each in listed)
     objectives = [
         {
             "objective": answers[0].objective,
             "meaning": f"{answers[0].meaning[:1].upper()}{answers[0].meaning[1:]}",
-            "answers": [{"about": answer.about, "rows": _rows(answer)} for answer in answers],
+            "answers": [{"about": answer.about, "rows": _rows(answer, not unknown)} for answer in answers],
             "summary": _in_summary(answers[0]),
         }
         for answers in chosen
     ]
-    several = any(len(_listed(answer)) > 1 for answer in shown)
     return {
         "basis": document.basis,
         "constraints": document.constraints,
@@ -73,8 +75,11 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "drawn": column([_against_first(each, answer) for answer in shown for each in _listed(answer)])
         if several
         else None,
-        # One of them: the others are alike.
-        "beyond": [_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond][:1],
+        # What is beyond the measured is alike for all answers, so that one is said.
+        "remarks": [
+            *[_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond][:1],
+            *(["Whether batches fit into memory is unknown."] if unknown else []),
+        ],
         "left_out": len(document.answers) - len(shown),
         "figure": document.figure,
     }
@@ -85,8 +90,9 @@ def _listed(answer: RecommendationAnswer) -> list[RecommendedChoice | None]:
     return [answer.choice, *(answer.alternatives[:_BESIDE_ON_PAGE] if answer.choice else ())]
 
 
-def _rows(answer: RecommendationAnswer) -> list[tuple[str, str, str, str]]:
-    """What to build, what it gives, how that is known, and the interval that is drawn: the choice first, then what may be as good."""
+def _rows(answer: RecommendationAnswer, memory: bool) -> list[tuple[str, str, str, str]]:
+    """What to build, what it gives, how that is known, and the interval that is drawn: the choice first, then what may be as
+    good. memory: whether to say of which it is not known that it fits."""
     if answer.choice is None:
         return [("no answer", "", f"{answer.sentences[0].rstrip('.')}", "")]
     rows = []
@@ -97,7 +103,9 @@ def _rows(answer: RecommendationAnswer) -> list[tuple[str, str, str, str]]:
         gives = choice.bare if choice is answer.choice else choice.short.removeprefix(f"{choice.configuration} ")
         drawn = _against_first(choice, answer)
         against = wording.with_interval(drawn.value, drawn.low, drawn.high, wording.percent, none="no interval")
-        rows.append((f"{choice.configuration}, {choice.batches}", gives, f"{beside}{_known_by(choice)}", against))
+        rows.append(
+            (f"{choice.configuration}, {choice.batches}", gives, f"{beside}{_known_by(choice, memory)}", against)
+        )
     more = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
     unknown = "" if answer.comparable else f"; ties {UNKNOWN}"
     last = f"{rows[-1][2]}{f'; {more} more may be as good' if more > 0 else ''}{unknown}"
@@ -122,7 +130,7 @@ def _in_summary(answer: RecommendationAnswer) -> str:
         return f"{answer.sentences[0].rstrip('.')}.{beyond}"
     tied = f"; {answer.beside()}" if answer.tied_total + answer.not_told_apart_total else ""
     return (
-        f"for {answer.about}, {choice.configuration} ({choice.words}), {choice.batches}: {choice.bare}, {_known_by(choice)}"
+        f"for {answer.about}, {choice.configuration} ({choice.words}), {choice.batches}: {choice.bare}, {_known_by(choice, memory=True)}"
         f"{tied if answer.comparable else f'; ties {UNKNOWN}'}.{beyond}"
     )
 
@@ -134,11 +142,11 @@ def _beyond(about: str, choice: RecommendedChoice) -> str:
     )
 
 
-def _known_by(choice: RecommendedChoice) -> str:
+def _known_by(choice: RecommendedChoice, memory: bool) -> str:
     runs = sum(each.runs for each in choice.evidence)
     how = (
         f"{choice.how}, {wording.plural(runs, 'run')}{choice.compositions()}"
         if choice.measured
         else f"predicted from {wording.plural(choice.evidence_total, 'cell')}"
     )
-    return how if choice.memory == "fits" else f"{how}; whether the batch fits into memory is unknown"
+    return how if choice.memory == "fits" or not memory else f"{how}; whether the batch fits into memory is unknown"
