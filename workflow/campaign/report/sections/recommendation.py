@@ -130,8 +130,8 @@ def _in_summary(answer: RecommendationAnswer) -> str:
         return f"{answer.sentences[0].rstrip('.')}.{beyond}"
     tied = f"; {answer.beside()}" if answer.tied_total + answer.not_told_apart_total else ""
     return (
-        f"for {answer.about}, {choice.configuration} ({choice.words}), {choice.batches}: {choice.bare}, {_known_by(choice, memory=True)}"
-        f"{tied if answer.comparable else f'; ties {UNKNOWN}'}.{beyond}"
+        f"for {answer.about}, {choice.configuration} ({choice.words}), {choice.batches}: {choice.bare}, "
+        f"{_known_by(choice, memory=True)}{tied if answer.comparable else f'; ties {UNKNOWN}'}.{beyond}"
     )
 
 
