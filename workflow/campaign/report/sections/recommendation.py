@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ ANSWERS_ON_PAGE = 4
 ANSWERS_TO_OTHERS = 1
 FILE = "recommendation.json"
 
-# Of each answer, beside the one to build.
-_BESIDE_ON_PAGE = 3
+# Of each answer of the first objective, beside the one to build.
+_BESIDE_ON_PAGE = 2
 _DRAWN = "Against the first, %"
 _HEADINGS = ("For", "Build", _DRAWN, "Gives (95\u202f% interval)", "Known by")
 
@@ -55,14 +55,17 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         for place, answers in enumerate(by_objective.values())
     ]
     shown = [answer for answers in chosen for answer in answers]
-    several = any(len(_listed(answer)) > 1 for answer in shown)
-    listed = [each for answer in shown for each in _listed(answer) if each]
-    unknown = bool(listed) and all(each.memory == "unknown" for each in listed)
+    listed = {id(answer): _listed(answer, answers is chosen[0]) for answers in chosen for answer in answers}
+    several = any(len(each) > 1 for each in listed.values())
+    known = [each for choices in listed.values() for each in choices if each]
+    unknown = bool(known) and all(each.memory == "unknown" for each in known)
     objectives = [
         {
             "objective": answers[0].objective,
             "meaning": f"{answers[0].meaning[:1].upper()}{answers[0].meaning[1:]}",
-            "answers": [{"about": answer.about, "rows": _rows(answer, not unknown)} for answer in answers],
+            "answers": [
+                {"about": answer.about, "rows": _rows(answer, listed[id(answer)], not unknown)} for answer in answers
+            ],
             "summary": _in_summary(answers[0]),
         }
         for answers in chosen
@@ -72,7 +75,7 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "constraints": document.constraints,
         "headings": [heading for heading in _HEADINGS if several or heading != _DRAWN],
         "objectives": objectives,
-        "drawn": column([_against_first(each, answer) for answer in shown for each in _listed(answer)])
+        "drawn": column([_against_first(each, answer) for answer in shown for each in listed[id(answer)]])
         if several
         else None,
         # What is beyond the measured is alike for all answers, so that one is said.
@@ -85,31 +88,32 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def _listed(answer: RecommendationAnswer) -> list[RecommendedChoice | None]:
-    """What has a row of its own: the choice, and what may be as good; None for no answer."""
-    return [answer.choice, *(answer.alternatives[:_BESIDE_ON_PAGE] if answer.choice else ())]
+def _listed(answer: RecommendationAnswer, beside: bool) -> list[RecommendedChoice | None]:
+    """What has a row of its own: the choice, and `beside` it what may be as good; None for no answer."""
+    return [answer.choice, *(answer.alternatives[:_BESIDE_ON_PAGE] if answer.choice and beside else ())]
 
 
-def _rows(answer: RecommendationAnswer, memory: bool) -> list[tuple[str, str, str, str]]:
+def _rows(
+    answer: RecommendationAnswer, listed: Sequence[RecommendedChoice | None], memory: bool
+) -> list[tuple[str, str, str, str]]:
     """What to build, what it gives, how that is known, and the interval that is drawn: the choice first, then what may be as
     good. memory: whether to say of which it is not known that it fits."""
     if answer.choice is None:
         return [("no answer", "", f"{answer.sentences[0].rstrip('.')}", "")]
     rows = []
-    for choice in filter(None, _listed(answer)):
-        beside = (
-            "" if choice is answer.choice else "tied within 5\u202f%, " if choice in answer.tied else "may be as good, "
-        )
-        gives = choice.bare if choice is answer.choice else choice.short.removeprefix(f"{choice.configuration} ")
+    for choice in filter(None, listed):
+        first = choice is answer.choice
+        build = f"{'' if first else 'or '}{choice.configuration}, {choice.batches}"
+        gives = choice.bare if first else choice.short.removeprefix(f"{choice.configuration} ")
+        known = ("tied within 5\u202f%, " if choice in answer.tied else "") + _known_by(choice, memory)
         drawn = _against_first(choice, answer)
         against = wording.with_interval(drawn.value, drawn.low, drawn.high, wording.percent, none="no interval")
-        rows.append(
-            (f"{choice.configuration}, {choice.batches}", gives, f"{beside}{_known_by(choice, memory)}", against)
-        )
+        rows.append((build, gives, known, against))
     more = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
     unknown = "" if answer.comparable else f"; ties {UNKNOWN}"
-    last = f"{rows[-1][2]}{f'; {more} more may be as good' if more > 0 else ''}{unknown}"
-    return [*rows[:-1], (*rows[-1][:2], last, rows[-1][3])]
+    build, gives, known, against = rows[-1]
+    last = f"{known}{f'; {more} more may be as good' if more > 0 else ''}{unknown}"
+    return [*rows[:-1], (build, gives, last, against)]
 
 
 def _against_first(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
@@ -128,7 +132,8 @@ def _in_summary(answer: RecommendationAnswer) -> str:
         beyond = f" Beyond what was measured, {answer.beyond.short} is predicted."
     if choice is None:
         return f"{answer.sentences[0].rstrip('.')}.{beyond}"
-    tied = f"; {answer.beside()}" if answer.tied_total + answer.not_told_apart_total else ""
+    others = answer.tied_total + answer.not_told_apart_total
+    tied = f"; {wording.plural(others, 'other')} may be as good" if others else ""
     return (
         f"for {answer.about}, {choice.configuration} ({choice.words}), {choice.batches}: {choice.bare}, "
         f"{_known_by(choice, memory=True)}{tied if answer.comparable else f'; ties {UNKNOWN}'}.{beyond}"
@@ -144,9 +149,7 @@ def _beyond(about: str, choice: RecommendedChoice) -> str:
 
 def _known_by(choice: RecommendedChoice, memory: bool) -> str:
     runs = sum(each.runs for each in choice.evidence)
-    how = (
-        f"{choice.how}, {wording.plural(runs, 'run')}{choice.compositions()}"
-        if choice.measured
-        else f"predicted from {wording.plural(choice.evidence_total, 'cell')}"
-    )
+    how = f"predicted from {wording.plural(choice.evidence_total, 'cell')}"
+    if choice.measured:
+        how = choice.how if choice.replayed else f"measured, {wording.plural(runs, 'run')}{choice.compositions()}"
     return how if choice.memory == "fits" or not memory else f"{how}; whether the batch fits into memory is unknown"
