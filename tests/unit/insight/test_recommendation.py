@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -416,6 +417,27 @@ def test_a_section_of_the_report_says_what_to_build(written: Path, planted: Tabl
     assert "; ties not known" not in summary
     assert 'aria-labelledby="predictions-title' in section
     assert "when a configuration is left out" in section or "left out is" in section
+
+
+def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written: Path) -> None:
+    document = read_recommendation(written / "recommendation")["document"]
+    answer = {**document["answers"][0], "tied": [], "tied_total": 0}
+    value = answer["choice"]["value"]
+    ends = {"value": 1.1 * value, "low": 1.05 * value, "high": 1.15 * value}
+    other = {**answer["choice"], "configuration": "other", "measured": False, **ends}
+
+    def shown(*others: Any) -> dict[str, Any]:
+        beside = {"not_told_apart": others, "not_told_apart_total": 3 * len(others)}
+        return recommended({"document": {**document, "answers": [{**answer, **beside}]}})
+
+    said = shown(other)
+    ((_, below),) = (each["rows"] for each in said["objectives"][0]["answers"])
+    assert below[0].startswith("or other, ")
+    assert below[2].startswith("predicted from ")
+    assert below[2].endswith("; 2 more may be as good")
+    assert below[3] == "10.0\u202f% [5.0\u202f% to 15.0\u202f%]"
+    assert [each["kind"] for each in said["drawn"]["rows"]] == ["better", ""]
+    assert shown()["drawn"] is None
 
 
 def test_names_cannot_break_the_section(written: Path, planted: Tables) -> None:
