@@ -54,7 +54,7 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     shown = failed.head(FAILED_ON_PAGE)
     groups = []
     for (status, reason), alike in shown.groupby(["status", "failure_reason"], sort=False):
-        said = ": ".join(filter(None, [wording.statuses(f"{status} x{len(alike)}"), reason]))
+        said = ": ".join(filter(None, [wording.statuses(f"{status} x{len(alike)}"), str(reason)]))
         rows = [
             (
                 words[cell],
