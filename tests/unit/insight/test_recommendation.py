@@ -486,3 +486,7 @@ def test_the_command_answers_from_a_directory_of_results(written: Path) -> None:
     assert shown.exit_code == 0
     assert "local-4" in shown.output
     assert run.invoke(main, ["recommend", str(written), "--objective", "best"]).exit_code != 0
+    further = [run.invoke(main, [*arguments[:4], "--format", style]).output for style in ("table", "json")]
+    answers = RecommendationDocument.model_validate_json(further[1]).answers
+    for beyond in {each.beyond.configuration for each in answers if each.beyond}:
+        assert further[0].count(f"Beyond what was measured, {beyond} (") == 1
