@@ -118,7 +118,11 @@ def _coverage(said: Mapping[str, Any]) -> str:
 def _near(claim: Mapping[str, Any]) -> str:
     off = claim["off_pct"]
     sure = ", reversed with confidence" if claim["direction"] and claim["confident"] else ""
-    return f"{_NEAR[claim['near']]}{f', {off:.1f} % off' if off and off >= 0.05 else ''}{sure}"
+    if off and off >= 0.05:
+        return (
+            f"off by {off:.1f} %{sure}" if claim["near"] == "off" else f"{_NEAR[claim['near']]}, {off:.1f} % off{sure}"
+        )
+    return f"{_NEAR[claim['near']]}{sure}"
 
 
 def rows_table(known: Sequence[Row], said: Mapping[str, Any]) -> str:

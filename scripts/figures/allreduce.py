@@ -86,6 +86,7 @@ def _rows(every: list[LinksOf]) -> pd.DataFrame:
                 "busbw_max_gb_per_s": rates[best],
                 "busbw_max_at_bytes": sizes[best],
                 "sizes": len(sizes),
+                "largest_bytes": max(sizes),
                 "left_out": ", ".join(size_words(size["size_bytes"]) for size in each.document["left_out"]),
                 **{f"busbw_{size}_gb_per_s": rate for size, rate in zip(sizes, rates, strict=True)},
             }
@@ -100,27 +101,30 @@ def _from_to(low: float, high: float) -> str:
 
 
 def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
-    """The fastest and the slowest configuration of each number of devices."""
+    """The fastest and the slowest configuration of each number of devices, at the largest size that any of them has."""
     said = []
     for ranks, own in rows.groupby("ranks", sort=True):
-        ordered = own.sort_values("busbw_max_gb_per_s", ascending=False, kind="stable")
+        size = own["largest_bytes"].max()
+        ordered = own[own["largest_bytes"] == size].sort_values(
+            f"busbw_{size}_gb_per_s", ascending=False, kind="stable"
+        )
         ends = first_and_last(ordered)
-        words = ", ".join(f"{row['configuration']} {_best(row)}" for row in ends)
+        words = ", ".join(f"{row['configuration']} {_at(row, size)}" for row in ends)
         names = [str(row["configuration"]) for row in ends]
-        times = f"; the first has {allreduce_ratio(links, *names)} the bandwidth" if len(ends) == 2 else ""
+        times = f"; the first has {allreduce_ratio(links, *names, size)} the bandwidth" if len(ends) == 2 else ""
         said.append(f"{wording.plural(int(ranks), 'device')}: {words}{times}.")
     return tuple(said)
 
 
-def _best(row: Any) -> str:
-    """The highest bus bandwidth; with the model where its parameters are bounded, otherwise the table has it."""
+def _at(row: Any, size: int) -> str:
+    """The bus bandwidth of a size; with the model where its parameters are bounded, otherwise the table has it."""
     bounds = ("alpha_low_us", "alpha_high_us", "low_gb_per_s", "high_gb_per_s")
     model = ""
     if all(np.isfinite(row[name]) and row[name] > 0 for name in bounds):
         latency = f"{wording.number(row['alpha_us'])} [{wording.between(row['alpha_low_us'], row['alpha_high_us'])}] µs"
         bandwidth = f"{wording.number(row['gb_per_s'])} [{_from_to(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
         model = f" (model: {latency} and {bandwidth})"
-    return f"{wording.number(row['busbw_max_gb_per_s'])} GB/s at {size_words(row['busbw_max_at_bytes'])}{model}"
+    return f"{wording.number(row[f'busbw_{size}_gb_per_s'])} GB/s at {size_words(size)}{model}"
 
 
 def _picture(every: list[LinksOf]) -> str:

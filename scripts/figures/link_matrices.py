@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
 from campaign import wording
-from campaign.observe.links.document import KINDS
+from campaign.observe.links.document import KINDS, TELLING_BYTES
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, only_in_table
 from campaign.report.link_selection import LinksOf, kinds_ratio, shown, size_words
@@ -38,7 +38,6 @@ _NUMBER_PT = 6.5
 _LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
 _ALARM_PCT = 10.0  # under the median of its like: said before anything else
-_TELLING_BYTES = 2**16  # the time of a smaller message is mostly latency, and says nothing of a bandwidth
 
 
 def draw(data: FigureData) -> Drawing:
@@ -87,7 +86,7 @@ def _caption(every: list[LinksOf], drawn: list[LinksOf]) -> str:
 
 def _untold(every: list[LinksOf]) -> str:
     """For the caption: where the time was too short for a bandwidth."""
-    short = [each.configuration for each in every if each.document["matrix_size_bytes"] < _TELLING_BYTES]
+    short = [each.configuration for each in every if each.document["matrix_size_bytes"] < TELLING_BYTES]
     return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
 
 
@@ -119,7 +118,7 @@ def _rows(every: list[LinksOf]) -> pd.DataFrame:
 def _values(each: LinksOf, name: str) -> Any:
     """A matrix; one of bandwidths is empty where no message was large enough to tell one."""
     matrix = each.document["matrices"][name]
-    if name.endswith("gb_per_s") and each.document["matrix_size_bytes"] < _TELLING_BYTES:
+    if name.endswith("gb_per_s") and each.document["matrix_size_bytes"] < TELLING_BYTES:
         return [[None] * len(row) for row in matrix]
     return matrix
 

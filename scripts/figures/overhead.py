@@ -40,7 +40,8 @@ def draw(data: FigureData) -> Drawing:
     kept = rows[rows["against_n"] > 0].reset_index(drop=True)
     if not kept["overhead_pct"].notna().any():
         return nothing("no measured cell has an otherwise equal cell attached as the baseline configuration is")
-    kept = kept.assign(treatment=[wording.treatment(row) for row in kept.to_dict("records")])
+    several = data.cells["storage"].nunique() > 1
+    kept = kept.assign(treatment=[wording.treatment(row, several) for row in kept.to_dict("records")])
     by = ["precision", "shape", "device", *comparable_cells.option_columns(rows)]
     panels = plot.panels(kept, by)
     alone = (

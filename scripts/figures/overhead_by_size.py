@@ -103,7 +103,8 @@ def _rows(data: FigureData) -> pd.DataFrame:
         return pd.DataFrame()
     rows = comparable_cells.overhead(data.cells, data.baseline, data.design)
     rows = comparable_cells.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
-    words = [wording.treatment(row) for row in rows.to_dict("records")]
+    several = data.cells["storage"].nunique() > 1
+    words = [wording.treatment(row, several) for row in rows.to_dict("records")]
     rows = rows.assign(treatment=pd.Series(words, index=rows.index, dtype="str"))
     ok = data.runs[data.runs["status"] == "ok"].groupby("cell_id", sort=False)
     found: list[pd.DataFrame] = []

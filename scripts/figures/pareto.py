@@ -175,16 +175,14 @@ def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str,
         first, last = front.iloc[0], front.iloc[-1]
         unit = str(first["cost_unit"]).partition(" ")[0]
         words = [
-            f"{wording.describe(row, named)} ({wording.rate(row['mean'])} samples/s at "
-            f"{wording.number(row['cost'])} {unit} for 1 "
-            "M)"
+            f"{wording.describe(row, named)} ({wording.rate(row['mean'])} samples/s, {wording.number(row['cost'])} {unit} for 1 M)"
             for row in (first, last)
         ]
         about = wording.describe(first, by[1:])
         alone = f"{words[0]} is fastest and cheapest"
-        both = f"the front of {wording.plural(len(front), 'cell')} goes from {words[0]}, the cheapest, to {words[1]}, the fastest"
+        both = f"cheapest {words[0]}, fastest {words[1]}; {wording.plural(len(front), 'cell')} on the Pareto front"
         close = int((group["near"] & (group["front"] == 0)).sum())
-        noise = f"; {wording.plural(close, 'further cell')} not surely behind" if close else ""
+        noise = f", {wording.plural(close, 'further cell')} perhaps" if close else ""
         noise += f"; not tested: {verdict.ONE_COMPOSITION}" if group["interval_method"].isin(_ALONE).all() else ""
         said.append(f"{about}, {unit}: {alone if len(front) == 1 else both}{noise}.")
     return tuple(said[: plot.MOST_PANELS])

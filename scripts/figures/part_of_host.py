@@ -96,8 +96,8 @@ def _against_smallest(rows: pd.DataFrame, by: list[str], measure: str) -> str:
     largest = "Largest significant change" if others else "Largest change"
     doubt = f": {none}" if none else verdict.doubt(row, row["low"], row["high"])
     return (
-        f"{largest} of {measure} from the smallest host: {row['devices_used']} of {row['devices_per_host']} devices "
-        f"({wording.describe(row, named)}), {size}{doubt}{others}."
+        f"{largest} of {measure} against the smallest host with as many devices: {row['devices_used']} of "
+        f"{row['devices_per_host']} devices ({wording.describe(row, named)}), {size}{doubt}{others}."
     )
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import FuncFormatter
 
 from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
@@ -124,8 +123,8 @@ def _picture(panels: plot.Panels) -> str:
         axes.plot(across, 100 / (1.0 + across), color=plot.INK, linestyle="--", linewidth=0.9)
         for name, rows in own.groupby("configuration", sort=False):
             plot.points(axes, rows, rows["intensity"], _EFFICIENCY, looks[name])
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_xlim(*ends)
+        plot.logarithmic(axes)
         axes.set_ylim(0, max(110.0, 1.05 * plot.range_of(own, _EFFICIENCY)[1]))
 
     handles = [

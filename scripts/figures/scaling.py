@@ -127,7 +127,7 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
         untested = f"; {verdict.not_tested(row)}" if verdict.untested(row) else ""
         return (
             f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {measure} of "
-            f"{row['against_ranks']:.0f}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}{untested}"
+            f"{wording.axis('ranks', row['against_ranks'])}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}{untested}"
         )
 
     best, worst = ordered.iloc[-1], ordered.iloc[0]
@@ -146,9 +146,9 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
     counts = lines.loc[lines["fit_holds"], "fit"].value_counts()
     none = int((~lines["fit_holds"]).sum())
     if len(lines) > 1:
-        shares = [f"{model} {wording.count(count)}" for model, count in counts.items()]
-        shares += [f"no model describes {none:,}"] if none else []
-        yield f"Model that fits best, of {wording.plural(len(lines), 'line')}: {', '.join(shares)}."
+        shares = [f"{model} for {wording.count(count)}" for model, count in counts.items()]
+        shares += [f"no model for {none:,}"] if none else []
+        yield f"Of {wording.plural(len(lines), 'line')}, these models fit best: {', '.join(shares)}."
     elif none:
         yield "No model describes the points of the line; the table has the nearest."
     if worst["fit_holds"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -156,6 +156,43 @@ def test_print_shows_whole_tables_and_no_navigation(show: Callable[..., Any]) ->
         "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollHeight > e.clientHeight + 1).length"
     )
     assert (navigation, cut) == ("none", 0)
+
+
+def test_a_screen_reader_gets_the_answer_first_and_a_name_for_everything(show: Callable[..., Any]) -> None:
+    driver = show(1280)
+    driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = false)")
+    first = [
+        each for each in _heard(driver) if each[0] in ("heading", "image", "region", "DisclosureTriangle", "navigation")
+    ]
+    glances = [each.text for each in driver.find_elements("css selector", ".glances h2")]
+    beginning = [("heading", driver.title), ("region", "The answer")]
+    beginning += [(role, name) for name in glances for role in ("heading", "image")]
+    assert first[: len(beginning)] == beginning
+    assert [role for role, _ in first[len(beginning) : len(beginning) + 2]] == ["DisclosureTriangle", "navigation"]
+    for width in (1280, 390):
+        driver = show(width)
+        driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+        heard = _heard(driver)
+        assert [
+            role for role, name in heard if role in ("image", "table", "link", "DisclosureTriangle") and not name
+        ] == []
+        assert sum(role == "image" for role, _ in heard) > 12
+        assert ("StaticText", "devices in use") not in heard  # within a picture
+
+
+def _heard(driver: Any) -> list[tuple[str, str]]:
+    """Roles and names of what a screen reader gets, in its order."""
+    nodes = driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    of = {node["nodeId"]: node for node in nodes}
+
+    def within(node: Any) -> Iterator[tuple[str, str]]:
+        role, name = (node.get(each, {}).get("value", "") for each in ("role", "name"))
+        if not node["ignored"]:
+            yield role, " ".join(name.split())
+        for child in node["childIds"]:
+            yield from within(of[child])
+
+    return list(within(nodes[0]))
 
 
 def test_every_link_of_the_contents_leads_somewhere(show: Callable[..., Any]) -> None:

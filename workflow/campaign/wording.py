@@ -194,9 +194,9 @@ def attached(row: Mapping[Any, Any]) -> str:
     return f"{kind}{', peer-to-peer' if p2p else ''}{local}"
 
 
-def treatment(row: Mapping[Any, Any]) -> str:
-    """How devices and storage of a row of words are attached: 'fabric, storage local-nvme'."""
-    return f"{row['attached']}, storage {row['storage']}"
+def treatment(row: Mapping[Any, Any], of_storage: bool) -> str:
+    """How devices of a row of words are attached, and storage where there are several kinds: 'fabric, storage local-nvme'."""
+    return f"{row['attached']}, storage {row['storage']}" if of_storage else str(row["attached"])
 
 
 def describe(row: Mapping[str, Any] | Any, columns: Iterable[str]) -> str:

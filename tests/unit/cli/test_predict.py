@@ -56,6 +56,14 @@ def test_compute_times_that_nobody_measured_are_named(tmp_path: Path) -> None:
     assert "Nobody measured" not in known
 
 
+def test_memory_that_no_file_names_leaves_it_open_whether_a_batch_fits(tmp_path: Path) -> None:
+    words = ("--results", tmp_path, "--no-report", "--where", "devices == 1")
+    said = run("predict", CONFIG / "campaign.yaml", *words).output
+    assert "unknown" in said
+    assert "Whether batches fit is unknown: the system file has no memory_gib of cpu-rank." in said.replace("\n", " ")
+    assert "unknown" not in run("predict", STUDY, *words).output
+
+
 def test_cells_are_selected(campaign: Path, tmp_path: Path) -> None:
     result = run("predict", campaign, "--results", tmp_path, "--no-report", "--where", "batch == 4", "--format", "tsv")
     head, *rows = result.output.splitlines()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -283,17 +284,17 @@ def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> No
     assert (mix.choice.low, mix.comparable, mix.beside()) == (None, False, "not known: one composition each")
     single = recommend(once, "throughput", where=["measured"])
     said = recommended({"document": single.model_dump()})
-    assert all(each.endswith("; ties not known: one composition each.") for each in said["objectives"][0]["summary"])
-    assert all(each.startswith(("big, ", "small, ")) for each in said["objectives"][0]["summary"])
+    summary = said["objectives"][0]["summary"]
+    assert summary.endswith("; ties not known: one composition each.")
+    assert summary.startswith(("for big, ", "for small, "))
 
 
-def test_what_is_better_by_extrapolation_is_said_in_the_row(planted: Tables) -> None:
+def test_what_is_better_by_extrapolation_is_said(planted: Tables) -> None:
     for where, further in ([], True), (["not extrapolated"], False):
         said = recommended({"document": recommend(planted, "throughput", where=where).model_dump()})
         (objective,) = said["objectives"]
-        assert bool(objective["beyond"]) == further
-        assert ["one is extrapolated, below" in row[2] for row in objective["rows"]] == [further]
-        assert ["one is extrapolated, below" in each for each in objective["summary"]] == [further]
+        assert [each.startswith("Beyond what was measured, for ") for each in said["remarks"]] == [True] * further
+        assert (" Beyond what was measured, " in objective["summary"]) == further
 
 
 def test_a_batch_that_ran_out_of_memory_is_not_recommended() -> None:
@@ -412,10 +413,31 @@ def test_a_section_of_the_report_says_what_to_build(written: Path, planted: Tabl
     assert 'href="#recommendations"' in page
     section = page[page.index('<section id="recommendations"') :]
     assert "1x8-local, batch" in section
-    (summary,) = re.findall(r'<a href="#recommendations">What to build</a>: (big, [^<]*)</li>', page)
+    (summary,) = re.findall(r'<a href="#recommendations">What to build</a>: (for big, [^<]*)</li>', page)
     assert "; ties not known" not in summary
     assert 'aria-labelledby="predictions-title' in section
     assert "when a configuration is left out" in section or "left out is" in section
+
+
+def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written: Path) -> None:
+    document = read_recommendation(written / "recommendation")["document"]
+    answer = {**document["answers"][0], "tied": [], "tied_total": 0}
+    value = answer["choice"]["value"]
+    ends = {"value": 1.1 * value, "low": 1.05 * value, "high": 1.15 * value}
+    other = {**answer["choice"], "configuration": "other", "measured": False, **ends}
+
+    def shown(*others: Any) -> dict[str, Any]:
+        beside = {"not_told_apart": others, "not_told_apart_total": 3 * len(others)}
+        return recommended({"document": {**document, "answers": [{**answer, **beside}]}})
+
+    said = shown(other)
+    ((_, below),) = (each["rows"] for each in said["objectives"][0]["answers"])
+    assert below[0].startswith("or other, ")
+    assert below[2].startswith("predicted from ")
+    assert below[2].endswith("; 2 more may be as good")
+    assert below[3] == "10.0\u202f% [5.0\u202f% to 15.0\u202f%]"
+    assert [each["kind"] for each in said["drawn"]["rows"]] == ["better", ""]
+    assert shown()["drawn"] is None
 
 
 def test_names_cannot_break_the_section(written: Path, planted: Tables) -> None:
@@ -464,3 +486,7 @@ def test_the_command_answers_from_a_directory_of_results(written: Path) -> None:
     assert shown.exit_code == 0
     assert "local-4" in shown.output
     assert run.invoke(main, ["recommend", str(written), "--objective", "best"]).exit_code != 0
+    further = [run.invoke(main, [*arguments[:4], "--format", style]).output for style in ("table", "json")]
+    answers = RecommendationDocument.model_validate_json(further[1]).answers
+    for beyond in {each.beyond.configuration for each in answers if each.beyond}:
+        assert further[0].count(f"Beyond what was measured, {beyond} (") == 1

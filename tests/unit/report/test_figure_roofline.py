@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from unittest import mock
+
 import pytest
+from matplotlib.figure import Figure as MplFigure
 
 from campaign.observe.links.alpha_beta_model import allreduce_s
+from campaign.report import plot
 from campaign.report.figure import load_figure
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
+from tests.unit.report.figure_columns import UNPAINTED
 from tests.unit.report.test_figures import data
 
 
@@ -28,6 +34,18 @@ def test_the_bound_is_that_of_the_measured_links_and_of_one_device() -> None:
     )
     assert row["bound"] == pytest.approx(100 * min(1.0, row["compute"] / row["allreduce"]))
     assert drawing.findings[0].startswith("Links bound ")
+
+
+def test_an_axis_of_little_more_than_a_power_of_ten_has_plain_numbers() -> None:
+    plan = [each for each in synthetic.planned() if (each.cell.workload, each.cell.batch) == ("bert", 8)]
+    links = [each for each in links_data.links() if each["configuration"] == "hybrid-4"]
+    pictures: list[MplFigure] = []
+    with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
+        load_figure("roofline").draw(data(plan, list(synthetic.records(plan)), synthetic.leases(), links))
+    pictures[0].draw_without_rendering()
+    labels = [label.get_text() for axes in pictures[0].axes for label in axes.get_xticklabels(which="both")]
+    assert sum(bool(label) for label in labels) >= 3
+    assert all(re.fullmatch(r"[\d.]*", label) for label in labels)
 
 
 def test_without_links_or_bytes_it_says_why() -> None:

@@ -160,7 +160,8 @@ def test_the_front_is_marked_and_named(drawn: dict[str, Drawing]) -> None:
     energy = rows[rows["cost_kind"].str.startswith("energy") & (rows["workload"] == "resnet50")]
     assert set(energy.loc[energy["front"] > 0, "configuration"]) == {"local-8", "fabric-8"}
     assert any(
-        said.startswith("resnet50, kWh: the front of 2 cells goes from fabric-8") for said in drawn["pareto"].findings
+        said.startswith("resnet50, kWh: cheapest fabric-8") and "; 2 cells on the Pareto front" in said
+        for said in drawn["pareto"].findings
     )
     hours = rows[rows["cost_kind"].str.startswith("device") & (rows["workload"] == "bert-large")]
     assert set(hours.loc[hours["near"], "configuration"]) <= {"local-8", "local-8-fabric-nvme"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from unittest import mock
 
@@ -59,6 +60,15 @@ def test_open_markers_of_as_many_devices_on_several_hosts_stand_apart_and_are_na
     assert found >= 4
 
 
+def test_steps_that_differ_little_have_few_ticks_with_many_digits() -> None:
+    data = odd_sizes.data("200 cells")
+    steps = data.steps.assign(time_s=1034.5 + 1e-3 * data.steps["time_s"])
+    pictures: list[MplFigure] = []
+    with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or UNPAINTED):
+        FIGURES["step_times"].draw(replace(data, steps=steps))
+    assert [fault for picture in pictures for fault in unreadable(picture)] == []
+
+
 def unreadable(picture: MplFigure) -> Iterator[str]:
     """What of a picture's words cannot be read."""
     renderer = FigureCanvasAgg(picture).get_renderer()
@@ -84,7 +94,8 @@ def _words(picture: MplFigure) -> list[Text]:
         found += [axes.title, axes._left_title, axes._right_title]
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
-            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            every = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+            ticks = [tick for tick in every if low <= tick.get_loc() <= high]
             found += [axis.label, *(tick.label1 for tick in ticks if tick.label1.get_visible())]
     return [text for text in found if text.get_visible() and text.get_text().strip()]
 

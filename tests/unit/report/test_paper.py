@@ -121,10 +121,10 @@ def test_a_table_ends_with_its_page_whether_rows_take_one_line_or_several() -> N
     short = table("t", "T.", ("a", "b"), [("x", "1")] * 90, "t.csv")
     assert short.count("x & 1") == LINES
     assert f"{90 - LINES} further rows in t.csv." in short
-    sentence = "words " * 40  # of 240 characters; a line of the page has 140
+    sentence = "words " * 40  # of 240 characters; a line of the page has 100
     long = table("t", "T.", ("a", "b"), [(sentence, "1")] * 90, "t.csv", total=100)
-    assert long.count("& 1") == LINES // 2
-    assert f"{100 - LINES // 2} further rows in t.csv." in long
+    assert long.count("& 1") == LINES // 3
+    assert f"{100 - LINES // 3} further rows in t.csv." in long
     endless = table("t", "T.", ("a",), [("words " * 9999,)], "t.csv")
     assert "further" not in endless
 

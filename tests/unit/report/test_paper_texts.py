@@ -62,7 +62,7 @@ def test_names_of_any_kind_leave_the_environments_balanced() -> None:
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 @pytest.mark.parametrize("name", ["numbers", "methods", "artifact"])
-def test_each_piece_compiles_alone(name: str, tmp_path: Path) -> None:
+def test_each_piece_compiles_alone_and_is_no_wider_than_the_page(name: str, tmp_path: Path) -> None:
     (tmp_path / "piece.tex").write_text(pieces(hostile(), f"{HOSTILE}.zip")[name])
     document = (
         "\\documentclass{article}\\usepackage{graphicx,booktabs}\\begin{document}\\input{piece.tex}\\end{document}"
@@ -73,6 +73,8 @@ def test_each_piece_compiles_alone(name: str, tmp_path: Path) -> None:
         command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:]
+    wide = [float(each) for each in re.findall(r"Overfull \\hbox \(([\d.]+)pt", done.stdout)]
+    assert [each for each in wide if each > 1] == []
 
 
 def test_methods_say_how_often_hardware_was_composed_and_how_intervals_were_made() -> None:
@@ -93,7 +95,7 @@ def test_numbers_say_which_ratios_they_are() -> None:
     scaled = planted.tables(replace(TRUTH, configurations=2, cells=2), np.random.default_rng(5), shapes)
     text = pieces(scaled)["numbers"]
     assert "Ratios of throughput, of speed-ups, with 95" in text
-    assert "batch 16 against batch 8 (fabric-2), over fabric-1 & Speed-up by batch & " in text
+    assert "batch 16 against batch 8 (fabric-2), over fabric-1\\par} & Speed-up by batch & " in text
 
 
 def test_methods_say_how_figures_tested() -> None:

@@ -61,7 +61,8 @@ def data(*predicting: str) -> FigureData:
 def labels(pictures: list[Any]) -> str:
     """Of the picture that was drawn last, which is the one that is shown."""
     pictures = pictures[-1:]
-    return "; ".join(f"{axes.get_xlabel()}; {axes.get_ylabel()}" for picture in pictures for axes in picture.axes)
+    both = "; ".join(f"{axes.get_xlabel()}; {axes.get_ylabel()}" for picture in pictures for axes in picture.axes)
+    return both.replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", FIGURES)

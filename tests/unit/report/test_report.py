@@ -259,17 +259,19 @@ def test_every_failed_run_names_its_log(page: str, measured: Tables) -> None:
     runs = measured[0]
     logs = runs.loc[runs["status"] != "ok", "log"].tolist()
     assert len(logs) == len(set(logs)) == 56
-    assert sorted(row[3] for row in failed["rows"]) == sorted(logs)
+    ((said, rows),) = failed["groups"]
+    assert sorted(log for row in rows for log in row[2].split(", ")) == sorted(logs)
     assert all(log in page for log in logs)
-    assert {row[2] for row in failed["rows"]} == {"oom_device"}
+    assert said.startswith("out of memory, 56 runs: ")
     assert failed["left_out"] == "0"
 
 
 def test_a_run_that_nothing_was_started_for_has_no_log() -> None:
     cell = synthetic.cell(synthetic.configuration())
     record = synthetic.record(cell, 1, None, "unsupported", log="", ended=1_700_000_100.0)
-    (row,) = context_of(of_records([record], cell, 1))["failed"]["rows"]
-    assert row[1:4] == (1, "unsupported", "none: no program was started")
+    ((said, (row,)),) = context_of(of_records([record], cell, 1))["failed"]["groups"]
+    assert said.startswith("not supported, 1 run")
+    assert row[1:] == ("1", "no program was started")
 
 
 def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> None:
@@ -277,6 +279,13 @@ def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> Non
     page = page_of(of_records([synthetic.record(cell, n, None, "crashed") for n in range(1, 603)], cell, 602))
     assert "Failed runs and their logs (602)" in page
     assert "102 further failed runs are in tables/runs.csv" in page
+
+
+def test_a_flag_with_a_comma_is_one_flag() -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    records = [synthetic.record(cell, 1, 10.0, flags=("failed alike on host1, host2", "slow"))]
+    flags = context_of(of_records(records, cell, 1))["flags"]
+    assert [row[0] for row in flags["rows"]] == ["failed alike on host1; host2", "slow"]
 
 
 def test_idle_time_is_told_with_the_longest(measured: Tables, page: str) -> None:
@@ -316,7 +325,7 @@ def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -
     ("launchers", "said"),
     [
         ({"slurm": 3}, "Slurm: every allocation was a Slurm job, every run a step in it"),
-        ({"local": 3}, "none: drivers and runs were processes on the machine where the campaign was started"),
+        ({"local": 3}, "No scheduler: drivers and runs were processes on the machine where the campaign was started"),
         ({"slurm": 2, "local": 1}, "campaign was started (1 run); Slurm: every allocation"),
         ({}, None),
     ],

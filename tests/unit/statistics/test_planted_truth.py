@@ -119,7 +119,7 @@ def test_what_stayed_on_hosts_of_its_own_is_not_told_from_them() -> None:
     found = comparisons.ratios(pd.Series([1]), pd.Series([0]), design)
     row = {**{name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}, "p": float("nan")}
     assert row["method"] == intervals.CONFOUNDED
-    assert "each ran on hosts of its own, which cannot be told" in verdict.doubt(row, -1.0, 1.0)
+    assert "each ran on other hosts, whose own differences cannot be separated" in verdict.doubt(row, -1.0, 1.0)
     # With two of four on each host, those of one host are compared.
     assert said.measured(replace(own, hosts=2), campaigns=60).tested == pytest.approx(100 / 3)
 

@@ -33,6 +33,9 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
         (row(0.4, 1.0), -0.31, 0.24, ": no difference larger than 0.31\u202f%"),
         (row(0.4, 1.0), -1.2, 3.44, ": no difference larger than 3.4\u202f%"),
         (row(0.01, 0.12), 0.1, 3.0, ", not significant among all 33 comparisons of this figure (p = 0.12, Holm)"),
+        (row(0.4, 1.0), -50.0, 3.0, ": no difference larger than 50.0\u202f%"),
+        (row(0.4, 1.0, least_detectable_pct=20.0), -3.0, 50.1,
+         ": inconclusive, with too few or too uneven runs; a difference of 20\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
          ": inconclusive, with too few or too uneven runs; a difference of 80\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
@@ -51,7 +54,8 @@ def test_several_without_a_difference_are_said_together() -> None:
     assert verdict.together(rows, "low", "high") == words
     assert verdict.together(rows[:1], "low", "high") == ""
     assert verdict.together(rows.assign(p_holm=[0.01, 1.0, NAN]), "low", "high") == ""
-    assert verdict.together(rows.assign(high=[500.0, 1.0, NAN]), "low", "high") == ""
+    assert "none larger than 50.0" in verdict.together(rows.assign(high=[50.0, 1.0, NAN]), "low", "high")
+    assert verdict.together(rows.assign(high=[50.1, 1.0, NAN]), "low", "high") == ""
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,7 @@ LENT = "one composition each, spread borrowed"
         (row(0.1, 0.2, method=intervals.BORROWED_EARLIER, lent_by="pilot", **ONE),
          f"{LENT} from pilot"),
         (row(NAN, NAN, method=intervals.ONE_EACH, **ONE), ""),
+        (row(0.1, 0.2, method=intervals.DRAWN, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
          "3 compositions each; order not random or not known, so that drift can pose as an effect"),
         (row(0.1, 0.2, unlike="5 warm-up steps against 10"),
@@ -137,9 +142,7 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.PAIRED, **ONE)])
     said = verdict.rests_on(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
-    assert (
-        "In 1 comparison, the spread of compositions is borrowed from other cells of the campaign (8.0 degrees" in said
-    )
+    assert "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
     steps = verdict.unlike(rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"]))
     assert steps.startswith(
         " 2 comparisons are between cells that were measured unlike (such as 5 warm-up steps against 10)"

@@ -84,11 +84,14 @@ def _show(cells: Sequence[PredictedCell], assumed: Mapping[str, float]) -> None:
     """Print a row for each cell, how many the model does not know, and what makes the intervals wide."""
     show(TextTable("Predicted", list(_COLUMNS), list(map(_row, cells)), list(_RIGHT)), most=None)
     known = [each for each in cells if each.throughput_per_s]
+    untold = dict.fromkeys(each.cell.configuration.device for each in known if each.memory_limit_mib is None)
     full = sum(each.lacks_memory for each in known)
     words = [f"{wording.plural(len(known), 'cell')} predicted, none measured"]
     words += [f"{full} probably do not fit into memory"] if full else []
     words += [f"{len(cells) - len(known)} of programs that the model does not know"] if len(known) < len(cells) else []
     say(f"{'; '.join(words)}.")
+    if untold:
+        say(f"Whether batches fit is unknown: the system file has no memory_gib of {wording.some(untold)}.")
     for factor in sorted(set(assumed.values())):
         named = wording.some([name for name, each in assumed.items() if each == factor], 4)
         say(f"Nobody measured how long these compute; it is known up to a factor of {factor:g}: {named}.")
@@ -115,9 +118,9 @@ def _row(each: PredictedCell) -> tuple[str, ...]:
 
 
 def _fits(share: float | None) -> str:
-    """Whether a batch fits, as far as that is known: 'yes', 'no', or the share of what may come out in which it does."""
+    """Whether a batch fits: 'yes', 'no', 'unknown', or the share of what may come out in which it does."""
     if share is None:
-        return ""
+        return "unknown"
     return "yes" if share > 0.95 else "no" if share < 0.05 else f"{100 * share:.0f} %"
 
 

@@ -88,6 +88,9 @@ def _show(document: RecommendationDocument) -> None:
                 ruled=True,
             )
         )
+    beyond = [each.beyond for each in document.answers if each.beyond]
+    for said in dict.fromkeys(f"{each.configuration} ({each.words}): {each.extrapolated}" for each in beyond):
+        say(f"Beyond what was measured, {said}.")
     if document.constraints:
         say(f"Constraints: {', '.join(document.constraints)}.")
     for model in document.models:
@@ -99,7 +102,7 @@ def _show(document: RecommendationDocument) -> None:
 def _row(answer: RecommendationAnswer) -> tuple[str, ...]:
     further = ""
     if beyond := answer.beyond:
-        further = f"\nBeyond what was measured: {_built(beyond)}, {beyond.said}. Extrapolated: {beyond.extrapolated}"
+        further = f"\nBeyond what was measured: {beyond.short}"
     if (choice := answer.choice) is None:
         return answer.about, "no answer", f"{answer.sentences[0]}{further}", "", ""
     how = choice.how if choice.measured else "predicted, not measured"

@@ -29,12 +29,13 @@ _BASIS = ("Compositions", "Degrees of freedom", "Compared")
 CLAIM_HEADINGS = (
     "Claim",
     "Change",
-    "Figure",
+    "Verdict",
     "In the archive",
     "Expected of a repetition",
     "Here",
     "Compositions",
-    "Verdict",
+    "Figure",
+    "Why not comparable",
 )
 
 
@@ -54,14 +55,15 @@ def claim_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         row["claim"],
         wording.percent(100 * (row["here"] / row["ratio"] - 1)),
-        row["figure"],
+        row["verdict"],
         wording.with_interval(row["ratio"], row["low"], row["high"], wording.times),
         wording.between(row["expected_low"], row["expected_high"], wording.times),
         wording.with_interval(row["here"], row["here_low"], row["here_high"], wording.times, none="no interval")
         if np.isfinite(row["here"])
         else wording.NONE,
         f"{row['here_compositions']} / {row['compositions']}",
-        f"{row['verdict']}: {row['why']}" if row["why"] else row["verdict"],
+        row["figure"],
+        row["why"],
     )
 
 

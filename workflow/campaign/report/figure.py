@@ -176,7 +176,7 @@ class Figure:
             return drawing
         alt, title = wording.alternative(drawing.findings), wording.marked(self.title, shown.basis)
 
-        def named(picture: str | None, suffix: str) -> str | None:
+        def named(picture: str | None, suffix: str, alt: str = alt) -> str | None:
             return svg.adapted(picture, f"{self.anchor}{suffix}", title, alt) if picture else None
 
         return replace(
@@ -184,7 +184,7 @@ class Figure:
             alt=alt,
             svg=named(drawing.svg, ""),
             narrow=named(drawing.narrow, "-narrow"),
-            glance=named(drawing.glance, "-glance"),
+            glance=named(drawing.glance, "-glance", ""),  # it stands below the sentence that says the same
         )
 
     def csv(self, drawing: Drawing) -> str:
@@ -368,11 +368,10 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
 
 
 def limits_of(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
-    """What limits the statements of a figure's rows, as sentences: planned cells without a value, how comparisons were made, and
-    measured windows that are not as they should be."""
-    crosses = "A cross names why a planned cell has no value." if "n_ok" in rows and (rows["n_ok"] == 0).any() else ""
+    """What limits the statements of a figure's rows, as sentences: how comparisons were made, and measured windows that are not as
+    they should be."""
     compared = verdict.limits(rows, data.protocol) if {"p_holm", "method"} <= set(rows) else ()
-    return crosses, *compared, _windows(data.cells, rows) if "cell_id" in rows else ""
+    return *compared, _windows(data.cells, rows) if "cell_id" in rows else ""
 
 
 def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:

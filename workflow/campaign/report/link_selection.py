@@ -35,12 +35,12 @@ def shown(links: Iterable[Mapping[str, Any]]) -> list[LinksOf]:
     return [LinksOf(name, each["document"]) for name, each in found.items()]
 
 
-def allreduce_ratio(links: Iterable[Mapping[str, Any]], first: str, second: str) -> str:
-    """How many times the highest bus bandwidth of one configuration is another's, and what compositions say of it.
+def allreduce_ratio(links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int) -> str:
+    """How many times the bus bandwidth of a size of one configuration is another's, and what compositions say of it.
 
     first, second: the fastest and the slowest of all with as many devices; the test is adjusted over all pairs of them.
     """
-    kept = [each for each in links if each["document"]["allreduce"]]
+    kept = [each for each in links if size_bytes in (each["document"]["allreduce"] or {"size_bytes": ()})["size_bytes"]]
     ranks = {each["configuration"]: each["document"]["allreduce"]["ranks"] for each in kept}
     alike = [each for each in kept if ranks[each["configuration"]] == ranks[first]]
     rows = pd.DataFrame(
@@ -52,11 +52,16 @@ def allreduce_ratio(links: Iterable[Mapping[str, Any]], first: str, second: str)
             "repetition": 1,
             "started": 0.0,
             "status": "ok",
-            "value": [max(each["document"]["allreduce"]["busbw_gb_per_s"]) for each in alike],
+            "value": [_bandwidth(each["document"]["allreduce"], size_bytes) for each in alike],
         }
     )
     found = comparisons.ratios(pd.Series([first]), pd.Series([second]), comparisons.design(rows))
     return verdict.extremes(found, rows["cell_id"].nunique())
+
+
+def _bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float:
+    found: float = allreduce["busbw_gb_per_s"][allreduce["size_bytes"].index(size_bytes)]
+    return found
 
 
 def kinds_ratio(links: Iterable[Mapping[str, Any]], configuration: str, kinds: tuple[str, str]) -> str:

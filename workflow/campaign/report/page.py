@@ -43,9 +43,9 @@ _STATES = {
     "missing": "not run",
 }
 _SCHEDULERS = {
-    IMPORTED: "unknown: the runs were made without this program",
+    IMPORTED: "Scheduler unknown: the runs were made without this program",
     "slurm": "Slurm: every allocation was a Slurm job, every run a step in it",
-    "local": "none: drivers and runs were processes on the machine where the campaign was started",
+    "local": "No scheduler: drivers and runs were processes on the machine where the campaign was started",
 }
 
 
@@ -276,6 +276,8 @@ def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, An
 def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
     """What stands behind the numbers, in a line: '30 compositions, 81 runs; the fabric is simulated'."""
     valid = runs[runs["status"] == "ok"]
+    if said.prediction and not said.launchers:  # simulated
+        return wording.plural(valid["cell_id"].nunique(), "predicted cell")
     leases = valid.loc[valid["lease_id"] != "", "lease_id"].nunique()
     counted = [wording.plural(leases, "composition")] if leases else []
     counted.append(wording.plural(len(valid), "valid run"))

@@ -95,6 +95,6 @@ def mark_axes(panels: Sequence[Any]) -> None:
     upwards = any(axes.get_ylabel() and not _CATEGORIES.fullmatch(axes.get_ylabel()) for axes in panels)
     for axes in panels:
         if upwards:
-            axes.set_ylabel(wording.marked(axes.get_ylabel(), basis))
+            axes.set_ylabel(wording.marked(axes.get_ylabel(), basis).replace(f", {basis}", f",\n{basis}"))
         else:
             axes.set_xlabel(wording.marked(axes.get_xlabel(), basis))

@@ -22,15 +22,19 @@ INK = "#010203"
 
 
 def adapted(text: str, anchor: str, title: str, alt: str) -> str:
-    """A drawing as an `svg` element: ids prefixed by the anchor, ink as currentColor, named for screen readers."""
+    """A drawing as an `svg` element: ids prefixed by the anchor, ink as currentColor. A screen reader gets title and alt, and not
+    its numbers one by one."""
     text = _NOT_XML.sub("", text[text.index("<svg") :])
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{anchor}-", text)
     text = text.replace(INK, "currentColor")
     text = _settled(text)
-    named = f'role="img" aria-labelledby="{anchor}-title {anchor}-desc"'
-    words = f'<title id="{anchor}-title">{escape(title)}</title>\n <desc id="{anchor}-desc">{escape(_NOT_XML.sub("", alt))}</desc>'
-    head, body = text.split(">", 1)
+    named = f'role="img" aria-labelledby="{anchor}-title"'
+    words = f'<title id="{anchor}-title">{escape(title)}</title>'
+    if alt:
+        named += f' aria-describedby="{anchor}-desc"'
+        words += f'\n <desc id="{anchor}-desc">{escape(_NOT_XML.sub("", alt))}</desc>'
+    head, body = text.replace("<g ", '<g aria-hidden="true" ', 1).split(">", 1)
     return f"{head} {named}>\n {words}{body}"
 
 

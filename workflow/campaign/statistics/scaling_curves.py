@@ -161,7 +161,7 @@ def said(row: Mapping[str, Any]) -> str:
     if model == AMDAHL:
         return f"Amdahl: {value('amdahl_serial_pct', wording.percent)} serial{misses}"
     if model == GUSTAFSON:
-        return f"Gustafson: {value('gustafson_serial_pct', wording.percent)} does not grow{misses}"
+        return f"Gustafson: {value('gustafson_serial_pct', wording.percent)} serial{misses}"
     bandwidth = row["effective_gb_per_s"]
     gives = f" (B {wording.number(bandwidth)}\u202fGB/s)" if np.isfinite(bandwidth) else ""
     return (

@@ -37,9 +37,9 @@ ADJUSTED = (
 )
 ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
-OWN_HOSTS = "each ran on hosts of its own, which cannot be told from the configurations, so this is not tested"
+OWN_HOSTS = "each ran on other hosts, whose own differences cannot be separated, so this is not tested"
 ONCE = "measured once each, so this is not tested"
-_BORROWED = "the spread of compositions is borrowed from other cells of the campaign"
+_BORROWED = "the spread of compositions is borrowed from other cells"
 _EARLIER = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
 _AMONG = "the spread is that of the changes of other configurations"
 
@@ -76,7 +76,7 @@ def basis(row: Mapping[Any, Any]) -> str:
 
 
 def _compositions(row: Mapping[Any, Any]) -> str:
-    if not row["tested"]:
+    if not row["tested"] or row["method"] == intervals.DRAWN:
         return ""
     ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
     if method in (intervals.PAIRED, intervals.RUNS_OF_ONE):

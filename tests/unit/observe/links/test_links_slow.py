@@ -59,9 +59,15 @@ def test_links_as_they_should_be_are_not_mentioned() -> None:
     assert flags(document(), SYSTEM, None, 25) == ()
 
 
+def test_messages_that_are_mostly_latency_call_no_link_slow() -> None:
+    for runs_on, scale in (("cuda", None), ("cpu", 1.0)):
+        found = slowed(document(runs_on=runs_on), 1, 4, 1e-6) | {"matrix_size_bytes": 8}
+        assert not [each for each in flags(found, SYSTEM, scale, 25) if "to host2" in each or "median" in each]
+
+
 def test_a_slow_link_is_told_with_its_numbers() -> None:
     (said,) = flags(slowed(document(), 1, 4, 0.67), SYSTEM, None, 25)
-    assert said == "links: host1.gpu1 to host2.gpu0 0.409 GB/s, 33 % under the 0.61 GB/s of network links"
+    assert said == "links: host1.gpu1 to host2.gpu0 0.409 GB/s: 33 % under the 0.61 GB/s of network links"
 
 
 def test_the_slowest_link_on_the_way_counts() -> None:
@@ -114,7 +120,7 @@ def test_emulated_links_are_held_against_their_scale() -> None:
     emulated = document(runs_on="cpu", scale=0.01)
     assert flags(emulated, SYSTEM, 0.01, 25) == ()
     slow = document(runs_on="cpu", scale=0.005)
-    said = "links: median of 12 pairs 0.06 GB/s, 50 % under the 0.12 GB/s of emulated fabric links"
+    said = "links: median of 12 pairs 0.06 GB/s: 50 % under the 0.12 GB/s of emulated fabric links"
     assert said in flags(slow, SYSTEM, 0.01, 25)
     assert flags(slow, SYSTEM, 0.01, 25)[3] == "links: and 1 more below what is expected"
     # One emulated link alone is never slow, whatever a busy machine makes of it.
@@ -134,7 +140,7 @@ def test_processes_without_links_have_none_to_be_slow() -> None:
 
 def test_a_latency_far_over_its_peers_is_told() -> None:
     (said,) = flags(slowed(document(((4, 0),)), 2, 3, 4.0, "latency_us"), SYSTEM, None, 25)
-    assert said == "links: host1.gpu2 to host1.gpu3 20 us, 4.0 times the 5 us of the median of local links here"
+    assert said == "links: host1.gpu2 to host1.gpu3 20 us: 4.0 times the 5 us of the median of local links here"
     assert flags(slowed(document(((4, 0),)), 2, 3, 2.9, "latency_us"), SYSTEM, None, 25) == ()
 
 
@@ -150,7 +156,7 @@ def test_the_way_between_a_host_and_its_fabric_device_is_looked_at() -> None:
     found = document(((1, 1),))
     found["host_device"]["h2d_gb_per_s"][1] = 3.0
     (said,) = flags(found, SYSTEM, None, 25)
-    assert said == "links: host1 to host1.gpu1 3 GB/s, 75 % under the 12 GB/s of fabric links"
+    assert said == "links: host1 to host1.gpu1 3 GB/s: 75 % under the 12 GB/s of fabric links"
 
 
 @pytest.mark.parametrize("gone", ["matrices", "host_device"])

@@ -23,6 +23,8 @@ from campaign.observe.links.spec import LeftOut, LinkSpec, RankLinks
 
 Matrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9
+TELLING_BYTES = 2**16
+"""The time of a smaller message is mostly latency, and says nothing of a bandwidth."""
 
 
 class MeasuredDevice(ClosedModel):

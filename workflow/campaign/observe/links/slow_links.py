@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from campaign.config.system_file import Links
-from campaign.observe.links.document import FABRIC, KINDS, LOCAL, links_of
+from campaign.observe.links.document import FABRIC, KINDS, LOCAL, TELLING_BYTES, links_of
 
 _MOST_FLAGS = 3
 _FEWEST_PEERS = 3
@@ -105,6 +105,8 @@ def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], leas
 
 def _told(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
     """GB/s without the time of an empty message, by kind of way and pair; only where the size tells it."""
+    if (document["matrix_size_bytes"] or 0) < TELLING_BYTES:
+        return {}
     latency_us = {(out, to): value for out, to, _, value in _pairs(document, "latency_us")}
     rates: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
     for out, to, kind, gb_per_s in _pairs(document, "unidirectional_gb_per_s"):
@@ -142,7 +144,7 @@ def _late(document: Mapping[str, Any]) -> Iterator[_Found]:
         for ends, latency_us in found.items() if len(found) >= _FEWEST_PEERS else ():
             if latency_us > _LATENCY_FACTOR * usual_us:
                 text = (
-                    f"{ends} {latency_us:.3g} us, {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
+                    f"{ends} {latency_us:.3g} us: {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
                     f"{_OF_PEERS.format(kind=kind)}"
                 )
                 yield usual_us / latency_us - 1, text
@@ -150,7 +152,7 @@ def _late(document: Mapping[str, Any]) -> Iterator[_Found]:
 
 def _slower(ends: str, rate: float, kind: str, expected: float, whose: str) -> _Found:
     under = 1 - rate / expected
-    text = f"{ends} {rate:.3g} GB/s, {100 * under:.0f} % under the {expected:.3g} GB/s of {whose.format(kind=kind)}"
+    text = f"{ends} {rate:.3g} GB/s: {100 * under:.0f} % under the {expected:.3g} GB/s of {whose.format(kind=kind)}"
     return -under, text
 
 

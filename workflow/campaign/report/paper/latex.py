@@ -13,8 +13,10 @@ from itertools import accumulate
 # Of a table on one page, of which a row may take several; further rows are in its CSV file.
 LINES = 55
 CAPTION_WORDS = 40
-# Characters: of a column that is not broken into lines, of a heading's line at least, and of a page's width.
-_LONG, _NARROW, _CHARACTERS = 24, 8, 140
+# Characters: of columns that are not broken into lines, the first length with which these fit; of a heading's line at least; and of
+# a page's width, in the narrowest usual class, `article`. A table that is wider is scaled down.
+_LONG, _NARROW, _CHARACTERS = (24, 16), 8, 100
+_WHOLE, _BROKEN = 0.8, 0.4  # shares of the width: of columns that are not broken at most, of those that are at least
 
 # Brackets and stars are arguments after the end of a row.
 _LATEX = {c: f"\\{c}" for c in "#$%&_{}"} | {c: f"{{{c}}}" for c in "[]*"} | {
@@ -73,8 +75,8 @@ def table(
     notes: Sequence[str] = (),
     total: int = 0,
 ) -> str:
-    """A table over both columns, in the rules of booktabs, with as many rows as fit on a page. file: where all of them are; total:
-    how many, if not those of `rows`."""
+    """A table over both columns, never wider than the page, in the rules of booktabs, with as many rows as fit on it. file: where
+    all of them are; total: how many, if not those of `rows`."""
     shown = rows[:LINES]
     longest = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
     # Headings are broken into lines as wide as their columns, and so are columns that hold sentences: they share what is left.
@@ -83,9 +85,11 @@ def table(
         for text, width in zip(headings, longest, strict=True)
     ]
     widths = [max(width, *map(len, lines)) for width, lines in zip(longest, lines_of, strict=True)]
-    broken = sum(width for width in widths if width > _LONG)
-    left = max(0.2, 1 - (sum(widths) - broken + 2 * len(widths)) / _CHARACTERS)
-    shares = [left * width / broken if width > _LONG else math.inf for width in widths]
+    whole = [sum(width + 2 for width in widths if width <= most) / _CHARACTERS for most in _LONG]
+    long, kept = next((each for each in zip(_LONG, whole, strict=True) if each[1] <= _WHOLE), (_LONG[-1], whole[-1]))
+    # By the square root: a short column beside a long one must not become a word wide.
+    weights = [math.sqrt(width) if width > long else 0.0 for width in widths]
+    shares = [max(_BROKEN, 1 - kept) * weight / sum(weights) if weight else math.inf for weight in weights]
     kinds = ["l" if share == math.inf else f"p{{{share:.2f}\\textwidth}}" for share in shares]
     taken = accumulate(
         max(math.ceil(len(text) / (share * _CHARACTERS)) or 1 for text, share in zip(row, shares, strict=True))
@@ -95,17 +99,25 @@ def table(
     left_out = max(total, len(rows)) - len(shown)
     more = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
     first = [r"\shortstack[l]{" + r" \\ ".join(map(escaped, lines)) + "}" for lines in lines_of]
-    lines = [" & ".join(row) + r" \\" for row in (first, *([escaped(text) for text in row] for row in shown))]
+    cells = [
+        [
+            escaped(text) if share == math.inf else f"{{\\raggedright {escaped(text)}\\par}}"
+            for text, share in zip(row, shares, strict=True)
+        ]
+        for row in shown
+    ]
+    lines = [" & ".join(row) + r" \\" for row in (first, *cells)]
     says, rest = caption(title)
     return (
-        "% needs \\usepackage{booktabs}\n"
+        "% needs \\usepackage{graphicx,booktabs}\n"
         "\\begin{table*}\n  \\centering\n  \\scriptsize\n  \\setlength{\\tabcolsep}{3pt}\n"
         f"  \\caption{{{escaped(says)}}}\n"
         f"  \\label{{tab:{label}}}\n"
+        "  \\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%\n"
         f"  \\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}\n"
         f"    \\toprule\n    {lines[0]}\n    \\midrule\n"
         + "".join(f"    {line}\n" for line in lines[1:])
-        + f"    \\bottomrule\n  \\end{{tabular}}\n{note(rest, more, *notes)}\\end{{table*}}\n"
+        + f"    \\bottomrule\n  \\end{{tabular}}}}\n{note(rest, more, *notes)}\\end{{table*}}\n"
     )
 
 
@@ -113,6 +125,11 @@ def listed(items: Iterable[str], kind: str = "itemize") -> str:
     """A list of texts that are LaTeX already."""
     lines = "".join(f"  \\item {item}\n" for item in items)
     return f"\\begin{{{kind}}}\n{lines}\\end{{{kind}}}\n" if lines else ""
+
+
+def loosely(text: str) -> str:
+    """Paragraphs whose lines may have wide spaces: names and commands are seldom broken."""
+    return f"\\begingroup\\sloppy\n{text}\\par\\endgroup\n"
 
 
 def code(text: str) -> str:

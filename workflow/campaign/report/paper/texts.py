@@ -15,7 +15,7 @@ from campaign.errors import unwritable
 from campaign.insight.compare.claims import CELLS, claims
 from campaign.report.context_schema import ContextDocument
 from campaign.report.page import analysis_said, tests_said
-from campaign.report.paper.latex import code, escaped, listed, table
+from campaign.report.paper.latex import code, escaped, listed, loosely, table
 from campaign.report.sections.coverage import state_counts
 from campaign.statistics import intervals, verdict
 from campaign.statistics.comparable_cells import naming_columns
@@ -95,7 +95,7 @@ def methods(tables: Tables, documents: Sequence[Mapping[str, Any]], stated: pd.D
         *analysis_said(said.campaign.analysis),
         *(f"{each['title']}: {each['method']}." for each in documents if each["method"]),
     ]
-    return "\\paragraph{Methods}\n" + "".join(f"{escaped(each)}\n" for each in sentences if each)
+    return loosely("\\paragraph{Methods}\n" + "".join(f"{escaped(each)}\n" for each in sentences if each))
 
 
 def _replicates(tables: Tables, said: ContextDocument) -> Iterator[str]:
@@ -180,8 +180,8 @@ def artifact(tables: Tables, source: Path, stated: pd.DataFrame) -> str:
         "" if source.suffix == ".zip" else f" It is made by {code(f'campaign archive {source} --output {archive}')}."
     )
     title = escaped(said.campaign.title)
-    return "\n".join([
-        "% Needs \\usepackage{booktabs}. Fill in what is marked TODO.",
+    return loosely("\n".join([
+        "% Needs \\usepackage{graphicx,booktabs}. Fill in what is marked TODO.",
         "\\section*{Artifact Description}",
         "\\subsection*{Paper's Main Contributions}",
         listed(_contributions(said, stated), "description"),
@@ -205,7 +205,7 @@ def artifact(tables: Tables, source: Path, stated: pd.DataFrame) -> str:
         "\\section*{Artifact Evaluation}",
         "\\subsection*{Execution and Analysis}",
         listed(_commands(archive, said.campaign.name), "enumerate"),
-    ])  # fmt: skip
+    ]))  # fmt: skip
 
 
 def _contributions(said: ContextDocument, stated: pd.DataFrame) -> Iterator[str]:

@@ -19,12 +19,13 @@ FAILED_ON_PAGE = 500
 
 
 def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]:
-    """What became of planned cells: those of which there is more to say than their number; grouped when there are too many."""
+    """What became of planned cells: those of which there is more to say than their number; grouped when there are too many. Of a
+    measured cell, runs that failed are told by `failed_runs`."""
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
     cells = cells.assign(state=shown_states(cells), flags=_own_flags(cells))
     cells = cells.assign(why=[_why(row) for row in cells.to_dict("records")])
-    lost = ~cells["state"].isin(("measured", "predicted")) | (cells["n_ok"] < cells["n_planned"])
+    lost = ~cells["state"].isin(("measured", "predicted")) | (cells["n_missing"] > 0)
     told = cells[lost | (cells["n_outliers"] > 0)]
     axes = naming_columns(cells)
     rows = [
@@ -42,7 +43,7 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
 
 
 def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
-    """Every run of a planned cell that is not valid, and where its log is, in the order of the plan."""
+    """Every run of a planned cell that is not valid, and where its log is: in the order of the plan, by status and reason."""
     axes = naming_columns(cells)
     failed = runs[~runs["status"].isin(("ok", "implied"))]
     failed = failed[failed["cell_id"].isin(cells["cell_id"])]
@@ -50,18 +51,20 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     words = {row["cell_id"]: wording.describe(row, axes) for row in planned.to_dict("records")}
     places = {name: place for place, name in enumerate(words)}
     failed = failed.assign(place=failed["cell_id"].map(places)).sort_values(["place", "repetition"], kind="stable")
-    rows = [
-        (
-            words[row["cell_id"]],
-            row["repetition"],
-            row["status"],
-            row["log"] or "none: no program was started",
-            row["failure_reason"],
-        )
-        for row in failed.head(FAILED_ON_PAGE).to_dict("records")
-    ]
-    headings = ("Cell", "Repetition", "Status", "Log", "Why")
-    return {"headings": headings, "rows": rows, "total": f"{len(failed):,}", "left_out": f"{len(failed) - len(rows):,}"}
+    shown = failed.head(FAILED_ON_PAGE)
+    groups = []
+    for (status, reason), alike in shown.groupby(["status", "failure_reason"], sort=False):
+        said = ": ".join(filter(None, [wording.statuses(f"{status} x{len(alike)}"), str(reason)]))
+        rows = [
+            (
+                words[cell],
+                ", ".join(map(str, own["repetition"])),
+                ", ".join(own["log"].replace("", "no program was started")),
+            )
+            for cell, own in alike.groupby("cell_id", sort=False)
+        ]
+        groups.append((said, rows))
+    return {"groups": groups, "total": f"{len(failed):,}", "left_out": f"{len(failed) - len(shown):,}"}
 
 
 def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
 def _why(row: Mapping[Any, Any]) -> str:
     """What failed runs ended as, reasons of missing ones, flags, and what ended the repetitions, of one cell."""
     parts = [
-        f"{'failed' if row['n_failed'] else 'not run'}: {row['failures']}" if row["failures"] else "",
+        f"{'' if row['n_failed'] else 'not run: '}{wording.statuses(row['failures'])}" if row["failures"] else "",
         f"missing: {row['missing_reasons']}" if row["n_missing"] else "",
         f"flags: {row['flags']}" if row["flags"] else "",
         f"measured window: {row['window']}" if row.get("window") else "",

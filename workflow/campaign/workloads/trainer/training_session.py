@@ -316,7 +316,8 @@ class TrainingSession:
             flags.append(f"{ranks} ranks on {cores} cores")
         fewest = _FEWEST_PACED_STEPS if paced else _FEWEST_WARMUP_STEPS
         if self.spec.warmup_steps_max is None and self.spec.warmup_steps < fewest:
-            flags.append(f"only {self.spec.warmup_steps} warm-up steps")
+            steps = "step" if self.spec.warmup_steps == 1 else "steps"
+            flags.append(f"only {self.spec.warmup_steps} warm-up {steps}")
         if self.device.type == "cpu" and precision.emulated_here(self.spec.precision) and not paced:
             flags.append(f"{self.spec.precision} is emulated on this CPU")
         return flags
