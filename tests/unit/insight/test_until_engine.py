@@ -170,7 +170,7 @@ def test_configurations_that_stayed_on_hosts_of_their_own_are_said_to() -> None:
     own = [[f"host{names.index(lease.configuration.name)}"] * 80 for lease in planted.matrix.leases]
     decision, _ = followed(replace(planted, hosts=own), BEST)
     assert not decision.decided
-    assert all("compositions on the same hosts would decide it" in each for each in decision.answers)
+    assert all("Compositions on common hosts would decide it" in each for each in decision.answers)
     assert followed(planted, BEST)[0].decided
 
 

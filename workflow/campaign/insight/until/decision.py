@@ -22,7 +22,7 @@ MOST_CELLS = 2000
 """More cells than these are not weighed against each other at once."""
 _WIDEST = math.log(10)
 _NAMED = 4
-_OWN_HOSTS = "Some stayed on hosts of their own, and what a host does cannot be told from what they do; compositions on the same "
+_OWN_HOSTS = "Some ran on hosts that no other one used, so the hosts may differ. Compositions on common hosts would decide it."
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _lacking(evidence: QuestionEvidence, panel: QuestionPanel) -> str:
         said.append(f"{left} more")
     subject = "It is" if evidence.question.form == "best" else "They are"
     own = np.isinf(pairs.asks) & (np.minimum(states.measured[pairs.better], states.measured[pairs.other]) > 1)
-    told = f"{_OWN_HOSTS}hosts would decide it." if own.any() else _decided_by(more)
+    told = _OWN_HOSTS if own.any() else _decided_by(more)
     listed = " and ".join(filter(None, ["; ".join(said[:-1]), said[-1]]))
     return f"{subject} not shown to be as good as {listed}. {told}"
 
