@@ -77,6 +77,9 @@ def _values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
     return numbers.where((table["status"] == "ok") & (numbers > 0) & np.isfinite(numbers))
 
 
+_OF_CELL = tuple(name for name in RecordedCell.model_fields if name != "options")
+
+
 def _run_row(record: Record) -> dict[str, Any]:
     cell, requested = record.cell, record.requested
     ranks = requested.ranks
@@ -88,7 +91,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         "cell_id": record.cell_id,
         "repetition": record.repetition,
         "composition": composition_of(record.repetition),
-        **{name: getattr(cell, name) for name in RecordedCell.model_fields if name != "options"},
+        **{name: getattr(cell, name) for name in _OF_CELL},
         "system": record.system,
         "version": record.specification.get("version", ""),
         "device": requested.hardware,
