@@ -18,7 +18,7 @@ from campaign.config.resolve import Campaign, from_document, load_campaign, syst
 from campaign.documents.record import Store, campaigns_as_used
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.report.write import draw_all, forked, render
+from campaign.report.write import forked, write_page
 from campaign.tables.collect import collect, gather, tables_of
 
 if TYPE_CHECKING:  # it brings pandas
@@ -124,14 +124,12 @@ def report_from(campaign: Campaign, results: Path, where: str | None, scratch: P
     # Once for all processes that are forked here, each of which would load pandas and scipy.
     import scipy.special  # noqa: F401
 
-    from campaign.tables.io import read
+    from campaign.tables import io  # noqa: F401
 
     made = Results.at(scratch)
     # In a process of its own, which gives back the memory that all records take.
     forked([partial(_collect, campaign, results, where, made.tables)], _import_drawing)
-    tables = read(made.tables)
-    draw_all(tables, made)
-    render(tables, made.figures, out)
+    write_page(made, out)
 
 
 def _import_drawing() -> None:

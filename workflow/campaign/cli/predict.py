@@ -65,17 +65,15 @@ def predict(
         click.echo("\n".join("\t".join(row) for row in (_COLUMNS, *map(_row, predicted.cells))))
     if no_report:
         return
-    from campaign.report.write import draw_all, render
-    from campaign.tables.io import read, write
+    from campaign.report.write import write_page
+    from campaign.tables.io import write
 
     made = Results.at(output or Results(results, loaded.name).directory / "predicted")
     try:
         write(predicted.tables, made.tables)
     except OSError as error:
         raise unwritable(error, made.tables) from error
-    tables = read(made.tables)
-    draw_all(tables, made)
-    render(tables, made.figures, made.report)
+    write_page(made, made.report)
     click.echo(made.report, err=style != "table")
 
 

@@ -29,11 +29,18 @@ def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Pa
     forked(_drawing(read(tables), figures, scripts, style))
 
 
-def draw_all(tables: Tables, made: Results) -> None:
-    """Draw all figures of results and write their recommendation, on all processors of this machine."""
-    # It takes longest, so it begins; and it takes most memory, of which a process that has drawn has more already.
-    recommending = partial(_recommend, tables, made.recommendation)
-    forked([recommending, *_drawing(tables, made.figures)])
+def write_page(made: Results, out: Path) -> None:
+    """From the tables of results: figures, recommendation, and the page."""
+    from campaign.tables.io import read
+
+    tables = read(made.tables)
+    _draw_all(tables, made)
+    _render(tables, made.figures, out)
+
+
+def _draw_all(tables: Tables, made: Results) -> None:
+    # The recommendation takes longest and most memory, so it begins: a process that has drawn takes more of it.
+    forked([partial(_recommend, tables, made.recommendation), *_drawing(tables, made.figures)])
 
 
 def _drawing(
@@ -47,7 +54,7 @@ def _drawing(
     return [partial(_draw, figure, data, figures) for figure in all_figures(scripts).values()]
 
 
-def forked(parts: Sequence[Callable[[], None]], meanwhile: Callable[[], object] = int) -> None:
+def forked(parts: Sequence[Callable[[], None]], meanwhile: Callable[[], object] = lambda: None) -> None:
     """Run all parts on all processors of this machine, in processes that have what was imported and read here.
 
     meanwhile: what is done here until they end.
@@ -130,11 +137,10 @@ def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPT
     """The page from tables, figures, and, where there is one beside the figures, the recommendation."""
     from campaign.tables.io import read
 
-    render(read(tables), figures, out, scripts)
+    _render(read(tables), figures, out, scripts)
 
 
-def render(known: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
-    """`render_report` of tables that were read."""
+def _render(known: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
     from campaign.insight.published.claims import with_claims
     from campaign.report.figure import figure_names
     from campaign.report.page import assemble, read_drawings, write_report
@@ -156,5 +162,5 @@ def figures_of(results: Results) -> Iterator[Path]:
 
     with TemporaryDirectory(prefix="campaign-report-") as scratch:
         made = Results.at(Path(scratch))
-        draw_all(read(results.tables), made)
+        _draw_all(read(results.tables), made)
         yield made.figures
