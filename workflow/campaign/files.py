@@ -16,7 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,22 +100,28 @@ def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
 
     limit: bytes beyond which a file is refused, whatever its name promises.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with ExitStack() as stack:
-        stack.callback(os.close, descriptor)
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is a directory, pipe or device, and no regular file", str(path))
-        if limit is not None and found.st_size > limit:
-            raise OSError(errno.EFBIG, f"it has {found.st_size} bytes; {limit} at most are read", str(path))
-        stack.pop_all()
-    return os.fdopen(descriptor, "rb")
+    return os.fdopen(_regular(path, limit), "rb")
 
 
 def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
     """The content of a regular file; OSError as `open_regular`."""
-    with open_regular(path, limit) as file:
-        return file.read()
+    with FileIO(_regular(path, limit)) as file:
+        return file.readall()
+
+
+def _regular(path: Path, limit: int | None) -> int:
+    """The descriptor of a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    problem = None
+    if not stat.S_ISREG(found.st_mode):
+        problem = errno.EINVAL, "it is a directory, pipe or device, and no regular file"
+    elif limit is not None and found.st_size > limit:
+        problem = errno.EFBIG, f"it has {found.st_size} bytes; {limit} at most are read"
+    if problem:
+        os.close(descriptor)
+        raise OSError(*problem, str(path))
+    return descriptor
 
 
 def read_text(path: Path, limit: int = DOCUMENT_BYTES) -> str:

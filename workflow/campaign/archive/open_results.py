@@ -18,7 +18,7 @@ from campaign.config.resolve import Campaign, from_document, load_campaign, syst
 from campaign.documents.record import Store, campaigns_as_used
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.report.write import draw_figures, forked, render_report, write_recommendation
+from campaign.report.write import forked, write_page
 from campaign.tables.collect import collect, gather, tables_of
 
 if TYPE_CHECKING:  # it brings pandas
@@ -128,10 +128,15 @@ def report_from(campaign: Campaign, results: Path, where: str | None, scratch: P
 
     made = Results.at(scratch)
     # In a process of its own, which gives back the memory that all records take.
-    forked([partial(_collect, campaign, results, where, made.tables)])
-    draw_figures(made.tables, made.figures)
-    write_recommendation(made.tables, made.recommendation)
-    render_report(made.tables, made.figures, out)
+    forked([partial(_collect, campaign, results, where, made.tables)], _import_drawing)
+    write_page(made, out)
+
+
+def _import_drawing() -> None:
+    """Import what the processes that draw and recommend need."""
+    import campaign.insight.recommend.advise
+    import campaign.report.page
+    import campaign.report.plot  # noqa: F401
 
 
 def _collect(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:

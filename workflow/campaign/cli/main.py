@@ -96,6 +96,8 @@ class _Commands(click.Group):
         if _COMMANDS[name][0] in _READING:
             # Matrices of statistics are small: threads for them wait for each other, and double the processor time.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+            # Arrow's own pools keep what they were given, and a report of many cells takes a tenth more memory.
+            os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         path = f"campaign.cli.{_COMMANDS[name][0]}"
         is_new = path not in sys.modules
         module = import_module(path)

@@ -66,7 +66,7 @@ def predict(
         click.echo("\n".join("\t".join(row) for row in (_COLUMNS, *map(_row, predicted.cells))))
     if no_report:
         return
-    from campaign.report.write import draw_figures, render_report, write_recommendation
+    from campaign.report.write import write_page
     from campaign.tables.io import write
 
     made = Results.at(output or Results(results, loaded.name).directory / "predicted")
@@ -74,9 +74,7 @@ def predict(
         write(predicted.tables, made.tables)
     except OSError as error:
         raise unwritable(error, made.tables) from error
-    draw_figures(made.tables, made.figures)
-    write_recommendation(made.tables, made.recommendation)
-    render_report(made.tables, made.figures, made.report)
+    write_page(made, made.report)
     click.echo(made.report, err=style != "table")
 
 

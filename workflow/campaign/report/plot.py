@@ -535,7 +535,9 @@ def _text(column: str, row: Mapping[str, Any]) -> str:
 
 def _settle(figure: MplFigure) -> None:
     """Lay out for good, on round positions: the layout's last digits differ between processes."""
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    assert engine
+    engine.execute(figure)
     figure.set_layout_engine("none")
     for axes in figure.axes:
         left, bottom, width, height = (round(number, 4) for number in axes.get_position().bounds)

@@ -16,8 +16,8 @@ from campaign.errors import RecordError
 from campaign.paths import REPORTS
 
 STYLE, SCRIPT = REPORTS / "report.css", REPORTS / "report.js"
-# A longer file is not carried by the page; it stands beside the figures.
-FILE_IN_PAGE_BYTES = 100_000
+# A longer file is not carried by the page; it stands beside the figures. No numbers are packed to a twentieth.
+FILE_IN_PAGE_BYTES, _PACKED = 100_000, 20
 
 
 @cache
@@ -55,6 +55,7 @@ def downloads(picture: Path) -> dict[str, str]:
     found = {}
     for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):
         file = picture.with_suffix(f".{kind}")
-        packed = pack(file.read_bytes()) if file.exists() else b""
+        packs = file.exists() and file.stat().st_size <= _PACKED * FILE_IN_PAGE_BYTES
+        packed = pack(file.read_bytes()) if packs else b""
         found[kind] = b64encode(packed).decode() if len(packed) <= FILE_IN_PAGE_BYTES else ""
     return found

@@ -19,25 +19,52 @@ from campaign.paths import SCRIPTS, Results
 
 if TYPE_CHECKING:
     from campaign.report.figure import Figure, FigureData
+    from campaign.tables.io import Tables
 
 
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
-    from campaign.report.figure import all_figures, data_of
     from campaign.tables.io import read
 
+    forked(_drawing(read(tables), figures, scripts, style))
+
+
+def write_page(made: Results, out: Path) -> None:
+    """From the tables of results: figures, recommendation, and the page."""
+    from campaign.tables.io import read
+
+    tables = read(made.tables)
+    _draw_all(tables, made)
+    _render(tables, made.figures, out)
+
+
+def _draw_all(tables: Tables, made: Results) -> None:
+    # The recommendation takes longest and most memory, so it begins: a process that has drawn takes more of it.
+    forked([partial(_recommend, tables, made.recommendation), *_drawing(tables, made.figures)])
+
+
+def _drawing(
+    tables: Tables, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None
+) -> list[Callable[[], None]]:
+    from campaign.report.figure import all_figures, data_of
+
     figures.mkdir(parents=True, exist_ok=True)
-    data = data_of(read(tables), style)
+    data = data_of(tables, style)
     # In the page's order the largest come early, so that no processor is left with one of them at the end.
-    forked([partial(_draw, figure, data, figures) for figure in all_figures(scripts).values()])
+    return [partial(_draw, figure, data, figures) for figure in all_figures(scripts).values()]
 
 
-def forked(parts: Sequence[Callable[[], None]]) -> None:
-    """Run all parts on all processors of this machine, in processes that have what was imported and read here."""
+def forked(parts: Sequence[Callable[[], None]], meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Run all parts on all processors of this machine, in processes that have what was imported and read here.
+
+    meanwhile: what is done here until they end.
+    """
     workers = max(1, min(len(parts), len(os.sched_getaffinity(0))))
     gc.freeze()  # what is here stays: nobody looks through it for garbage
     with ProcessPoolExecutor(workers, get_context("fork"), _begin, (parts,)) as pool:
-        for _ in pool.map(_run, range(len(parts))):
+        done = pool.map(_run, range(len(parts)))
+        meanwhile()
+        for _ in done:
             pass
 
 
@@ -78,14 +105,18 @@ def _run(number: int) -> None:
 def write_recommendation(tables: Path, directory: Path, style: Path | None = None) -> None:
     """recommendation.json (`recommendation/1`), and .svg, .pdf and .csv of predicted against measured. RecordError names what
     cannot be written."""
+    from campaign.tables.io import read
+
+    _recommend(read(tables), directory, style)
+
+
+def _recommend(given: Tables, directory: Path, style: Path | None = None) -> None:
     from campaign.insight.recommend.advise import advise
     from campaign.insight.recommend.objectives import asked
     from campaign.report.figure import coverage_of_cells, data_of, page_document
     from campaign.report.sections.recommendation_figure import figure
     from campaign.report.svg import DECLARATION, notice
-    from campaign.tables.io import read
 
-    given = read(tables)
     advice = advise(given, asked([], [], [], [], []))
     drawn = figure(advice)
     path, data = directory / "recommendation", data_of(given, style)
@@ -104,14 +135,18 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
 
 def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
     """The page from tables, figures, and, where there is one beside the figures, the recommendation."""
+    from campaign.tables.io import read
+
+    _render(read(tables), figures, out, scripts)
+
+
+def _render(known: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
     from campaign.insight.published.claims import with_claims
     from campaign.report.figure import figure_names
     from campaign.report.page import assemble, read_drawings, write_report
     from campaign.report.sections.recommendation import read_recommendation
-    from campaign.tables.io import read
 
     drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names(scripts))
-    known = read(tables)
     advice = read_recommendation(figures.parent / "recommendation")
     write_report(out, assemble(known.runs, known.cells, known.leases, with_claims(known), drawings, advice))
 
@@ -123,8 +158,9 @@ def figures_of(results: Results) -> Iterator[Path]:
     if results.figures.is_dir():
         yield results.figures
         return
+    from campaign.tables.io import read
+
     with TemporaryDirectory(prefix="campaign-report-") as scratch:
         made = Results.at(Path(scratch))
-        draw_figures(results.tables, made.figures)
-        write_recommendation(results.tables, made.recommendation)
+        _draw_all(read(results.tables), made)
         yield made.figures

@@ -7,10 +7,10 @@ and type of columns, also when they are empty, so that files are equal byte for 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,19 +29,20 @@ from campaign.statistics.comparisons import Design
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
+_ROWS_TOGETHER = 1000
 
 
 def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
     """A frame of the fixed columns in their order, then options, then all others by name; typed, also when empty."""
-    found = defaultdict[str, list[Any]](list, {name: [] for name in fixed})
-    count = 0
-    for row in rows:
-        for name, value in row.items():
-            column = found[name]
-            if len(column) < count:
-                column.extend([None] * (count - len(column)))
-            column.append(value)
-        count += 1
+    found: dict[str, list[Any]] = {name: [] for name in fixed}
+    count, rest = 0, iter(rows)
+    # Some at a time: all rows as mappings are much larger than their columns, and one at a time takes twice as long.
+    while some := list(islice(rest, _ROWS_TOGETHER)):
+        for name in {name for row in some for name in row}:
+            column = found.setdefault(name, [])
+            column.extend([None] * (count - len(column)))
+            column.extend([row.get(name) for row in some])
+        count += len(some)
     for column in found.values():
         column.extend([None] * (count - len(column)))
     options = sorted(name for name in found if name.startswith("option_"))

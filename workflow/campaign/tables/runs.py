@@ -77,6 +77,9 @@ def _values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
     return numbers.where((table["status"] == "ok") & (numbers > 0) & np.isfinite(numbers))
 
 
+_OF_CELL = tuple(name for name in RecordedCell.model_fields if name != "options")
+
+
 def _run_row(record: Record) -> dict[str, Any]:
     cell, requested = record.cell, record.requested
     ranks = requested.ranks
@@ -88,7 +91,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         "cell_id": record.cell_id,
         "repetition": record.repetition,
         "composition": composition_of(record.repetition),
-        **{name: getattr(cell, name) for name in RecordedCell.model_fields if name != "options"},
+        **{name: getattr(cell, name) for name in _OF_CELL},
         "system": record.system,
         "version": record.specification.get("version", ""),
         "device": requested.hardware,
@@ -163,19 +166,20 @@ def slowest_rank(record: Record) -> tuple[float, ...]:
 def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
     """One row a step of a run that is ok, in ascending order of its time inside of each run."""
     keys: list[tuple[str, int]] = []
-    times: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+    sizes: list[int] = []
+    times = bytearray()  # an array for each run is twice as large
     for record in records:
         steps = np.sort(np.array(slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
         if steps.size > MOST_STEPS:
             steps = np.quantile(steps, np.linspace(0.0, 1.0, MOST_STEPS))
         keys.append((record.cell_id, record.repetition))
-        times.append(steps)
-    sizes = [each.size for each in times]
+        sizes.append(steps.size)
+        times += steps.tobytes()
     cells, repetitions = ([key[part] for key in keys] for part in (0, 1))
     columns = {
         "cell_id": typed(cells, TEXT).repeat(sizes).reset_index(drop=True),
         "repetition": typed(np.repeat(np.array(repetitions, dtype=np.int64), sizes), COUNT),
-        "time_s": typed(np.concatenate(times) if times else [], NUMBER),
+        "time_s": typed(np.frombuffer(times, dtype=np.float64), NUMBER),
     }
     return pd.DataFrame({name: columns[name] for name in STEP_COLUMNS})
 
