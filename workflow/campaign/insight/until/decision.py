@@ -22,7 +22,9 @@ MOST_CELLS = 2000
 """More cells than these are not weighed against each other at once."""
 _WIDEST = math.log(10)
 _NAMED = 4
-_OWN_HOSTS = "Some ran on hosts that no other one used, so the hosts may differ. Compositions on common hosts would decide it."
+_OWN_HOSTS = (
+    "Some ran on hosts that no other one used, so the hosts may differ. Compositions on common hosts would decide it."
+)
 
 
 @dataclass(frozen=True)
