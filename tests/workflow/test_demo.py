@@ -39,7 +39,7 @@ FIGURES = {
 }
 MOST_WORDS = 4500  # of the page with everything unfolded, without what stands in pictures
 LIMIT_S = 900  # a minute on two quiet cores; a test must not fail because the machine is busy
-LINKS = {"sizes_bytes": [8, 4096], "repeats": 3, "warmup": 0, "budget_s": 1}
+LINKS = {"sizes_bytes": [8, 4096, 262144], "repeats": 3, "warmup": 0, "budget_s": 4}
 LESS = {"warmup_steps": 1, "measured_steps": 3, "repetitions": 1, "compositions": 1, "telemetry_s": 0.4, "links": LINKS}
 """Of the same cells: nothing here is a question of how often and how long they are measured."""
 TWICE = {"when": "configuration == '1x1-local'", "repetitions": 2}

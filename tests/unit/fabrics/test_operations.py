@@ -16,4 +16,3 @@ def test_steps_are_those_of_the_fabric():
     steps = Steps(attach=("detach", "attach", "read_back"), once=("inventory",))
     found = operations([ONE, TWO], steps)
     assert [found.of(each) for each in ("detach", "attach", "read_back", "inventory")] == [2, 2, 2, 1]
-    assert (found + found).of("attach") == 4

@@ -111,10 +111,10 @@ def _cost(of: Campaign, _: Path) -> Sequence[float]:
         return float(cell["hosts"] * cell["devices_per_host"] * of.cost[key] * 1e6 / 3600)
 
     fastest, cheapest = best(list(of.cells), of.rate), best(list(of.cells), lambda key: -hours(key))
-    said = [2.0]
+    said: list[float] = []
     for key in (cheapest, fastest):
         said += [key[1], of.rate(key), hours(key), 1]
-    return said
+    return [*said, 2]
 
 
 def _composing(of: Campaign, results: Path) -> Sequence[float]:

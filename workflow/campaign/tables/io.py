@@ -38,7 +38,7 @@ def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed:
     count, rest = 0, iter(rows)
     # Some at a time: all rows as mappings are much larger than their columns, and one at a time takes twice as long.
     while some := list(islice(rest, _ROWS_TOGETHER)):
-        for name in {name for row in some for name in row}:
+        for name in dict.fromkeys(name for row in some for name in row):
             column = found.setdefault(name, [])
             column.extend([None] * (count - len(column)))
             column.extend([row.get(name) for row in some])

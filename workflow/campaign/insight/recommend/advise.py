@@ -30,7 +30,7 @@ from campaign.insight.recommend.objectives import (
 )
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
 from campaign.insight.recommend.shape_enumeration import pool_of
-from campaign.insight.recommend.step_model import TRUSTED_PCT, FittedModel, MeasuredWorkload, measured_workloads
+from campaign.insight.recommend.step_model import TRUSTED_PCT, FittedWorkload, MeasuredWorkload, measured_workloads
 from campaign.insight.recommend.step_rows import MeasuredProgram
 from campaign.insight.recommend.workload_mix import fastest_ways, mixed
 from campaign.statistics.comparable_cells import option_columns
@@ -270,7 +270,7 @@ _HOW = {
 }
 
 
-def _parts(model: FittedModel) -> str:
+def _parts(model: FittedWorkload) -> str:
     return ASSUMES if model.rows.assumed else SIMULATES
 
 
@@ -283,7 +283,7 @@ def _how(models: Sequence[MeasuredWorkload]) -> str:
     return "".join(sentence.format(", ".join(named[parts])) for parts, sentence in _HOW.items() if parts in named)
 
 
-def _parameters(model: FittedModel) -> Iterator[Parameter]:
+def _parameters(model: FittedWorkload) -> Iterator[Parameter]:
     """Those that are known better than before."""
     for name, value, low, high in model.fitted.learned(float(student_quantile(model.freedom))):
         before = model.fitted.prior[name]

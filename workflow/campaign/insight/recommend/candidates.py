@@ -22,7 +22,7 @@ from campaign.documents.cell import Storage
 from campaign.documents.record import OUT_OF_MEMORY
 from campaign.insight.recommend.observations import with_ways
 from campaign.insight.recommend.shape_enumeration import COLUMNS, Pool, possible
-from campaign.insight.recommend.step_model import TRUSTED_PCT, FittedModel, MeasuredWorkload
+from campaign.insight.recommend.step_model import TRUSTED_PCT, FittedWorkload, MeasuredWorkload
 from campaign.model.parameters import MISFIT
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
@@ -97,7 +97,7 @@ def _measured(each: MeasuredWorkload, energy: pd.DataFrame, design: Design) -> p
     )
 
 
-def _predicted(each: MeasuredWorkload, model: FittedModel, pool: Pool) -> pd.DataFrame:
+def _predicted(each: MeasuredWorkload, model: FittedWorkload, pool: Pool) -> pd.DataFrame:
     """Shapes that were not measured, for every precision, options and batch that was, where the workload runs on them."""
     cells = each.cells
     made = [at.axes() | {"named": name_of(at)} for at in possible(pool, each.device, cells, _storages(cells))]

@@ -35,7 +35,7 @@ _ASSUMED: Sequence[Assumed] = (
 
 
 @dataclass(frozen=True)
-class FittedModel:
+class FittedWorkload:
     """rows: steps of any rows; freedom: of intervals. off_pct, wider: by strategy, the median error about configurations that were
     left out, and how much wider than stated intervals have to be."""
 
@@ -64,7 +64,7 @@ class MeasuredWorkload:
     device: str
     named: tuple[str, ...]
     cells: pd.DataFrame
-    model: FittedModel | None
+    model: FittedWorkload | None
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -138,11 +138,11 @@ def _fitted(cells: pd.DataFrame, named: Sequence[str], rows: StepRows) -> Measur
     wider = np.sqrt(np.square(error / said.sd).groupby(of).mean()).clip(lower=1.0).reindex(names).fillna(1.0)
     freedom = min(fitted.freedom, cells["configuration"].nunique() - 1.0)
     by_strategy = [dict(zip(names, map(float, each), strict=True)) for each in (off_pct, wider)]
-    model = FittedModel(rows, fitted, freedom, *by_strategy)
+    model = FittedWorkload(rows, fitted, freedom, *by_strategy)
     return _workload(cells, named, model)
 
 
-def _workload(cells: pd.DataFrame, named: Sequence[str], model: FittedModel | None) -> MeasuredWorkload:
+def _workload(cells: pd.DataFrame, named: Sequence[str], model: FittedWorkload | None) -> MeasuredWorkload:
     workload, device = cells.iloc[0][["workload", "device"]].astype(str)
     return MeasuredWorkload(workload, device, tuple(named), cells, model)
 
