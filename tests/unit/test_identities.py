@@ -1,0 +1,55 @@
+"""Identities of cells, leases and lease documents: results that exist stay valid only as long as these do not change.
+
+Refresh after a wanted change, which measures everything anew: `python -m tests.unit.test_identities`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.config.resolve import load_campaign
+from campaign.documents.lease_plan import read_lease_plan
+from campaign.files import content_hash
+from campaign.paths import CONFIG
+from campaign.plan.matrix import expand, run_set_digest
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CAMPAIGNS = {
+    "demo": CONFIG / "campaign.yaml",
+    **{name: CONFIG / "campaigns" / f"{name}.yaml" for name in ("falcon-study", "faster-study", "remote-study")},
+}
+
+
+def compute_identities(name: str) -> dict[str, Any]:
+    """Return the number of cells of a shipped campaign, a hash of all their ids, and the ids of its first five cells."""
+    cells = expand(load_campaign(CAMPAIGNS[name])).cells
+    return {
+        "cells": len(cells),
+        "cell_ids": content_hash(sorted(cell.id for cell in cells)),
+        "run_set": run_set_digest(cells),
+        "first": {cell.label(): cell.id for cell in cells[:5]},
+    }
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_identities_of_cells_and_run_sets_stay(name: str) -> None:
+    golden = json.loads((GOLDEN / "identities.json").read_text())
+    assert compute_identities(name) == golden[name], "if the change is wanted: python -m tests.unit.test_identities"
+
+
+def test_lease_document_written_before_is_accepted() -> None:
+    """A lease document of the demo, written by commit 4516c968, is read, and names the cells that the campaign has today."""
+    document = read_lease_plan(GOLDEN / "lease-plan.json")
+    today = {cell.id for cell in expand(load_campaign(CAMPAIGNS["demo"])).cells}
+    assert document.lease == "1x4-local.c1"
+    assert len(document.cells) == 5
+    assert {cell.id for cell in document.cells} <= today
+
+
+if __name__ == "__main__":
+    identities = {name: compute_identities(name) for name in CAMPAIGNS}
+    (GOLDEN / "identities.json").write_text(json.dumps(identities, indent=1, ensure_ascii=False) + "\n")
