@@ -41,9 +41,10 @@ from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, relea
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation, keeps_pace, on_one_machine
 from campaign.plan.lease_plans import campaign_of, lease_frontier
-from campaign.plan.missing_runs import KnownRuns, read_known, record_implied
+from campaign.plan.missing_runs import KnownRuns, read_known
 from campaign.plan.past_costs import Costs, begin_forecast, end_forecast, measure_costs, read_lease_document
 from campaign.processes.signals import deferred, interruptible
+from campaign.run.adaptive_repetitions import record_implied
 from campaign.run.driver import Driver
 from campaign.run.driver_supervisor import LeftRunning, Supervisor
 from campaign.run.locks import alone_on_the_machine, working_locks

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -22,7 +22,9 @@ from campaign.model.description import StepFacts
 from campaign.workloads.command_template import BESIDE
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.reading import LogReading
+
+if TYPE_CHECKING:  # a plan reads no logs
+    from campaign.workloads.parsers.reading import LogReading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
 
