@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from tests.planted_services import Service
 
 from campaign.documents.cell import Cell
 from tests import imported_under_truth, services_under_truth
@@ -21,7 +22,6 @@ from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
 from tests.planted_costs import held
 from tests.planted_records import Planted
-from tests.planted_services import Service
 from tests.statements_under_truth import Statements
 from tests.unit.insight.test_answers_agree import contradictions, planted
 from tests.unit.insight.test_demo_choice import ANYWHERE, default_campaign

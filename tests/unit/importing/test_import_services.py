@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.planted_services import response_times
 
 from campaign.cli.main import main
 from campaign.config.resolve import load_campaign
 from campaign.report.figure import data_of, load_figure
 from campaign.tables.collect import gather, tables_of
 from campaign.tables.io import Tables
-from tests.planted_services import response_times
 
 LOG = Path(__file__).parents[2] / "data/logs/vllm/detailed.log"
 RATES = (20, 35, 45)

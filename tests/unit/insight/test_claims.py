@@ -10,13 +10,9 @@ import pytest
 
 from campaign.insight.compare.claims import INSIDE, NOT_COMPARABLE, OUTSIDE, claims, held_against, summary
 from campaign.statistics import comparable_cells, intervals
-from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
-from campaign.tables.runs import runs_table
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
-from tests.planted_services import SERVED_PER_S, Service, true_percentile
-from tests.planted_services import planted as planted_requests
 from tests.unit.report import report_data
 
 TRUTH = Truth(configurations=4, compositions=4, runs=8, lease=0.005, run=0.005)
@@ -146,36 +142,3 @@ def test_software_options_are_claims_against_the_plain_one() -> None:
     assert set(options["verdict"]) == {OUTSIDE}
     same = held_against(before, after)
     assert (same.loc[same["figure"] == "Software optimisations", "verdict"] == INSIDE).sum() >= 3
-
-
-def served(speed: float, seed: int, rates: tuple[float, ...] = (15.0, 25.0, 33.0, 45.0)) -> Tables:
-    """A service on two configurations, the second `speed` times as fast."""
-    of = Service({"1x4-local": 1.0, "1x4-fabric": speed}, rates=rates, requests=400)
-    plan, records, requests = planted_requests(of, seed)
-    runs = runs_table(records)
-    context = {
-        "campaign": {
-            "name": "served",
-            "baseline": "1x4-local",
-            "protocol": {"lease_order": "blocks", "order": "blocks"},
-        },
-        "objectives": {"gpt-service": {"ttft_ms": {"p90": 1e3 * true_percentile(90, 37.0, SERVED_PER_S)}}},
-    }
-    return Tables(runs, cells_table(plan, runs), [], [], context, requests=requests)
-
-
-def test_the_highest_rates_of_services_are_claims_and_goodput_with_them() -> None:
-    before = served(0.8, 1)
-    stated = claims(before).set_index("figure").loc["Serving: highest rate that holds"]
-    assert stated["claim"] == "1x4-fabric against 1x4-local"
-    assert stated["low"] < (0.8 * SERVED_PER_S - 13) / 37 < stated["high"] < 1
-
-    def verdict(other: Tables) -> tuple[str, str]:
-        held = held_against(before, other).set_index("figure").loc["Serving: highest rate that holds"]
-        return held["verdict"], held["why"]
-
-    assert verdict(served(0.8, 2)) == (INSIDE, "")
-    assert verdict(served(1.0, 2)) == (OUTSIDE, "")
-    # Of rates that all hold none is the highest.
-    assert verdict(served(0.8, 2, rates=(15.0, 16.0, 17.0))) == (NOT_COMPARABLE, "no highest rate is known here")
-    assert verdict(campaign()) == (NOT_COMPARABLE, "a cell of it is not planned here")

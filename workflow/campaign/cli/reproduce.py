@@ -39,7 +39,7 @@ def reproduce(archive: Path, system: str | None, again: Path | None, results: Pa
 
     With --against, each ratio that the archive's answers state is inside or outside the prediction interval that the
     archive's spread of compositions gives for a repetition, or not comparable, with the reason. Ratios are of cells,
-    software options among them, of speed-ups by batch, and of the highest rates of services.
+    software options among them, and of speed-ups by batch.
 
     \b
     campaign reproduce published.zip --system mine

@@ -203,10 +203,6 @@ class ContextDocument(ClosedModel):
     )
     published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
     forecast: tuple[ForecastSaid, ...] = ()
-    objectives: dict[str, dict[str, dict[str, float]]] = Field(
-        default_factory=dict,
-        description="of services: workload -> latency -> percentile -> limit, such as ttft_ms: {p99: 500}",
-    )
     questions: tuple[tuple[RoundDocument, ...], ...] = Field(
         default=(), description="the rounds of each question that the campaign was measured for"
     )

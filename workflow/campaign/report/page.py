@@ -196,7 +196,7 @@ def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
         return []
     first, *later = versions
     when = f"after {wording.plural(first.runs, 'run')}" if first.runs else "before the first run"
-    told = [f"Hash {first.hash} of figures, claims, objective, exclusions, metric, baseline, matrix and protocol, written {when}, "
+    told = [f"Hash {first.hash} of figures, claims, exclusions, metric, baseline, matrix and protocol, written {when}, "
             f"on {first.written} UTC."]  # fmt: skip
     for each in later:
         at = (

@@ -367,7 +367,6 @@ class DriverSession:
             phases_s=dict(outcome.phases_s),
             ran_on=outcome.ran_on,
             in_force=dict(outcome.in_force),
-            requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",
             telemetry=str(samples.written.relative_to(self.results.directory)) if samples.written else "",

@@ -192,7 +192,7 @@ def tables_of(collected: Collected) -> Tables:
 
     from campaign.tables.cells import CellPlan, cells_table
     from campaign.tables.io import Tables
-    from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
+    from campaign.tables.runs import reference_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
     steps = step_times_table(collected.records)  # first: what it needs for a moment is free for the others then
@@ -235,7 +235,6 @@ def tables_of(collected: Collected) -> Tables:
         telemetry,
         steps,
         _named(collected, reference_table(collected.reference, collected.campaign.metric, predicting)),
-        requests_table(collected.records),
         pd.DataFrame() if collected.draws is None else collected.draws,
     )
 
@@ -258,7 +257,7 @@ def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps, reference and requests (Parquet), leases.json, links.json,
+    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json,
     context.json; and costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 

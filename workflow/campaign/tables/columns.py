@@ -180,19 +180,6 @@ repetition count number of the run
 time_s number time of one measured step of the slowest rank; ascending inside of each run
 """)
 
-REQUESTS: Columns = _columns("""
-cell_id text cell of the run
-repetition count number of the run
-intended_s number when the request was to start, in seconds from the start of the load; latencies count from here
-sent_s number when it was sent; later than intended where the load generator was late
-first_s number when its first token came; null where none came
-last_s number when its last token came; null where none came
-prompt_tokens number tokens of its prompt, as the server counts them where it does
-output_tokens number tokens of its answer
-error text why it has no complete answer; empty where it has
-in_window flag whether it counts: it was to start after the warm-up and before the end of the load
-""")
-
 TELEMETRY: Columns = _columns("""
 cell_id text cell of the run; one run a cell is kept over time
 repetition count repetition of the run
@@ -212,7 +199,6 @@ _TABLES: Mapping[str, tuple[Columns, str]] = {
     "telemetry": (TELEMETRY, "one row a sample of a run, thinned"),
     "steps": (STEPS, "one row a measured step; of runs with more than 200 steps, 200 quantiles of them"),
     "reference": (REFERENCE, "one row a run of the reference, which is measured in every lease; empty without one"),
-    "requests": (REQUESTS, "one row a request to a service, also of runs that are invalid; empty without a service"),
 }
 _CAMPAIGN = {"campaign": "name of the campaign; of the source where two campaigns have one name"}
 COLUMNS: Mapping[str, Mapping[str, str]] = {

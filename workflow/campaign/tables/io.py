@@ -73,7 +73,7 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 DOCUMENTS = ("leases", "links", "context")
 _KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
-SERIES = ("telemetry", "steps", "reference", "requests", "draws")
+SERIES = ("telemetry", "steps", "reference", "draws")
 """Tables that are not for people to read: many rows a run, the runs of the reference, and the draws of a prediction."""
 
 
@@ -89,7 +89,6 @@ class Tables:
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
-    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
     draws: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
@@ -140,6 +139,7 @@ def read(directory: Path) -> Tables:
         leases = [checked_lease(each) for each in leases]
         links = [{**each, "document": dict(each["document"])} for each in links]
         Context.model_validate(context)
+        context.pop("objectives", None)  # of services, in tables of earlier versions
     return Tables(runs, cells, leases, links, context, *series)
 
 
@@ -169,7 +169,6 @@ class Context(BaseModel):
     inputs: dict[str, list[str]] = {}
     launchers: dict[str, int] = {}
     notes: list[str] = []
-    objectives: dict[str, dict[str, dict[str, float]]] = {}
     prediction: str = ""
     questions: list[list[dict[str, Any]]] = []
     references: list[dict[str, Any]] = []

@@ -167,7 +167,6 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
-        **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
         **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
         "inputs": claims_used({"systems": systems_of(document), "workloads": document["workloads"]}),
@@ -226,13 +225,6 @@ def _system(campaign: Campaign) -> dict[str, Any]:
         **next((times for part in parts if (times := _times(part))), {}),
         **({"currency": campaign.currency} if campaign.currency else {}),
     }
-
-
-def objectives_of(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """What services have to hold, by workload."""
-    said = {name: workload.get("objective") or {} for name, workload in workloads.items()}
-    each = {name: {latency: limits for latency, limits in of.items() if limits} for name, of in said.items()}
-    return {name: limits for name, limits in each.items() if limits}
 
 
 def _questions(collected: Collected) -> list[list[dict[str, Any]]]:

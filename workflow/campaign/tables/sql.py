@@ -12,7 +12,7 @@ import pandas as pd
 
 from campaign.errors import CampaignError, needs_extra
 from campaign.tables.cells import cells_table
-from campaign.tables.columns import COLUMNS, LINKS, REFERENCE, REQUESTS, STEPS, TELEMETRY, meaning, types
+from campaign.tables.columns import COLUMNS, LINKS, REFERENCE, STEPS, TELEMETRY, meaning, types
 from campaign.tables.io import frame
 from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.runs import runs_table
@@ -156,7 +156,7 @@ def _frame(table: str, tables: Tables) -> pd.DataFrame:
         case "links":
             return links_table(tables.links)
     found: pd.DataFrame = getattr(tables, table)
-    later = {"telemetry": TELEMETRY, "steps": STEPS, "reference": REFERENCE, "requests": REQUESTS}
+    later = {"telemetry": TELEMETRY, "steps": STEPS, "reference": REFERENCE}
     return found if len(found.columns) else frame([], types(later[table]), {})
 
 

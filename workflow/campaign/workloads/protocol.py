@@ -16,7 +16,6 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import AxisName, FileModel, InputFiles, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
-from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
 from campaign.model.description import StepFacts
 from campaign.workloads.command_template import BESIDE
@@ -153,7 +152,6 @@ class Outcome:
     flags: tuple[str, ...] = ()
     ran_on: tuple[str, ...] = ()
     in_force: Mapping[str, str] = field(default_factory=dict)
-    requests: Requests | None = None
 
 
 @dataclass(frozen=True)

@@ -18,24 +18,22 @@ import pandas as pd
 
 from campaign import wording
 from campaign.insight.compare.matching import match
-from campaign.statistics import comparable_cells, comparisons, intervals, serving, software_options, verdict
+from campaign.statistics import comparable_cells, comparisons, intervals, software_options, verdict
 from campaign.statistics.comparisons import Design, Ratios
-from campaign.statistics.highest_rate import Objective, objectives
 from campaign.statistics.intervals import Floats
 from campaign.statistics.ratios import LogRatios
 from campaign.tables.io import Tables
 
 INSIDE, OUTSIDE, NOT_COMPARABLE = "inside", "outside", "not comparable"
-CELLS, SPEED_UPS, SERVICES = "cells", "speed-ups", "highest rates"
+CELLS, SPEED_UPS = "cells", "speed-ups"
 _CELLS = ("cell_id", "against_cell", "over_cell", "over_against")
 _Pairs = Mapping[str, pd.Series] | pd.DataFrame
-_Services = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, Mapping[str, Sequence[Objective]]]
 _ONE_COMPOSITION = (intervals.PAIRED, intervals.RUNS_OF_ONE)
 
 
 @dataclass(frozen=True)
 class _Answers:
-    """Comparisons of one kind. of: `CELLS`, `SPEED_UPS` or `SERVICES`; rows: figure, cell_id, against_cell, p, p_holm, and of
+    """Comparisons of one kind. of: `CELLS` or `SPEED_UPS`; rows: figure, cell_id, against_cell, p, p_holm, and of
     speed-ups over_cell and over_against: the cells of the ratio that theirs is over."""
 
     of: str
@@ -48,7 +46,7 @@ def claims(tables: Tables) -> pd.DataFrame:
     figure (title), claim (words), of (what kind), cell_id, against_cell, over_cell, over_against, ratio, low, high (95 %),
     expected_low, expected_high (of a new mean over as many compositions; nan where its spread is not known), p, p_holm (over its
     figure), and `Ratios.basis`. A ratio above 1 is better than the cell that it is against. That of a speed-up by batch is over
-    the same ratio of fewer devices, and that of a service is of its highest rates; its cells stand for their series.
+    the same ratio of fewer devices.
     """
     found = [_stated(tables, answers) for answers in _answers(tables) if len(answers.rows)]
     if not found:
@@ -78,10 +76,6 @@ def _answers(tables: Tables) -> Iterator[_Answers]:
         effects = effects.assign(over_cell=effects["against_cell_large"], over_against=effects["against_cell"])
         effects = effects.assign(ratio=1 + effects["change_pct"] / 100, against_cell=effects["cell_id"])
         yield _Answers(SPEED_UPS, _pairs(effects.assign(cell_id=effects["cell_id_large"]), "Speed-up by batch"))
-    rates = serving.highest_rates(*_services(tables)) if len(tables.requests) else tables.requests
-    if len(rates):
-        rows = serving.against_baseline(rates, baseline, _design(SERVICES, tables))
-        yield _Answers(SERVICES, _pairs(rows.assign(cell_id=rows["series"]), "Serving: highest rate that holds"))
 
 
 def _pairs(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
@@ -94,29 +88,13 @@ def _pairs(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
 
 def _stated(tables: Tables, answers: _Answers) -> pd.DataFrame:
     rows = answers.rows.drop_duplicates(list(_CELLS), ignore_index=True).assign(of=answers.of)
-    ratios = _ratios(answers.of, rows, _design(answers.of, tables))
+    ratios = _ratios(answers.of, rows, tables.design)
     value, low, high = ratios.of.bounds()
     bounds = {"ratio": value, "low": low, "high": high}
     stated = rows.assign(**bounds, claim=_words(answers.of, tables.cells, rows), **ratios.basis(rows.index))
     predicted = np.array([not _unpredicted(row) for row in stated.to_dict("records")], dtype=np.bool_)
     expected_low, expected_high = prediction(ratios.of, np.where(predicted, 1.0, np.nan))
     return stated.assign(expected_low=expected_low, expected_high=expected_high)
-
-
-def _services(tables: Tables) -> _Services:
-    """Requests, cells with a rate, runs and objectives."""
-    limits = {name: objectives(each) for name, each in tables.context.get("objectives", {}).items()}
-    return serving.latencies(tables.requests, tables.runs), serving.rated(tables.cells), tables.runs, limits
-
-
-def _design(of: str, tables: Tables) -> Design:
-    """What ratios are by: the runs of cells, or the highest rates of series."""
-    if of != SERVICES:
-        return tables.design
-    if tables.requests.empty:
-        return comparisons.design(tables.runs.iloc[:0])
-    rates = serving.of_compositions(*_services(tables))
-    return comparisons.design(rates, dict(tables.context["campaign"]).get("protocol") or {}, column="rate")
 
 
 def _ratios(of: str, rows: _Pairs, design: Design) -> Ratios:
@@ -155,23 +133,18 @@ def held_against(base: Tables, other: Tables) -> pd.DataFrame:
 
 
 def _held(of: str, stated: pd.DataFrame, base: Tables, other: Tables, same: Mapping[str, str]) -> pd.DataFrame:
-    if of == SERVICES:
-        series = serving.rated(other.cells).set_index("cell_id")["series"].to_dict()
-        same = {cell: series[ours] for cell, ours in same.items() if ours in series}
     ours = {name: stated[name].map(same) for name in _CELLS}
-    by = _design(of, other)
-    here = _ratios(of, ours, by)
+    here = _ratios(of, ours, other.design)
     value, low, high = here.of.bounds()
     known = stated["expected_low"].notna()
     expected_low, expected_high = (
-        np.where(known, bound, np.nan) for bound in expected(_design(of, base), by, stated, ours, of)
+        np.where(known, bound, np.nan) for bound in expected(base.design, other.design, stated, ours, of)
     )
     states = other.cells.set_index("cell_id")["state"].to_dict()
-    none = "no highest rate is known here" if of == SERVICES else "no ratio: a mean is not positive"
     whys = [
         _unpredicted(row)
         or _missing(states, *(ours[name].iloc[place] for name in _cells_of(of)))
-        or (none if not np.isfinite(value[place]) else "")
+        or ("" if np.isfinite(value[place]) else "no ratio: a mean is not positive")
         or ("paired by composition in the archive, and not here" if row["method"] == intervals.PAIRED_BY_LEASE
             and here.method[place] not in (*_ONE_COMPOSITION, intervals.PAIRED_BY_LEASE) else "")
         for place, row in enumerate(stated.to_dict("records"))
@@ -230,8 +203,7 @@ def _missing(states: Mapping[Any, str], *cells: Any) -> str:
 
 def _words(of: str, cells: pd.DataFrame, rows: pd.DataFrame) -> Sequence[str]:
     """'2x2-local against 1x4-local (bert, batch 8)': where the two differ, and what they share of what the campaign varies."""
-    known = serving.series_columns(cells) if of == SERVICES else comparable_cells.naming_columns(cells)
-    names = [name for name in known if cells[name].nunique(dropna=False) > 1]
+    names = [name for name in comparable_cells.naming_columns(cells) if cells[name].nunique(dropna=False) > 1]
     by_id = cells.drop_duplicates("cell_id").set_index("cell_id")
     told = []
     for row in rows.to_dict("records"):
