@@ -58,7 +58,6 @@ style: $(VENV)/.dev $(VENV)/.rewritten
 bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (an hour and a half; those of Slurm need root)
 	python -m tests.benchmarks
 	python -m tests.benchmarks.truth
-	python -m tests.benchmarks.queues
 	python -m tests.benchmarks.composing
 	python -m tests.benchmarks.devices
 
@@ -81,7 +80,7 @@ $(VENV)/bin/pip:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
-	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[serve,train]'
+	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[train]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip

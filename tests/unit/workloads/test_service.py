@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from campaign.config.load import validate
+from campaign.config.yaml_file import YamlFile
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.errors import ConfigError, LaunchError
 from campaign.plan.matrix import expand
 from campaign.processes.marked import live, words_of
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Step
+from campaign.workloads.protocol import Ended, Outcome, Step, Workload
 from campaign.workloads.service import ServiceWorkload
 from campaign.workloads.service_run import __main__ as program
 from campaign.workloads.service_run.server import metrics_of
@@ -299,6 +301,52 @@ def test_a_given_rate_leads_with_a_latency_and_anything_else_with_throughput(tmp
     closed = {"workloads.s.options": {"concurrency": 4}, "workloads.s.client.command": ["python3", "{concurrency}"]}
     assert load(tmp_path, {**alone, **closed}).metric == Metric("throughput_per_s", "requests/s", "higher")
     assert load(tmp_path, campaign()).metric == THROUGHPUT
+
+
+STORED_SERVER = {"command": ["serve", "{port}"], "ready": {"tcp": True}, "ready_within_s": 600.0, "launch": "once"}
+NO_LIMITS: dict[str, Any] = {"e2e_ms": {}, "tpot_ms": {}, "ttft_ms": {}}
+LIMITS = {**NO_LIMITS, "ttft_ms": {"p50": 500.0}}
+COUNTED_SERVER = {"command": ["serve", "{port}"], "ready": {"tcp": True}}
+NO_CLIENT = {"client": None, "model": None, "objective": LIMITS}
+LOAD = {
+    **{
+        "arrivals": "poisson",
+        "body": {},
+        "concurrency": 0,
+        "duration_s": 0.0,
+        "endpoint": "completions",
+        "output_tokens": 4,
+    },
+    **{
+        "prompt_tokens": 8,
+        "prompts": None,
+        "rate_per_s": 0.0,
+        "requests": 20,
+        "seed": 1,
+        "timeout_s": 60.0,
+        "warmup_s": 0.0,
+    },
+}
+WITH_CLIENT = {"client": {"command": ["bench"], "parser": "vllm"}, "load": None, "model": None, "objective": NO_LIMITS}
+
+
+@pytest.mark.parametrize(
+    ("stored", "counted"),
+    [
+        ({**NO_CLIENT, "load": LOAD}, {"load": {"output_tokens": 4, "prompt_tokens": 8, "requests": 20}}),
+        (WITH_CLIENT, {"client": {"command": ["bench"], "parser": "vllm"}}),
+    ],
+)
+def test_services_of_earlier_results_are_read_and_their_cells_keep_their_identity(
+    stored: dict[str, Any], counted: dict[str, Any]
+) -> None:
+    common = {"name": "s", "kind": "service", "precisions": ["fp32"], "options": {"rate_per_s": 20}}
+    document = {**common, "server": STORED_SERVER, **stored}
+    found = validate(YamlFile(Path("s"), document, {}), Workload)  # type: ignore[type-abstract]
+    assert found.identity() == {"name": "s", "kind": "service", "server": COUNTED_SERVER, **counted}
+    again = validate(YamlFile(Path("s"), found.model_dump(mode="json"), {}), Workload)  # type: ignore[type-abstract]
+    assert again == found
+    assert (found.printed_metrics or [""])[0] == "ttft_ms_p50"
 
 
 PAGE = """\
