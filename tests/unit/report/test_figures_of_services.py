@@ -40,6 +40,11 @@ def test_percentiles_of_all_latencies_are_drawn_by_rate_and_configuration(data: 
     ]
     assert {line.get_linestyle() for line in lines} == {"-", "--"}
     assert len({line.get_color() for line in lines}) == 2
+    drawn = {(line.get_linestyle(), *np.round(line.get_ydata(), 9)) for line in lines}
+    for name in SPEEDS:
+        for dashes, quantity in (("--", "p50 TTFT"), ("-", "p99 TTFT")):
+            means = [rows.loc[(name, rate, quantity), "mean"] for rate in (10.0, 20.0, 30.0)]
+            assert (dashes, *np.round(means, 9)) in drawn
     assert "n = 6 runs a point" in drawing.caption
 
 

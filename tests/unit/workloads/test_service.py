@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import sys
 import time
@@ -109,6 +110,13 @@ SHARE = r"(\d+) of \d+ requests failed \((25|10) %; errors_at_most_pct is 1\)"
         ("dies at start", {}, "crashed", "ended with exit code 3 before it was ready", "no weights"),
         ("dies under load", {}, "crashed", "ended with exit code 7 while the client ran", "no more memory"),
         ("never ready", LATE, "time_limit", "not ready within 2.5 s", "loading"),
+        (
+            "dies under load",
+            client("sh", "-c", f"{shlex.join(CLIENT[:3])} {{url}} 100 1; sleep 600"),
+            "crashed",
+            "ended with exit code 7 while the client ran",
+            "no more memory",
+        ),
         ("answers garbage", {}, "invalid", "no request succeeded", '"completed": 0'),
         ("fails sometimes", {}, "invalid", SHARE, ""),
         (
