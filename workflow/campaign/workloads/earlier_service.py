@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from campaign.workloads.service import ServiceWorkload
-from campaign.workloads.service_run.specification import Client
+from campaign.workloads.service_run.specification import BenchmarkClient
 
 _LOAD_DEFAULTS: Mapping[str, Any] = {
     **{
@@ -32,7 +32,7 @@ _LOAD_DEFAULTS: Mapping[str, Any] = {
 class EarlierService(ServiceWorkload):
     """A stored service with a built-in load. Its cells keep their identity, so that their records are found."""
 
-    client: Client = Client(command=("unknown",), parser="vllm")
+    client: BenchmarkClient = BenchmarkClient(command=("unknown",), parser="vllm")
     load: dict[str, Any]
     model: str | None = None
 

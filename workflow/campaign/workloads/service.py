@@ -30,7 +30,7 @@ from campaign.workloads.service_run.specification import (
     CLIENT_OUTPUT,
     RESULT,
     SERVICE_VALUES,
-    Client,
+    BenchmarkClient,
     Problem,
     Result,
     Server,
@@ -90,7 +90,7 @@ class ServiceWorkload(Workload):
     """A server and a client that sends requests to it."""
     server: Server
     """The server."""
-    client: Client
+    client: BenchmarkClient
     """The program that sends requests to the server and prints or writes what it measured."""
     errors_at_most_pct: Annotated[float, Field(ge=0, le=100)] = 1.0
     """A run with a larger share of failed requests is `invalid`."""

@@ -96,7 +96,7 @@ class Server(FileModel):
     """Its own numbers."""
 
 
-class Client(FileModel):
+class BenchmarkClient(FileModel):
     """The benchmark client of a service."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
@@ -117,7 +117,7 @@ class Client(FileModel):
     """Instead of `parser`: expressions that read the client's numbers."""
 
     @model_validator(mode="after")
-    def _one_parser(self) -> Client:
+    def _one_parser(self) -> BenchmarkClient:
         if (self.parser is None) == (not self.parsers):
             raise ValueError("give either 'parser' or 'parsers'")
         if Path(self.result).is_absolute() or ".." in Path(self.result).parts:
@@ -144,7 +144,7 @@ class Specification(_Document):
     where: str
     directory: Path
     server: Server
-    client: Client
+    client: BenchmarkClient
     values: dict[str, Scalar]
     files: dict[str, str] = {}
     words: tuple[str, ...] = ()
