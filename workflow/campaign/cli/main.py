@@ -25,12 +25,11 @@ GROUPS = {
     "Start": {
         "init": ("init", "Make a directory a project: a campaign to change, Snakemake profiles, and a Snakefile."),
         "systems": ("compose", "List the systems that a campaign can name."),
-        "workload": ("workload", "List and show workloads, try one, trace it for replays, or read a saved log."),
+        "workload": ("workload", "List and show workloads, try one, or read a saved log."),
         "validate": ("validate", "Check the text of a campaign, system, workload or claims file."),
     },
     "Plan and run": {
         "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
-        "predict": ("predict", "Predict what would be measured, and write the report as if it had been."),
         "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
         "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
         "logs": ("logs", "Show why runs failed or are missing, where their logs are, and the last lines."),

@@ -122,7 +122,6 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
         "runs_done": plan.runs - plan.missing,
         "left": _left(plan),
         "outcomes": _outcomes(plan, results),
-        "predicted": sorted(name for name, workload in plan.campaign.workloads.items() if workload.predicts),
         "excluded_hosts": {
             host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
             for host, why in ExcludedHosts(results.slurm).current().items()
@@ -201,8 +200,6 @@ def _show(found: Mapping[str, Any]) -> None:
                 filter(None, [question["statement"], *question["answers"], *question["rests_on"], question["chosen"]])
             )
         )
-    if found["predicted"]:
-        say(f"predicted by replay, not measured: {', '.join(found['predicted'])}")
     left = found["left"]
     if left["unknown"]:
         say(f"still to measure: {left['unknown']}")

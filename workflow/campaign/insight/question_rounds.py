@@ -14,7 +14,7 @@ from campaign.documents.record import Store
 from campaign.documents.rounds import CellIn, ChosenLease, RoundDocument, Rounds, kept_rounds
 from campaign.errors import ConfigError
 from campaign.files import content_hash
-from campaign.insight.until import Decision, Question, decide, expected_rates, parse_question, priced_matrix
+from campaign.insight.until import Decision, Question, decide, parse_question, priced_matrix
 from campaign.paths import Results
 from campaign.plan.cost.budget import Budget, matrix_digest
 from campaign.plan.cost.history import read_costs
@@ -51,9 +51,7 @@ def next_rounds(asked: PlanRequest, *, allow_unfit: bool = False) -> Rounds:
         return kept
     costs = read_costs(results, asked.learn_from, campaign.path)
     matrix = priced_matrix(plan, forecaster_of(campaign, costs, asked.assumed))
-    cells = {cell.id: cell for lease in matrix.leases for cell in lease.cells if question.beside(cell)}
-    prior = expected_rates(campaign, cells.values())
-    decision = decide(question, matrix, tables, prior)
+    decision = decide(question, matrix, tables)
     leases = _chosen(decision, missing)
     document = RoundDocument(
         question=question.text,
@@ -65,7 +63,7 @@ def next_rounds(asked: PlanRequest, *, allow_unfit: bool = False) -> Rounds:
         known=known,
         runs_known=0 if tables is None else len(tables.runs),
         end="answered" if decision.decided else "" if leases else "undecided",
-        statement=_statement(decision, question, plan),
+        statement=decision.statement or ("Not decided." if decision.stop else "Not known yet."),
         answers=decision.answers,
         rests_on=decision.rests_on,
         leases=leases,
@@ -105,14 +103,6 @@ def _known(tables: Tables | None) -> str:
         return content_hash([])
     rows = tables.runs[["cell_id", "repetition", "status", "value"]]
     return content_hash(sorted(map(repr, rows.itertuples(index=False, name=None))))
-
-
-def _statement(decision: Decision, question: Question, plan: Plan) -> str:
-    """What is known; predictions say that they are."""
-    workloads = {cell.workload for cell in plan.matrix if question.about(cell)}
-    predicted = any(plan.campaign.workloads[name].predicts for name in workloads)
-    said = decision.statement or ("Not decided." if decision.stop else "Not known yet.")
-    return f"Predicted, not measured: {said}" if predicted else said
 
 
 def _chosen(decision: Decision, missing: Collection[CellIn]) -> tuple[ChosenLease, ...]:

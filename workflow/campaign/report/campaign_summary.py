@@ -34,7 +34,7 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
     figures, tables = figures or results.figures, tables or results.tables
     context = read_json(tables / "context.json")
     with reading(tables, _REMEDY):
-        lines = [*_counts(tables, context), *_failures(results, tables)]
+        lines = [*_counts(tables), *_failures(results, tables)]
     drawings = {}
     for path in figures.glob("*.json"):
         with reading(path, _REMEDY):
@@ -75,24 +75,21 @@ def _failures(results: Results, tables: Path) -> list[str]:
     return ["\nFailed runs", *shown] if lines else []
 
 
-def _counts(tables: Path, context: Mapping[str, Any]) -> list[str]:
+def _counts(tables: Path) -> list[str]:
     """Cells and runs by how they ended, and compositions."""
     cells = list(_rows(tables / "cells.csv"))
-    # Tables of earlier versions have no such column.
-    became = wording.became(wording.basis(row.get("predicted", "").lower() == "true" for row in cells))
     names = ("planned", "ok", "failed", "implied", "missing")
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
     implied = f"{runs['implied']} implied, " if runs["implied"] else ""
     return [
         "",
-        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} {became}, {runs['failed']} failed, {implied}"
+        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
         f"{runs['missing']} missing",
-        *([str(predicted)] if (predicted := context.get("prediction")) else []),
-        *_valid_runs(tables, became),
+        *_valid_runs(tables),
     ]
 
 
-def _valid_runs(tables: Path, became: str) -> list[str]:
+def _valid_runs(tables: Path) -> list[str]:
     """How often configurations were composed, which is what every statement between them rests on; and runs
     that have no number."""
     leases: defaultdict[str, set[str]] = defaultdict(set)
@@ -101,12 +98,8 @@ def _valid_runs(tables: Path, became: str) -> list[str]:
         if row["status"] == "ok":
             leases[row["configuration"]].add(row["lease_id"])
             without += row["value"] == ""
-    said = (
-        [f"{wording.plural(without, f'{became} run')} without the primary metric, in no figure of it"]
-        if without
-        else []
-    )
-    return _compositions(leases, became) + said
+    said = [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it"]
+    return _compositions(leases) + (said if without else [])
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -117,14 +110,14 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
             raise ValueError(f"no CSV: {error}") from error
 
 
-def _compositions(leases: Mapping[str, set[str]], became: str) -> list[str]:
+def _compositions(leases: Mapping[str, set[str]]) -> list[str]:
     counts = sorted(len(own) for own in leases.values())
     if not counts:
         return []
     ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
     each = "each composed once" if counts[-1] == 1 else f"{sum(counts)} compositions, {ends} of each"
     alone = f". {ALONE}" if counts[-1] == 1 and len(counts) > 1 else ""
-    return [f"{wording.plural(len(counts), 'configuration')} {became}, {each}{alone}"]
+    return [f"{wording.plural(len(counts), 'configuration')} measured, {each}{alone}"]
 
 
 def _advice(answer: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from campaign.documents.metric import metric_of
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text, reading
-from campaign.report import in_page_order, prediction
+from campaign.report import in_page_order
 from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cells
 from campaign.report.sections.compositions import compositions, idle
@@ -140,7 +140,6 @@ def build_context(
     return {
         "campaign": said.campaign,
         "system": said.system,
-        "prediction": said.prediction,
         "notes": said.notes,
         "basis": _basis(runs, said),
         "conditions": [f"{each[:1].upper()}{each[1:]}." for each in said.conditions],
@@ -158,7 +157,6 @@ def build_context(
         "apparatus": apparatus,
         "coverage": {
             **covered,
-            "became": wording.became(prediction.of_cells(cells).basis),
             "meanings": [
                 (state, _STATES[state]) for state, count in state_counts(cells) if state in _STATES and count != "0"
             ],
@@ -276,8 +274,6 @@ def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, An
 def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
     """What stands behind the numbers, in a line: '30 compositions, 81 runs; the fabric is simulated'."""
     valid = runs[runs["status"] == "ok"]
-    if said.prediction and not said.launchers:  # simulated
-        return wording.plural(valid["cell_id"].nunique(), "predicted cell")
     leases = valid.loc[valid["lease_id"] != "", "lease_id"].nunique()
     counted = [wording.plural(leases, "composition")] if leases else []
     counted.append(wording.plural(len(valid), "valid run"))
