@@ -166,7 +166,6 @@ class Context(BaseModel):
     launchers: dict[str, int] = {}
     notes: list[str] = []
     objectives: dict[str, dict[str, dict[str, float]]] = {}
-    questions: list[list[dict[str, Any]]] = []
     references: list[dict[str, Any]] = []
     schema_versions: dict[str, str] = {}
     software: list[dict[str, Any]] = []
