@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign import wording
-from campaign.files import load_json, open_regular, read_json, reading
+from campaign.files import load_json, open_regular, reading
 from campaign.paths import Results
 from campaign.report import in_page_order
 
@@ -30,7 +30,6 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
     """
     results = Results.at(directory)
     figures, tables = figures or results.figures, tables or results.tables
-    context = read_json(tables / "context.json")
     with reading(tables, _REMEDY):
         lines = [*_counts(tables), *_failures(results, tables)]
     drawings = {}

@@ -170,7 +170,7 @@ class ForecastSaid(ClosedModel):
 class ContextDocument(VersionedModel):
     """What the page needs beside tables, leases and figures. Unknown keys are errors."""
 
-    gone = frozenset({"questions"})
+    gone = frozenset({"inputs", "prediction", "questions"})
 
     campaign: CampaignSaid
     campaign_yaml: str

@@ -134,8 +134,7 @@ def read(directory: Path) -> Tables:
         leases = [checked_lease(each) for each in leases]
         links = [{**each, "document": dict(each["document"])} for each in links]
         Context.model_validate(context)
-        context.pop("inputs", None)
-        if context.pop("prediction", ""):
+        if context.get("prediction"):
             raise RecordError(f"{directory}: its numbers are predictions of an earlier version, which are not shown")
     return Tables(runs, cells, leases, links, context, *series)
 

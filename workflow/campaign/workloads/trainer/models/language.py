@@ -18,7 +18,8 @@ from campaign.workloads.trainer.transformer_sizes import TransformerSize
 
 
 def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
-    """Self-attention over packed queries, keys and values: [n, tokens, heads x 3 x head_width] to [n, tokens, heads x head_width]."""
+    """Self-attention over packed queries, keys and values: [n, tokens, heads x 3 x head_width] to
+    [n, tokens, heads x head_width]."""
     samples, tokens, _ = packed.shape
     query, key, value = packed.view(samples, tokens, -1, 3, head_width).permute(3, 0, 2, 1, 4).unbind(0)
     attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
