@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from campaign.model.parameters import Draws, Floats, medians
+from campaign.model.simulation import steps_s
+from campaign.plan.step_cases import case_of, prior_of
 
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell
 from campaign.documents.run_numbers import run_number
-from campaign.model.parameters import Draws, Floats, medians
-from campaign.model.simulation import steps_s
-from campaign.plan.step_cases import case_of, prior_of
 from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table

@@ -15,10 +15,8 @@ from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
-from tests.benchmarks.predicted import predicted
 from tests.benchmarks.project import Project
 from tests.benchmarks.slurm import slurm
-from tests.benchmarks.study import study
 from tests.benchmarks.telemetry import telemetry
 from tests.benchmarks.timing import Took, least
 from tests.benchmarks.train import train
@@ -110,8 +108,6 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "train": train,
     "histories": histories,
     "site": site,
-    "predicted": predicted,
-    "study": study,
 }
 
 
