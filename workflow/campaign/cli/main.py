@@ -43,7 +43,7 @@ GROUPS = {
         "sql": ("sql", "Run one query over the tables runs, cells, leases, links and telemetry."),
     },
     "Answer questions": {
-        "recommend": ("recommend", "Recommend what to build, from measured cells and model predictions."),
+        "recommend": ("recommend", "Recommend what to build, from measured cells."),
         "compare": ("compare", "Compare campaign B with campaign A, or a campaign with published claims."),
         "published": ("compare", "Show campaigns beside published claims, and how many of these they reach."),
     },
