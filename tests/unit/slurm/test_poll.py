@@ -55,9 +55,7 @@ class Controller(Slurm):
         if self.accounting is None:
             return DISABLED
         asked = next(word for word in argv if word.startswith("--jobs=")).removeprefix("--jobs=").split(",")
-        told = [
-            f"{name}|{state}|0:0|host1|None|n" for name, state in self.accounting.items() if name in asked
-        ]
+        told = [f"{name}|{state}|0:0|host1|None|n" for name, state in self.accounting.items() if name in asked]
         return Finished(0, "".join(f"{row}\n" for row in told), "")
 
     @property
@@ -138,7 +136,7 @@ def test_a_job_that_left_the_queue_is_looked_for_in_the_accounting_once(site: Si
         "2": ("CANCELLED", False),
         "3": ("COMPLETED", False),
     }
-    assert site.slurm.calls[-1][1] == "--jobs=1,2,3"
+    assert site.slurm.calls[-1][1] == "--jobs=1,2"
     site.wait(31)
     assert poll.snapshot().jobs == jobs
     assert site.slurm.asked.count("sacct") == 2
