@@ -45,7 +45,7 @@ def open_submitter(
 
 
 _SBATCH_S = 60.0
-_MEMORY = "2G"  # of 64 processes that wait, and of the stages after them
+_MEMORY = "4G"  # of 64 processes that wait, and of the stages after them
 
 
 def submit_command(command: Sequence[str], results: Results, options: SlurmOptions) -> str:
