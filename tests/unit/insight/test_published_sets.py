@@ -108,7 +108,8 @@ def test_results_of_before_are_read_and_files_are_not() -> None:
     before = {
         **now,
         "choices": [{"axis": "overlap"}],
-        "claims": [{**each, "if_predicted": "x"} for each in now["claims"]],
+        "claims": [{**each, "if_predicted": "x", "by_construction": ""} for each in now["claims"]],
+        "models": {name: {**each, "replayed": ["x"]} for name, each in now["models"].items()},
     }
     assert from_document(before, "references of the campaign") == load("falcon")
     with pytest.raises(ConfigError, match="if_predicted"):

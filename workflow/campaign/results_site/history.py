@@ -68,9 +68,8 @@ def dated(seconds: float) -> str:
 
 
 def compositions(tables: Tables) -> pd.DataFrame:
-    """What a campaign measured of each cell on each composition, COLUMNS; predictions are no history."""
-    by, metric = tables.design, metric_of(tables.context)
-    cells = tables.cells[~tables.cells["predicted"].astype(bool)]
+    """What a campaign measured of each cell on each composition, COLUMNS."""
+    by, metric, cells = tables.design, metric_of(tables.context), tables.cells
     known = {name: cells[name] for name in ("cell_id", "configuration", *SHAPE, "workload", "batch", "precision")}
     own = cells["system"] if "system" in cells else pd.Series("", index=cells.index)
     named = pd.DataFrame(known).assign(

@@ -164,7 +164,6 @@ def _statistics(tables: Tables, documents: Iterable[Mapping[str, Any]], stated: 
 
 def _conditions(tables: Tables, said: ContextDocument) -> Iterator[str]:
     yield from (f"{each[:1].upper()}{each[1:]}." for each in said.conditions)
-    yield said.prediction
     yield from said.notes
     for rule in said.excluded:
         yield f"Left out ({wording.plural(rule.cells, 'cell')}): {rule.rule}, because {rule.why}."
