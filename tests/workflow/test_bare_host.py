@@ -27,6 +27,7 @@ _EXTRA = [
 _ABSENT = (
     "duckdb",
     "h11",
+    "httpcore",
     "matplotlib",
     "numpy",
     "pandas",

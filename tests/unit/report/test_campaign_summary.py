@@ -15,7 +15,6 @@ from campaign.report import campaign_summary
 
 BUILD = "bert: build local-4 (4 devices), batch 8: 410\u202fsamples/s, measured on 3 compositions."
 TIE = "Tied within 5\u202f%: fabric-4 409\u202fsamples/s (405 to 413)."
-BEYOND = "Beyond the measured range, fabric-8 might give 800."
 
 
 def results(directory: Path, leases: dict[str, int], value: str = "1.5", **answer: Any) -> Path:
@@ -33,7 +32,7 @@ def results(directory: Path, leases: dict[str, int], value: str = "1.5", **answe
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    given = {"sentences": [BUILD], "beyond": None, "choice": {}, **answer}
+    given = {"sentences": [BUILD], **answer}
     (directory / "recommendation" / "recommendation.json").write_text(json.dumps({"answers": [given]}))
     return directory
 
@@ -55,22 +54,9 @@ def test_the_first_lines_say_how_often_configurations_were_composed(
     assert said.index(words) < said.index("What to build")
 
 
-def test_ties_are_part_of_what_to_build_and_what_is_extrapolated_is_not(tmp_path: Path) -> None:
+def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:
     said = campaign_summary.summary(results(tmp_path / "a", {"a": 3}, sentences=[BUILD, TIE]))
     assert f"  {BUILD} {TIE}" in said
-    given = {"configuration": "fabric-8"}
-    known = campaign_summary.summary(
-        results(tmp_path / "c", {"a": 3}, sentences=[BUILD, TIE, BEYOND], beyond=given, choice=given)
-    )
-    assert TIE in known
-    assert BEYOND not in known
-    none = campaign_summary.summary(
-        results(
-            tmp_path / "d", {"a": 3}, sentences=["nothing fulfils the constraints.", BEYOND], beyond=given, choice=None
-        )
-    )
-    assert "nothing fulfils the constraints." in none
-    assert BEYOND not in none
 
 
 def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> None:

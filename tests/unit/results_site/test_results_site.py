@@ -23,9 +23,8 @@ from campaign.cli.main import main
 from campaign.results_site import campaigns, history
 from campaign.tables.io import Tables
 from tests.measured_again import FINDING, measured, results
-from tests.simulated_campaigns import Simulated
+from tests.simulated_campaigns import Simulated, default_campaign
 from tests.unit.archive.archive_data import ARCHIVES
-from tests.unit.insight.test_demo_choice import default_campaign
 from tests.unit.report.report_data import HOSTILE
 
 

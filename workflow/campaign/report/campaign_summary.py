@@ -44,7 +44,7 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
     recommendation = figures.parent / "recommendation" / "recommendation.json"
     with reading(recommendation, _REMEDY):
         answers = load_json(recommendation)["answers"]
-        advice = [_advice(each) for each in answers if each["sentences"]]
+        advice = [" ".join(each["sentences"]) for each in answers]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
     there = results.report.is_file() or figures == results.figures  # the workflow writes both
@@ -113,12 +113,6 @@ def _compositions(leases: Mapping[str, set[str]]) -> list[str]:
     each = "each composed once" if counts[-1] == 1 else f"{sum(counts)} compositions, {ends} of each"
     alone = f". {ALONE}" if counts[-1] == 1 and len(counts) > 1 else ""
     return [f"{wording.plural(len(counts), 'configuration')} measured, {each}{alone}"]
-
-
-def _advice(answer: Mapping[str, Any]) -> str:
-    """What to build and what ties with it; what is extrapolated is on the page."""
-    said = answer["sentences"]
-    return " ".join(said[:-1] if answer["beyond"] and answer["choice"] else said[:1] if answer["beyond"] else said)
 
 
 def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool = False) -> list[str]:

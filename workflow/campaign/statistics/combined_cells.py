@@ -58,15 +58,19 @@ def _runs_of_sums(by: Design, parts: pd.DataFrame) -> pd.DataFrame:
     one = runs[complete].groupby([*of_cell, "n"], as_index=False).agg({"cost": "mean", "host": "first"})
     by_run = one.groupby(["sum", "block", "n"], as_index=False)
     sums = by_run.agg(cost=("cost", "sum"), host=("host", "first"), hosts=("host", "nunique"), cell=("cell", "first"))
-    systems = np.array(by.means.groups.systems, dtype=object)[by.means.groups.stratum[sums["cell"]]]
+    groups, first = by.means.groups, sums["cell"]
+    systems, workloads = (
+        np.array(names, dtype=object)[groups.stratum[first]] for names in (groups.systems, groups.workloads)
+    )
     names = np.array([*(", ".join(sorted(each)) for each in by.host_effects.hosts), ""], dtype=object)
     numbers = [run_number(block + 1, n + 1) for block, n in zip(sums["block"], sums["n"], strict=True)]
     return pd.DataFrame(
         {
             "cell_id": sums["sum"],
             "configuration": sums["sum"],
-            "workload": "sum",
+            "workload": workloads,
             "system": systems,
+            "campaign": groups.campaign[first],
             "lease_id": sums["sum"].astype("str") + ".c" + sums["block"].astype("str"),
             "repetition": np.array(numbers, dtype=np.int64),
             "started": sums["block"].astype("float64"),
