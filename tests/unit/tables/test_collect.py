@@ -20,6 +20,8 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
+from campaign.tables.columns import COLUMNS
+from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.report_context import Collected, baseline, context_document, device_evidence
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
@@ -359,3 +361,20 @@ def test_a_replayed_campaign_says_what_was_replayed_and_how(tmp_path: Path) -> N
     assert "processes on CPU cores stand for devices" not in document["conditions"]
     assert tables_of(collected).cells["predicted"].all()
     assert context_document(gather(load(tmp_path / "b"), tmp_path / "none"))["prediction"] == ""
+
+
+def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: Path) -> None:
+    """The reference names the columns that the tables have."""
+    tables = tables_of(gather(campaign, results))
+    frames = {
+        "runs": tables.runs,
+        "cells": tables.cells,
+        "leases": leases_table(tables.leases),
+        "operations": operations_table(tables.leases),
+        "telemetry": tables.telemetry,
+        "steps": tables.steps,
+        "reference": tables.reference,
+        "requests": tables.requests,
+    }
+    named = {name: set(columns) for name, columns in COLUMNS.items()}
+    assert {name: set(frame.columns) for name, frame in frames.items()} == named

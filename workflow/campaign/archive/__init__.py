@@ -9,7 +9,6 @@ schemas are read too.
 from __future__ import annotations
 
 from campaign.archive.layout import PARTS, READABLE, SCHEMA
-from campaign.archive.merge_archives import Merged, merge
 from campaign.archive.open_results import as_planned, report_from, report_from_archive, writable
 from campaign.archive.programs import LIMIT_MIB
 from campaign.archive.read import Opened, check, extract, opened
@@ -20,14 +19,12 @@ __all__ = [
     "PARTS",
     "READABLE",
     "SCHEMA",
-    "Merged",
     "Opened",
     "Wishes",
     "Written",
     "as_planned",
     "check",
     "extract",
-    "merge",
     "opened",
     "report_from",
     "report_from_archive",

@@ -64,7 +64,7 @@ MEANINGS: Mapping[str, str] = {
     "readings": "what kept logs were read to say later, by which parser and when; of a run, the newest counts",
     "slurm/excluded": "hosts that failed and were left out, and when they were used again",
     "questions": "rounds of each question that leases were chosen for: what was known, which leases came next and why, the answer",
-    "superseded": "what was set aside and measured again, or gave way in a merge; it counts for nothing",
+    "superseded": "what was set aside and measured again; it counts for nothing",
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
     "workflow": "the rules of the workflow, whose entry is `workflow/Snakefile`",
 }

@@ -164,7 +164,7 @@ def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
     if (old.campaign.name, old.campaign.system_names) != (campaign.name, campaign.system_names):
         raise ArchiveError(
             f"{out}: is the archive of campaign '{old.campaign.name}' on {old.campaign.system_names}, not of '{campaign.name}' on "
-            f"{campaign.system_names}; give another --output, or merge both with 'campaign archive merge'"
+            f"{campaign.system_names}; give another --output"
         )
     return old
 
