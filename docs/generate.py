@@ -159,10 +159,7 @@ def _formats() -> Iterator[str]:
         ("Directory", "Content"), ((f"`{part}/`", _escaped(sentence(words))) for part, words in MEANINGS.items())
     )
     keys = ", ".join(f"`{key}`" for key in Index("").document())
-    yield (
-        f"`{INDEX}` is the index, with the keys {keys}. `sha256` maps every other member to its checksum. "
-        "Archives of all earlier versions can still be read."
-    )
+    yield (f"`{INDEX}` is the index, with the keys {keys}. `sha256` maps every other member to its checksum.")
 
 
 def _keys(schema: Mapping[str, Any]) -> Iterator[str]:

@@ -31,7 +31,6 @@ _ABSENT = (
     "pandas",
     "pyarrow",
     "rich",
-    "rocrate",
     "scipy",
     "snakemake",
     "submitit",

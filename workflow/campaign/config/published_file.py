@@ -277,22 +277,11 @@ def _place(name: str, location: tuple[str | int, ...], place: Callable[..., str]
     return place(*location, name="set") if place else f"{name}: {'.'.join(map(str, location)) or 'set'}"
 
 
-def _of_this_version(document: Mapping[str, object]) -> Mapping[str, object]:
-    """A set in results without the keys that sets had before 2026-12."""
-    claims = document.get("claims")
-    kept = {name: value for name, value in document.items() if name != "choices"}
-    if isinstance(claims, list) and all(isinstance(claim, dict) for claim in claims):
-        kept["claims"] = [{name: value for name, value in claim.items() if name != "if_predicted"} for claim in claims]
-    return kept
-
-
 def from_document(document: Mapping[str, object], name: str, place: Callable[..., str] | None = None) -> ReferenceSet:
     """The set that a document holds; ConfigError lists what is wrong in it.
 
-    place: names a key of its file and the line. Without it, the document is part of results, which may be of an earlier version.
+    place: names a key of its file and the line. Without it, the document is part of results.
     """
-    if place is None:
-        document = _of_this_version(document)
     try:
         return ReferenceSet.model_validate_json(json.dumps(document), strict=True)
     except (ValidationError, TypeError, ValueError) as error:

@@ -74,8 +74,7 @@ def _failures(results: Results, tables: Path) -> list[str]:
 def _counts(tables: Path, context: Mapping[str, Any]) -> list[str]:
     """Cells and runs by how they ended, and compositions."""
     cells = list(_rows(tables / "cells.csv"))
-    # Tables of earlier versions have no such column.
-    became = wording.became(wording.basis(row.get("predicted", "").lower() == "true" for row in cells))
+    became = wording.became(wording.basis(row["predicted"].lower() == "true" for row in cells))
     names = ("planned", "ok", "failed", "implied", "missing")
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
     implied = f"{runs['implied']} implied, " if runs["implied"] else ""
