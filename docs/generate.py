@@ -28,7 +28,6 @@ from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import AXES
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kinds
-from campaign.model.parameters import DEFAULTS, EMULATED, Prior
 from campaign.paths import CONFIG, ROOT
 from campaign.plan.request import key_meanings
 from campaign.tables.columns import COLUMNS, ROWS
@@ -252,19 +251,6 @@ def _workload_schema(kind: str) -> dict[str, Any]:
     return {**definitions[workload_class(kind).__name__], "$defs": definitions}
 
 
-def _parameters(prior: Prior) -> Iterator[str]:
-    rows = (
-        (
-            f"`{name}`",
-            f"{each.low:g}" if each.exact else f"{each.low:g} to {each.high:g}",
-            each.unit,
-            sentence(each.source),
-        )
-        for name, each in prior.items()
-    )
-    yield table(("Parameter", "80 % between", "Unit", "Meaning and source"), rows)
-
-
 def _meanings(header: str, meanings: Mapping[str, str]) -> Iterator[str]:
     """A table of names in the left column and their meanings in the right one."""
     yield table((header, "Meaning"), ((f"`{name}`", _escaped(sentence(text))) for name, text in meanings.items()))
@@ -282,8 +268,6 @@ PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "kinds of workloads": _workload_kinds,
     "shipped workload files": _shipped_workloads,
     "parsers": lambda: _meanings("`parser`", PARSERS),
-    "parameters of the model": lambda: _parameters(DEFAULTS),
-    "parameters of emulated systems": lambda: _parameters(EMULATED),
     "keys of --config": lambda: _meanings("Key", dict(key_meanings())),
 }
 """What stands between the marks of a page: name -> what makes it."""

@@ -14,11 +14,9 @@ from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
-from tests.benchmarks.predicted import predicted
 from tests.benchmarks.project import Project
 from tests.benchmarks.site import site
 from tests.benchmarks.slurm import slurm
-from tests.benchmarks.study import study
 from tests.benchmarks.telemetry import telemetry
 from tests.benchmarks.timing import Took, least
 from tests.benchmarks.train import train
@@ -109,8 +107,6 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "parsing": parsing,
     "train": train,
     "site": site,
-    "predicted": predicted,
-    "study": study,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from campaign.documents.cell import Cell
 from tests import imported_under_truth, services_under_truth
 from tests import statements_under_truth as said
-from tests.choices_under_truth import choices
 from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
 from tests.planted_costs import held
@@ -24,7 +23,6 @@ from tests.planted_records import Planted
 from tests.planted_services import Service
 from tests.statements_under_truth import Statements
 from tests.unit.insight.test_answers_agree import contradictions, planted
-from tests.unit.insight.test_demo_choice import ANYWHERE, default_campaign
 
 Row = tuple[str, Callable[[], Statements]]
 
@@ -88,6 +86,20 @@ def _between(campaigns: int) -> Iterator[Row]:
         name = f"one composition, borrowed from an earlier campaign, lease sd {100 * lease:g} %"
         once, before = Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease)
         yield name, lambda once=once, before=before: said.lent(once, before, campaigns)  # type: ignore[misc]
+
+
+def _mixes(campaigns: int) -> Iterator[Row]:
+    """half of the first ones: stated over true standard deviation, in percent."""
+    for workloads, k, (lease, run) in itertools.product((2, 4), (2, 3, 5), ((0.0, 0.02), (0.02, 0.01), (0.03, 0.003))):
+        truth = Truth(workloads=workloads, compositions=k, runs=2 * k, lease=lease, run=run)
+        name = f"mix of {workloads} workloads, {k} compositions, lease sd {100 * lease:g} %, run sd {100 * run:g} %"
+        yield name, lambda truth=truth: said.mixed(truth, campaigns)  # type: ignore[misc]
+    differs = Truth(workloads=4, compositions=5, runs=10, effect=(1, 1.05, 1, 1.05))
+    yield "mix of 4 workloads, 5 compositions, configurations differ", lambda: said.mixed(differs, campaigns)
+    for k in (2, 3, 5):
+        truth = Truth(workloads=4, compositions=k, runs=2 * k, lease=0.02, effect=(1, 1.1, 1.2, 1.3))
+        name = f"slow-down of a mix of 3 workloads, {k} compositions"
+        yield name, lambda truth=truth: said.slow_downs(truth, campaigns // 4)  # type: ignore[misc]
 
 
 def _others(campaigns: int) -> Iterator[Row]:
@@ -214,21 +226,12 @@ def _services(campaigns: int) -> Iterator[Row]:
 
 
 def _answers(campaigns: int) -> Iterator[Row]:
-    """wrong: choices that are neither the best nor tied with it; pages with two answers that contradict each other."""
-
-    def chosen(where: Sequence[str]) -> Statements:
-        found = choices(demo, campaigns, 0.01, where=where, seed=2)
-        right = 100 * found["outcome"].isin(["best", "tied"]).mean()
-        return Statements(100 * found["covers"].mean(), 100 - right, right, float("nan"), 100.0)
+    """wrong: pages with two answers that contradict each other."""
 
     def disagree(leases: int) -> Statements:
         wrong = 100 * np.mean([any(contradictions(planted(seed, leases))) for seed in range(100, 100 + campaigns)])
         return Statements(float("nan"), float(wrong), float("nan"), float("nan"), 100.0)
 
-    demo = default_campaign()
-    for where in ANYWHERE:
-        name = f"recommend, the default campaign{', '.join(['', *where])}"
-        yield name, lambda where=where: chosen(where)  # type: ignore[misc]
     for leases in (1, 2, 3):
         yield f"answers of one page, {leases} compositions", lambda leases=leases: disagree(leases)  # type: ignore[misc]
 
@@ -243,7 +246,13 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _others(campaigns), _public(few), _forecasts(few), _services(few), _answers(few)
+        _between(campaigns),
+        _mixes(campaigns),
+        _others(campaigns),
+        _public(few),
+        _forecasts(few),
+        _services(few),
+        _answers(few),
     ):
         yield _line(name, make())
     for name, of in _whole(few):

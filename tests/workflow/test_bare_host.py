@@ -26,6 +26,7 @@ _EXTRA = [
 ]
 _ABSENT = (
     "h11",
+    "httpcore",
     "matplotlib",
     "numpy",
     "pandas",

@@ -11,7 +11,7 @@ import pytest
 from campaign.results_site import campaigns
 from campaign.results_site.write import write_site
 from tests.measured_again import measured, results
-from tests.unit.insight.test_demo_choice import default_campaign
+from tests.simulated_campaigns import default_campaign
 from tests.workflow.test_report_in_browser import contrast
 
 pytestmark = pytest.mark.browser

@@ -159,9 +159,9 @@ class Results:
         return self.slurm / "commands.jsonl"
 
     @property
-    def batches(self) -> Path:
-        """Submissions: what each was to submit, and which jobs came of it."""
-        return self.slurm / "batches"
+    def submissions(self) -> Path:
+        """A folder for each job that was submitted, with its logs and its result."""
+        return self.slurm / "jobs"
 
     @property
     def recommendation(self) -> Path:

@@ -16,7 +16,7 @@ from rocrate.rocrate import ROCrate
 
 from campaign.archive import Wishes, check, extract, opened, write_archive
 from campaign.archive.crate import problems
-from campaign.archive.layout import CRATE, FileFacts, readme
+from campaign.archive.layout import CRATE, FileFacts
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.errors import ArchiveError
 from tests.unit.archive import archive_data
@@ -98,9 +98,6 @@ def test_it_can_be_read_with_pandas_alone(made: tuple[Campaign, Path, Path], tmp
     assert len(cells) == 16
     said = (tmp_path / "README.md").read_text()
     assert "tables/cells.parquet" in said
-    assert "redicted" not in said
-    replayed = readme("c", "", ["tables"], ["vgg", "bert"]).decode()
-    assert "Predicted by replay, no device was measured: bert, vgg." in replayed
 
 
 def test_nothing_is_said_that_nobody_said(made: tuple[Campaign, Path, Path], tmp_path: Path) -> None:

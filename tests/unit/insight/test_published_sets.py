@@ -103,6 +103,18 @@ def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], words: str) ->
     assert words in str(error.value)
 
 
+def test_sets_in_results_may_have_keys_of_predictions_and_files_may_not() -> None:
+    now = load("falcon").model_dump(mode="json")
+    before = {
+        **now,
+        "claims": [{**each, "by_construction": ""} for each in now["claims"]],
+        "models": {name: {**each, "replayed": ["x"]} for name, each in now["models"].items()},
+    }
+    assert from_document(before, "references of the campaign") == load("falcon")
+    with pytest.raises(ConfigError, match="by_construction"):
+        from_document(before, "claims.yaml", lambda *keys, name: ".".join(map(str, keys)))
+
+
 def test_claims_that_stand_twice_are_named() -> None:
     twice = _set()
     twice["claims"] *= 2

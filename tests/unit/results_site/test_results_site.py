@@ -22,9 +22,8 @@ from campaign.cli.main import main
 from campaign.results_site import campaigns, history
 from campaign.tables.io import Tables, read
 from tests.measured_again import FINDING, measured, results
-from tests.simulated_campaigns import Simulated
+from tests.simulated_campaigns import Simulated, default_campaign
 from tests.unit.archive.archive_data import ARCHIVES
-from tests.unit.insight.test_demo_choice import default_campaign
 from tests.unit.report.report_data import HOSTILE
 
 
@@ -265,10 +264,8 @@ def _renamed(tables: Tables) -> Tables:
     return replace(tables, cells=tables.cells.assign(configuration="other " + tables.cells["configuration"]))
 
 
-def test_predictions_and_other_metrics_are_no_part_of_a_history(demo: Simulated) -> None:
+def test_other_metrics_are_no_part_of_a_history(demo: Simulated) -> None:
     one, two = (measured(demo, n) for n in range(2))
-    predicted = replace(two, cells=two.cells.assign(predicted=True))
-    assert in_order({"one": one, "two": predicted}) == []
     metric = {"name": "step_median_s", "label": "step median", "unit": "s", "better": "lower"}
     timed = replace(two, context={**two.context, "campaign": {**two.context["campaign"], "metric": metric}})
     assert in_order({"one": one, "two": timed}) == []

@@ -201,6 +201,23 @@ def test_the_best_configuration_is_named_alone() -> None:
     assert said.recommended(Truth(compositions=1, runs=5), campaigns=2).tested == 0
 
 
+@pytest.mark.parametrize(
+    ("workloads", "compositions", "lease"), [(4, 5, 0.03), (4, 2, 0.02), (2, 3, 0.02), (4, 3, 0.0)]
+)
+def test_workloads_of_one_lease_are_not_independent_in_a_mix(workloads: int, compositions: int, lease: float) -> None:
+    found = said.mixed(
+        Truth(workloads=workloads, compositions=compositions, runs=2 * compositions, lease=lease), campaigns=400
+    )
+    assert 93 <= found.cover <= 98
+    assert found.wrong <= 8
+    assert 92 <= found.half <= 118
+
+
+def test_the_slow_down_of_a_mix_counts_the_error_of_the_fastest() -> None:
+    truth = Truth(workloads=3, compositions=3, effect=(1, 1.1, 1.2, 1.3), lease=0.02)
+    assert said.slow_downs(truth, campaigns=40).cover >= 88
+
+
 def test_a_lease_is_no_dip_and_a_dip_is_found() -> None:
     assert said.dipped(Truth(lease=0.015), campaigns=8).wrong <= 13
     assert said.dipped(Truth(lease=0.005, run=0.005), dip=0.1, campaigns=4).found >= 75

@@ -339,30 +339,6 @@ def test_runs_that_an_earlier_plan_asked_for_count(tmp_path: Path) -> None:
     assert set(tables.cells["n_missing"]) == {2}
 
 
-def test_a_replayed_campaign_says_what_was_replayed_and_how(tmp_path: Path) -> None:
-    replay = {
-        "kind": "replay",
-        "precisions": ["fp32", "bf16"],
-        "layers": [{"tensors": [8], "forward": 1}],
-        "compute": [{"device": "cpu-rank", "precision": p, "batch": 1, "seconds": 0.001} for p in ("fp32", "bf16")],
-    }
-    changes = {
-        "workloads.steps": {"name": "steps", **replay},
-        "system.emulation": {"scale": 0.008},
-        "system.links": {"fabric": {"gb_per_s": 12}},
-        "system.devices": {"cpu-rank": {"runs_on": "cpu"}},
-    }
-    collected = gather(load(tmp_path / "a", changes), tmp_path / "none")
-    document = context_document(collected)
-    assert document["prediction"].startswith(
-        "steps was replayed 125 times slower than on the system: waiting stood for"
-    )
-    assert not [note for note in document["notes"] if "emulated by one process" in note]
-    assert "processes on CPU cores stand for devices" not in document["conditions"]
-    assert tables_of(collected).cells["predicted"].all()
-    assert context_document(gather(load(tmp_path / "b"), tmp_path / "none"))["prediction"] == ""
-
-
 def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: Path) -> None:
     """The reference names the columns that the tables have."""
     tables = tables_of(gather(campaign, results))

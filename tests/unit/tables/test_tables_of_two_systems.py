@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.objectives import DEFAULT, RecommendationRequest
+from campaign.insight.recommend.objectives import REPORT
 from campaign.plan.cost.costs import from_documents
 from campaign.tables.collect import collect, gather, tables_of
 from tests import two_systems
@@ -33,8 +33,9 @@ def test_devices_of_two_systems_are_told_apart(tmp_path: Path) -> None:
     assert context["campaign"]["system"] == context["system"]["name"] == "plain, bench"
     assert context["system"]["fabric"] == "plain: static, bench: simulated"
     assert context["campaign"]["baseline"] == "plain-1x2-local, bench-1x2-fabric"
-    advice = advise(tables, RecommendationRequest(DEFAULT)).document
-    assert "The campaign is on several systems, so only measured configurations are compared." in advice.basis
+    advice = advise(tables, REPORT)
+    assert advice.unmeasured == ()
+    assert any("the hosts and pool of the system are unknown here" in each for each in advice.basis)
     # One note for what holds for both.
     assert sum("is emulated by one process" in note for note in context["notes"]) == 1
     assert context["launchers"] == {"local": len(tables.runs)}

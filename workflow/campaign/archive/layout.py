@@ -122,21 +122,14 @@ def readme(
     campaign: str,
     title: str,
     parts: list[str],
-    predicted: Collection[str] = (),
     programs: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> bytes:
     """What an archive says of itself to somebody who has nothing but a zip program.
 
-    predicted: workloads that were replayed; programs: members that are programs and input files; left_out: those that are not here.
+    programs: members that are programs and input files; left_out: those that are not here.
     """
     listed = "\n".join(f"- `{part}/`: {MEANINGS[part]}" for part in MEANINGS if part in parts)
-    noted = (
-        f"\nPredicted by replay, no device was measured: {', '.join(sorted(predicted))}. The column `predicted` of the tables\n"
-        "marks their cells and runs.\n"
-        if predicted
-        else ""
-    )
     brought = [
         "",
         "Programs and input files of the workloads, as they were measured:",
@@ -149,7 +142,7 @@ def readme(
 
 Results of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
 describes every file in a standard way (https://w3id.org/ro/wfrun/workflow/0.5).
-{noted}
+
 ## What is here
 
 - `{CRATE}`: which software did what, when, from what, with which result

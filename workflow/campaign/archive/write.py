@@ -223,8 +223,7 @@ def _pack(
         yield INDEX, dumped(replace(index, made_by=f"composable-campaign {__version__}", sha256=sums).document())
 
     parts = sorted({part_of(name) for name in ordered} | {CONFIG, "workflow"})
-    predicted = [name for name, workload in campaign.workloads.items() if workload.predicts]
-    words = readme(campaign.name, campaign.file.title, parts, predicted, programs.packed, programs.left_out)
+    words = readme(campaign.name, campaign.file.title, parts, programs.packed, programs.left_out)
     written = pack(out, {README: words, **own, **programs.packed, **ordered}, last, told.see)
     records = sum(name.startswith("records/") for name in written)
     return Written(out, len(written), records, programs=programs, secrets=tuple(told.secrets))

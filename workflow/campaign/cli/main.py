@@ -19,18 +19,18 @@ from campaign.cli.practice_cluster import use_practice_cluster
 from campaign.cli.source import as_given
 from campaign.errors import CampaignError, unwritable
 from campaign.files import share_like
+from campaign.processes.standard_files import open_standard_files
 from campaign.wording import printable
 
 GROUPS = {
     "Start": {
         "init": ("init", "Make a directory a project: a campaign to change, Snakemake profiles, and a Snakefile."),
         "systems": ("compose", "List the systems that a campaign can name."),
-        "workload": ("workload", "List and show workloads, try one, trace it for replays, or read a saved log."),
+        "workload": ("workload", "List and show workloads, try one, or read a saved log."),
         "validate": ("validate", "Check the text of a campaign, system, workload or claims file."),
     },
     "Plan and run": {
         "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
-        "predict": ("predict", "Predict what would be measured, and write the report as if it had been."),
         "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
         "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
         "logs": ("logs", "Show why runs failed or are missing, where their logs are, and the last lines."),
@@ -43,7 +43,7 @@ GROUPS = {
         "report": ("report", "Write the report as one HTML page."),
     },
     "Answer questions": {
-        "recommend": ("recommend", "Recommend what to build, from measured cells and model predictions."),
+        "recommend": ("recommend", "Recommend what to build, from measured cells."),
         "compare": ("compare", "Compare campaign B with campaign A, or a campaign with published claims."),
         "published": ("compare", "Show campaigns beside published claims, and how many of these they reach."),
     },
@@ -112,6 +112,7 @@ class _Commands(click.Group):
         pass
 
     def invoke(self, context: click.Context) -> Any:
+        open_standard_files()
         use_practice_cluster()
         try:
             share_like(Path.cwd())

@@ -249,9 +249,9 @@ class Protocol(FileModel):
     """Cells that share one composition: all cells of a configuration, those of one workload on it, or a single cell."""
     isolation: Literal["machine", "host", "none"] | None = None
     """Leases that may be measured at the same time. `machine`: one; `host`: those on different hosts; `none`: as many as the pool
-    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. If all workloads are replays,
-    `host`: they mostly wait, so that 16 ranks share a core. With `host`, trainings at the `pace` of an emulated system run side by
-    side too, two ranks a core; their runs report what they lost of the pace (`pace_lost_pct`)."""
+    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. With
+    `host`, trainings at the `pace` of an emulated system run side by side, two ranks a core; their runs report what they lost of
+    the pace (`pace_lost_pct`)."""
     time_limit_s: Annotated[float, Field(gt=0)] = 900.0
     """A run that takes longer is stopped and recorded as `time_limit`."""
     memory_limit_mib: Annotated[int, Field(ge=1)] | None = None

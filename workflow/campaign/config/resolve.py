@@ -315,9 +315,10 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         )
     try:
         name = Path(document["campaign"]["name"])
+        stored = {key: _without_predictions(system) for key, system in systems_of(document).items()}
         sources = Sources(
             YamlFile(name, document["campaign"], {}),
-            {key: YamlFile(name, system, {}) for key, system in systems_of(document).items()},
+            {key: YamlFile(name, system, {}) for key, system in stored.items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
         if other := [
@@ -331,7 +332,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     workloads = {key: validate(source, Workload, key) for key, source in sources.workloads.items()}
     if lacking := {*file.system_names, *file.axes.workload} - {*sources.systems, *workloads}:
         raise ConfigError(f"the stored campaign is damaged (it has no {min(lacking)}); restore it from an archive")
-    campaign = resolve(name, file, systems, workloads, sources)
+    campaign = resolve(name, file, systems, workloads, sources, stored=True)
     inputs = workload_inputs.from_document(document.get("inputs", {}))
     readings = workload_inputs.first_readings(document, workloads)
     campaign = replace(campaign, inputs=inputs, readings=readings, workload_dirs=document.get("workload_dirs") or {})
@@ -343,17 +344,42 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     return replace(campaign, references=tuple(references))
 
 
+def _without_predictions(system: Any) -> Any:
+    """Return a stored system without the keys that earlier versions had for predictions."""
+    if type(system) is not dict:
+        return system
+    kept = {name: value for name, value in system.items() if name != "parameters"}
+    if "emulation" in kept:
+        kept["emulation"] = _without(kept["emulation"], "dilation")
+    for name, key in (("devices", "memory_gib"), ("links", "uses")):
+        if type(entries := kept.get(name)) is dict:
+            kept[name] = {entry: _without(each, key) for entry, each in entries.items()}
+    return kept
+
+
+def _without(document: Any, key: str) -> Any:
+    """Return a document without one of its keys; anything else as it is."""
+    return {name: each for name, each in document.items() if name != key} if type(document) is dict else document
+
+
 def resolve(
     path: Path,
     file: CampaignFile,
     systems: Sequence[SystemFile],
     workloads: Mapping[str, Workload],
     sources: Sources,
+    *,
+    stored: bool = False,
 ) -> Campaign:
-    """Check the three nouns against each other; ConfigError lists all that contradicts. sources: for lines in messages."""
+    """Check the three nouns against each other; ConfigError lists all that contradicts.
+
+    Args:
+        sources: the documents behind them, for lines in messages.
+        stored: see `check`.
+    """
     expanded = expand_shapes(file.configurations, systems, sources.campaign)
     configurations = expanded.configurations
-    check(file, systems, workloads, configurations, sources)
+    check(file, systems, workloads, configurations, sources, stored=stored)
     if file.axes.configuration:
         configurations = tuple(c for c in configurations if c.name in file.axes.configuration)
     by_name = {system.name: system for system in systems}

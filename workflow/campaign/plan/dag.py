@@ -103,7 +103,6 @@ def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumptio
 def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
     from campaign.plan.cost.composing import composing_of
     from campaign.plan.cost.forecast import SystemTimes
-    from campaign.plan.cost.predicted_times import predicted_run
 
     @cache
     def flops(workload: str, options: tuple[tuple[str, Scalar], ...]) -> float | None:
@@ -118,7 +117,6 @@ def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
         kind,
         lambda cell: flops(cell.workload, tuple(sorted(cell.options.items()))),
         composing_of(campaign, costs),
-        lambda cell: predicted_run(campaign.system, campaign.workloads[cell.workload], cell),
     )
 
 

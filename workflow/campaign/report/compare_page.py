@@ -20,7 +20,6 @@ from campaign.statistics.intervals import SIGNIFICANT
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
-_NEAR_PCT = 10.0  # of a prediction
 _KINDS = {"faster": "better", "slower": "worse"}
 _BASIS = ("Compositions", "Degrees of freedom", "Compared")
 
@@ -92,7 +91,7 @@ def _counts(comparison: Comparison) -> list[tuple[str, str]]:
 
 def findings(comparison: Comparison) -> list[str]:
     """The means of workloads, the largest change, and what matching had to assume, as sentences."""
-    told = _predictions(comparison.rows) + [
+    told = [
         f"{row['workload']}: {_mean_words(row, comparison.metric.performance)}."
         for row in comparison.means.to_dict("records")
         if row["cells"] > 1 or len(comparison.means) == 1
@@ -123,22 +122,6 @@ def findings(comparison: Comparison) -> list[str]:
             f"{wording.plural(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
         )
     return told
-
-
-def _predictions(rows: pd.DataFrame) -> list[str]:
-    """How far predictions are from the measurements of the same cells."""
-    pairs = rows[rows["ratio"].notna() & (rows["base_predicted"] != rows["predicted"])]
-    if pairs.empty:
-        return []
-    of_both = pairs["mean"] / pairs["base_mean"]
-    off_pct = 100 * (of_both.where(pairs["predicted"], 1 / of_both) - 1)
-    worst = int(off_pct.abs().to_numpy().argmax())
-    return [
-        f"Prediction against measurement in {wording.plural(len(pairs), 'cell')}: "
-        f"{wording.percent(off_pct.abs().median())} off in "
-        f"the median, at most {wording.percent(abs(float(off_pct.iloc[worst])))} ({pairs['cell'].iloc[worst]}), "
-        f"{int((off_pct.abs() <= _NEAR_PCT).sum())} of {len(pairs)} within {_NEAR_PCT:g}\u202f%."
-    ]
 
 
 def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:

@@ -29,7 +29,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign import wording
-from campaign.report import prediction, svg
+from campaign.report import svg
 from campaign.report.figure import Drawing, FigureData, limits_of, page_table
 
 INK = svg.INK
@@ -456,7 +456,6 @@ def shares(axes: Axes, values: Any, look: Look, least: float = 0.0, most: int | 
 def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
-    prediction.mark_axes(figure.axes)
     for axes in figure.axes:
         _raise_title(axes)
     saved = figure.get_size_inches()[0] != _GLANCE_IN[0] and bool(medium.path)

@@ -56,7 +56,6 @@ class ListedCampaign:
     ended: float
     runs: int
     cells: int
-    predicted: bool
     headline: str
     figures: Mapping[str, str]
 
@@ -212,7 +211,6 @@ def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]
         ended=ended,
         runs=len(runs),
         cells=len(tables.cells),
-        predicted=bool(tables.cells["predicted"].all()),
         headline=findings[0] if findings else "The measurements allow no comparison.",
         figures={name: str(each["title"]) for name, each in drawings.items()},
     )

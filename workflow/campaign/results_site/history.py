@@ -59,14 +59,14 @@ def dated(seconds: float) -> str:
 
 
 def measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the measured cells of one campaign: KEY, configuration, mean, ci_low, ci_high and n_ok. Predictions are left out.
+    """Return the measured cells of one campaign: KEY, configuration, mean, ci_low, ci_high and n_ok.
 
     Args:
         cells: cells table of the campaign.
         context: context document of the campaign.
     """
     metric = metric_of(context)
-    measured = cells[cells["mean"].notna() & ~cells["predicted"].astype(bool)]
+    measured = cells[cells["mean"].notna()]
     rows = measured[["configuration", *SHAPE, "workload", "batch", "precision", "mean", "ci_low", "ci_high", "n_ok"]]
     system = measured["system"].astype("object")
     rows = rows.assign(

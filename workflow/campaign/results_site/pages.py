@@ -65,7 +65,7 @@ def _listed(entry: ListedCampaign, before: ListedCampaign | None) -> dict[str, A
         "dates": start[:10] if start[:10] == end[:10] else f"{start[:10]} to {end[:10]}",
         "time": start[11:],
         "workloads": ", ".join(entry.workloads),
-        "headline": wording.told(entry.headline, wording.basis([entry.predicted])),
+        "headline": entry.headline,
         "before": before and f"{before.name} of {dated(before.started)}",
     }
 

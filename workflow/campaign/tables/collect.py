@@ -160,17 +160,13 @@ def _reasons(results: Results) -> dict[str, str]:
 
 def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
-    import pandas as pd
-
     from campaign.tables.cells import CellPlan, cells_table
     from campaign.tables.io import Tables
     from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
     steps = step_times_table(collected.records)  # first: what it needs for a moment is free for the others then
-    simulated = collected.draws is not None
-    predicting = {name for name, workload in collected.campaign.workloads.items() if simulated or workload.predicts}
-    runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric, predicting))
+    runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric))
     present = {record.key for record in collected.records}
     found: dict[str, list[int]] = {}
     for record in collected.records:
@@ -189,9 +185,7 @@ def tables_of(collected: Collected) -> Tables:
         price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
         version = collected.campaign.file.version or ""
         planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h, version))
-    cells = _named(
-        collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting, collected.draws)
-    )
+    cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier))
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(
@@ -202,9 +196,8 @@ def tables_of(collected: Collected) -> Tables:
         context_document(collected),
         telemetry,
         steps,
-        _named(collected, reference_table(collected.reference, collected.campaign.metric, predicting)),
+        _named(collected, reference_table(collected.reference, collected.campaign.metric)),
         requests_table(collected.records),
-        pd.DataFrame() if collected.draws is None else collected.draws,
     )
 
 

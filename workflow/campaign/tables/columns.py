@@ -31,7 +31,6 @@ batch count samples a device takes in one step
 batch_global count batch times ranks
 precision text number format
 version text label of what was installed when it was measured; empty without one
-predicted flag whether its numbers are predictions, of a replay or a simulation: no device was measured
 """)
 _ID: Columns = _columns("""
 cell_id text hash of everything that makes the cell what it is; the key to join tables by

@@ -14,7 +14,6 @@ from campaign.workloads.protocol import Workload
 
 WORKLOADS: dict[str, str] = {
     "train": "campaign.workloads.train:TrainWorkload",
-    "replay": "campaign.workloads.replay:ReplayWorkload",
     "synthetic": "campaign.workloads.synthetic:SyntheticWorkload",
     "service": "campaign.workloads.service:ServiceWorkload",
     "command": "campaign.workloads.command:CommandWorkload",
