@@ -81,16 +81,6 @@ def _between(campaigns: int) -> Iterator[Row]:
         truth = Truth(hosts=hosts, host=sd, placed=placed)
         name = f"compositions on {hosts} hosts ({placed}), host sd {100 * sd:g} %"
         yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
-    for k, again, lease, run in itertools.product((2, 3, 5), (1, 3, 5), (0.0, 0.01, 0.03), (0.003, 0.01)):
-        first = Truth(compositions=k, runs=2 * k, lease=lease, run=run)
-        second = replace(first, compositions=again, runs=2 * again)
-        name = f"measured again, {k} and {again} compositions, lease sd {100 * lease:g} %, run sd {100 * run:g} %"
-        yield name, lambda a=first, b=second: said.repeated(a, b, campaigns)  # type: ignore[misc]
-    for k, again in itertools.product((2, 3, 5), (1, 3, 5)):
-        first = Truth(compositions=k, runs=2 * k, drift=0.05)
-        second = replace(first, compositions=again, runs=2 * again, drift=0.05 * again / k)
-        name = f"measured again, {k} and {again} compositions, drift 5 % in the time of the first"
-        yield name, lambda a=first, b=second: said.repeated(a, b, campaigns)  # type: ignore[misc]
     for lease in (0.0, 0.01, 0.03):
         name = f"one composition, borrowed from an earlier campaign, lease sd {100 * lease:g} %"
         once, before = Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease)

@@ -51,11 +51,6 @@ class Results:
         return self.directory / "superseded"
 
     @property
-    def put_aside(self) -> Path:
-        """Where earlier versions moved records whose composition broke: `<use of a lease>/<cell id>.<repetition>.json`."""
-        return self.directory / "put-aside"
-
-    @property
     def stops(self) -> Path:
         """Cells that reached the target for their interval."""
         return self.directory / "stops"

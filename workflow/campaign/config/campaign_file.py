@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -381,9 +380,3 @@ class CampaignFile(FileModel):
     def baselines(self) -> dict[str, str]:
         """The configurations that overheads refer to, by system; by '' where it is not said of which."""
         return {"": self.baseline} if isinstance(self.baseline, str) else dict(self.baseline or {})
-
-
-def composed_once(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A campaign file's content of when every configuration was composed once, in the order of least recomposition."""
-    once = {"compositions": 1, "lease_order": "least-recomposition"}
-    return {**document, "protocol": {**once, **document.get("protocol", {})}}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config import workload_inputs
-from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol, composed_once
+from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
@@ -308,19 +308,16 @@ def _read_reference(name: str, path: Path, place: str) -> ReferenceSet:
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
-    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version.
-
-    One of before campaigns composed their configurations several times composed each once, in the order of least recomposition.
-    """
+    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version."""
     if document.get("schema_version") != CAMPAIGN_SCHEMA:
         raise ConfigError(
             f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {CAMPAIGN_SCHEMA}"
         )
     try:
         name = Path(document["campaign"]["name"])
-        stored = {key: _without_predictions(_without_memory(system)) for key, system in systems_of(document).items()}
+        stored = {key: _without_predictions(system) for key, system in systems_of(document).items()}
         sources = Sources(
-            YamlFile(name, composed_once(document["campaign"]), {}),
+            YamlFile(name, document["campaign"], {}),
             {key: YamlFile(name, system, {}) for key, system in stored.items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
@@ -345,13 +342,6 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
 
     references = (reference_set(each, f"{name}: references") for each in document["references"])
     return replace(campaign, references=tuple(references))
-
-
-def _without_memory(system: Any) -> Any:
-    """Pools of before could list memory, which no configuration could name."""
-    if type(system) is not dict or not isinstance(pool := system.get("pool"), list):
-        return system
-    return {**system, "pool": [each for each in pool if type(each) is not dict or each.get("kind") != "memory"]}
 
 
 def _without_predictions(system: Any) -> Any:

@@ -45,7 +45,7 @@ class CampaignSaid(ClosedModel):
     system: str
     baseline: str
     report: LayoutSaid = LayoutSaid()
-    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none in results of earlier versions")
+    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none without a plan")
     metric: MetricSaid = Field(default=MetricSaid(), description="the primary metric")
     metrics: tuple[MetricSaid, ...] = Field(
         default=(), description="it and those whose unit or direction a workload file says"

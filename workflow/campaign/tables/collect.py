@@ -57,7 +57,6 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     of_reference = [store.read(*key) for key in sorted(present) if key[0] in references]
     used = {record.lease_id for record in (*records, *of_reference)}
     names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
-    names |= set(map(_earlier_name, names))
     beside, of_other_labels = [], set()
     for other in (store.read(*key) for key in sorted(present.difference(wanted))):
         if other.lease_id in used:
@@ -98,18 +97,13 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
 def gather_planned(plan: Path) -> Collected:
     """What a campaign's results directory holds of a plan that was written into it (plan/plan.json and plan/leases/)."""
     directory = plan.parent.parent
-    document = plan_json(plan)
-    if "cells" not in document:  # written before plans held their cells
-        campaign = from_document(Store(directory).shared_document(document["campaign_hash"]))
-        return gather(campaign, directory, document["where"])
-    planned = parse_plan(plan, document)
+    planned = parse_plan(plan, plan_json(plan))
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
     campaign = from_document(leases[0].campaign_as_used)
     cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
-    if not cells.keys() >= set(planned.cells):  # written when a plan could leave cells without a lease
-        return gather(campaign, directory, planned.where)
     removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed)
-    matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
+    with reading(plan, "write it again with 'campaign plan --write'"):
+        matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
     return _gathered(campaign, matrix, Store(directory))
 
 
@@ -133,12 +127,6 @@ _COMMON = ("specification", "cell", "hosts", "lease_id", "composition", "environ
 
 def _share(own: dict[str, Any], other: Mapping[str, Any], names: Iterable[str]) -> None:
     own.update({name: other[name] for name in names if name in other and other[name] == own.get(name)})
-
-
-def _earlier_name(lease: str) -> str:
-    """The name that results written before 2026-12 give a lease of a configuration: '1x1-local', '1x1-local--c2'."""
-    name, _, composition = lease.rpartition(".c")
-    return name if composition == "1" else f"{name}--c{composition}"
 
 
 def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:

@@ -125,10 +125,7 @@ def read(directory: Path) -> Tables:
     with reading(directory, "its tables are damaged; delete them and run again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
-        # Tables of earlier versions have fewer.
-        paths = [directory / f"{name}.parquet" for name in SERIES]
-        series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
-        runs, cells = (table.assign(version=table.get("version", "")) for table in (runs, cells))
+        series = [_read_parquet(directory / f"{name}.parquet") for name in SERIES]
         runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
         leases = [checked_lease(each) for each in leases]
         links = [{**each, "document": dict(each["document"])} for each in links]
