@@ -12,8 +12,8 @@ from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.measured_again import measured, results
-from tests.simulated_campaigns import default_campaign
 from tests.planted_histories import Site, false_alarms, found_within
+from tests.simulated_campaigns import default_campaign
 
 SITES = 300
 CAMPAIGNS = 200

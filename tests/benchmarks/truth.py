@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -256,7 +256,13 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _mixes(campaigns), _others(campaigns), _public(few), _forecasts(few), _services(few), _answers(few)
+        _between(campaigns),
+        _mixes(campaigns),
+        _others(campaigns),
+        _public(few),
+        _forecasts(few),
+        _services(few),
+        _answers(few),
     ):
         yield _line(name, make())
     for name, of in _whole(few):

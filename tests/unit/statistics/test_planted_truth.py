@@ -214,7 +214,9 @@ def test_the_best_configuration_is_named_alone() -> None:
     assert said.recommended(Truth(compositions=1, runs=5), campaigns=2).tested == 0
 
 
-@pytest.mark.parametrize(("workloads", "compositions", "lease"), [(4, 5, 0.03), (4, 2, 0.02), (2, 3, 0.02), (4, 3, 0.0)])
+@pytest.mark.parametrize(
+    ("workloads", "compositions", "lease"), [(4, 5, 0.03), (4, 2, 0.02), (2, 3, 0.02), (4, 3, 0.0)]
+)
 def test_workloads_of_one_lease_are_not_independent_in_a_mix(workloads: int, compositions: int, lease: float) -> None:
     found = said.mixed(
         Truth(workloads=workloads, compositions=compositions, runs=2 * compositions, lease=lease), campaigns=400
