@@ -57,8 +57,11 @@ def assemble(
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
 ) -> str:
-    """The report as HTML. drawings: by figure name, the document of its JSON file with the picture under `svg`; recommendation: what to
-    build.
+    """Return the report as HTML.
+
+    Args:
+        drawings: by figure name, the document of its JSON file with the picture under `svg`
+        recommendation: what to build
 
     Raises RecordError when the context document is not as ContextDocument says.
     """
