@@ -32,7 +32,7 @@ def sbatch_parameters(
     excluded: Collection[str] = (),
     further: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Parameters for submitit's SlurmExecutor, by sbatch's names; equal ones can share an array.
+    """Parameters for submitit's SlurmExecutor, by the names of sbatch.
 
     hosts: those of the composition, where it chooses; excluded: those to leave out, where Slurm chooses;
     further: sbatch options of the strategy.
