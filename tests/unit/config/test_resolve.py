@@ -65,6 +65,14 @@ def test_what_a_fabric_of_before_measured_still_opens(fabric: dict[str, Any], tm
     assert from_document(document).system.fabric == fabric
 
 
+@pytest.mark.parametrize("check", [None, "devices"])
+def test_a_stored_campaign_that_checked_devices_still_opens(check: str | None, tmp_path: Path) -> None:
+    campaign = load(tmp_path, {})
+    document = json.loads(json.dumps(campaign.document()))
+    document["campaign"]["protocol"]["check"] = check
+    assert from_document(document).file.protocol == campaign.file.protocol
+
+
 def names(directory: Path, *shapes: dict[str, Any], **changes: Any) -> list[str]:
     return [c.name for c in load(directory, {"campaign.configurations": list(shapes), **changes}).configurations]
 

@@ -269,10 +269,6 @@ class Protocol(FileModel):
     """Measurement of the links of compositions."""
     require: tuple[Requirement, ...] = ()
     """What every composition has to reach before its cells are measured."""
-    check: Literal["devices", "acceptance"] | None = None
-    """`devices`: look at the devices of each composition for 20 s before anything is measured on it, and compare them with the
-    site's reference (`campaign check SYSTEM --devices --keep`). Where one fails, nothing is measured there, and the manifest says
-    why. `acceptance`: all steps of `campaign check --devices`, which stop nothing. Default: no check."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
     """Attempts per lease when the fabric, the scheduler or a host fails. Failures of the workload are results and not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0

@@ -319,7 +319,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     try:
         name = Path(document["campaign"]["name"])
         sources = Sources(
-            YamlFile(name, composed_once(document["campaign"]), {}),
+            YamlFile(name, _without_check(composed_once(document["campaign"])), {}),
             {key: YamlFile(name, _without_memory(system), {}) for key, system in systems_of(document).items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
@@ -344,6 +344,11 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
 
     references = (reference_set(each, f"{name}: references") for each in document["references"])
     return replace(campaign, references=tuple(references))
+
+
+def _without_check(campaign: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored campaign without `protocol: check`, which asked earlier versions to check devices."""
+    return {**campaign, "protocol": {key: value for key, value in campaign["protocol"].items() if key != "check"}}
 
 
 def _without_memory(system: Any) -> Any:

@@ -36,7 +36,7 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
-from campaign.tables.provenance import checks_of_devices, labels, otherwise_read, read_again, updates
+from campaign.tables.provenance import labels, otherwise_read, read_again, updates
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
@@ -148,7 +148,6 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *otherwise_read(campaign, collected.records, collected.store),
             *labels(campaign, collected.records, collected.store),
             *updates(collected.records, collected.store),
-            *checks_of_devices({record.lease_id for record in collected.records}, collected.store),
         ],
         "prediction": _SIMULATED
         if collected.draws is not None
