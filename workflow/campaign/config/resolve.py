@@ -171,13 +171,8 @@ class Campaign:
         return self.system.devices.get(model, DeviceModel())
 
     def device_of(self, configuration: Configuration) -> DeviceModel:
-        """What holds for all devices of a configuration: of several models, what all of them can do and no rate."""
-        first, *others = map(self.on(configuration).device, configuration.models)
-        if not others:
-            return first
-        limits = [set(each.precisions) for each in (first, *others) if each.precisions is not None]
-        able = tuple(sorted(set.intersection(*limits))) if limits else None
-        return DeviceModel(runs_on=first.runs_on, precisions=able)
+        """What the system of a configuration says of its device model."""
+        return self.on(configuration).device(configuration.device)
 
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""

@@ -137,7 +137,6 @@ class PredictedCell:
         of_system = cell.configuration.system or campaign.on(cell.configuration).system.name
         specification = {
             "system": {"name": of_system},
-            "configuration": {"layout": cell.configuration.layout},
             "warmup_steps": cell.settings.warmup_steps,
             "version": campaign.file.version or "",
         }

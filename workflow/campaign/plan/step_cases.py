@@ -33,10 +33,9 @@ def case_of(system: SystemFile, workload: Workload, cell: Cell) -> StepCase | No
     if facts.workers is not None:
         cores = min((group.cores for group in system.hosts), default=1)
         path = InputPath(at.storage, facts.workers, cores)
-    memory = [found for name in at.models if (found := _memory_mib(system, name)) is not None]
     return StepCase(
         facts.network,
-        tuple(_compute(system, workload, facts, cell, name) for name in at.models),
+        (_compute(system, workload, facts, cell, at.device),),
         cell.batch,
         cell.precision,
         topology_of(
@@ -46,13 +45,13 @@ def case_of(system: SystemFile, workload: Workload, cell: Cell) -> StepCase | No
         ),
         facts.sharing,
         path,
-        min(memory) if len(memory) == len(at.models) else None,
+        _memory_mib(system, at.device),
     )
 
 
 def in_drawer(system: SystemFile, at: Configuration) -> int:
     """How many devices of a configuration a drawer of the fabric has; 0 where nothing says so."""
-    return min((each.count for each in system.pool if each.model in at.models and each.drawer), default=0)
+    return min((each.count for each in system.pool if each.model == at.device and each.drawer), default=0)
 
 
 def topology_of(at: Configuration, algorithm: Algorithm = "nccl", in_drawer: int = 0) -> Topology:
@@ -63,11 +62,11 @@ def topology_of(at: Configuration, algorithm: Algorithm = "nccl", in_drawer: int
     ranks = [
         RankPlace(
             number,
-            place >= shape.local,
-            (place - shape.local) // in_drawer if in_drawer and place >= shape.local else 0,
+            place >= at.local_devices_per_host,
+            (place - at.local_devices_per_host) // in_drawer if in_drawer and place >= at.local_devices_per_host else 0,
         )
-        for number, shape in enumerate(at.host_shapes)
-        for place in range(shape.used)
+        for number in range(at.hosts)
+        for place in range(at.devices_used)
     ]
     return Topology(tuple(ranks), p2p=at.p2p, algorithm=algorithm)
 

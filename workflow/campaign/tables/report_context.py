@@ -356,9 +356,7 @@ def _prediction(campaign: Campaign) -> str:
 def _emulation(campaign: Campaign) -> list[str]:
     if all(workload.predicts for workload in campaign.workloads.values()):
         return []
-    models = sorted(
-        {model for c in campaign.configurations for model in c.models if campaign.device(model).runs_on == "cpu"}
-    )
+    models = sorted({c.device for c in campaign.configurations if campaign.device(c.device).runs_on == "cpu"})
     return [
         f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
         "machine, they are not those of GPUs."

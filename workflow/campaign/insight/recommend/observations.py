@@ -34,8 +34,7 @@ def with_ways(frame: pd.DataFrame) -> pd.DataFrame:
 def configuration_of(row: Mapping[Any, Any]) -> Configuration:
     """The configuration of a row with COLUMNS."""
     shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in COLUMNS}
-    model, _, layout = str(shape["device"]).partition(" (")
-    return Configuration(**{"name": "", **shape, "device": model, "layout": layout.removesuffix(")")})
+    return Configuration(**{"name": "", **shape})
 
 
 def observed(runs: pd.DataFrame, cells: pd.DataFrame, named: Sequence[str]) -> list[pd.DataFrame]:

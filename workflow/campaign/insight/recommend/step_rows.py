@@ -63,7 +63,7 @@ class MeasuredProgram:
         """Whether the workload runs on the configuration of a cell at all."""
         if self.workload is None or self.system is None:
             return True
-        known = self.system.devices.get(cell.configuration.models[0], DeviceModel())
+        known = self.system.devices.get(cell.configuration.device, DeviceModel())
         kind = "cpu" if self.workload.predicts else known.runs_on
         return self.workload.refusal(cell) is None and self.workload.objection(cell, kind) is None
 
@@ -129,8 +129,8 @@ class StepRows:
         """The case of a cell."""
         if self.assumed:
             sharing, algorithm = self.assumed
-            batch, models = int(row["batch"]), configuration_of(row).models
-            compute = tuple(ComputeTime(f"{name} fp32", {batch: float(row["step_s"])}) for name in models)
+            batch, model = int(row["batch"]), configuration_of(row).device
+            compute = (ComputeTime(f"{model} fp32", {batch: float(row["step_s"])}),)
             return StepCase(_ASSUMED_NETWORK, compute, batch, "fp32", self._topology(row, algorithm), sharing)
         case = None
         if self.program.system and self.program.workload:
