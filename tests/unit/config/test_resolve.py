@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from campaign.config import resolve
 from campaign.config.resolve import from_document, load_campaign, systems_of
 from campaign.errors import ConfigError
+from campaign.plan.matrix import expand
 from campaign.plan.request import request_of
 from tests.campaign_files import load, write_files
 
@@ -53,16 +55,45 @@ def test_emulated_links_need_only_the_rates_that_are_asked_for(tmp_path: Path, c
     assert from_document(campaign.document()).system == campaign.system
 
 
-@pytest.mark.parametrize(
-    "fabric", [{"kind": "redfish-zones", "url": "https://chassis.example", "ports": {"host1": ["H1"]}},
-               {"kind": "nec", "url": "https://cdim.example"}]
-)  # fmt: skip
-def test_what_a_fabric_of_before_measured_still_opens(fabric: dict[str, Any], tmp_path: Path) -> None:
+def test_what_a_fabric_measured_opens_where_its_adapter_is_not_installed(tmp_path: Path) -> None:
     document = json.loads(json.dumps(load(tmp_path, {}).document()))
     (system,) = systems_of(document).values()
-    system["fabric"] = fabric
-    system["pool"].append({"kind": "memory", "model": "cxl-128gib", "count": 1})
-    assert from_document(document).system.fabric == fabric
+    system["fabric"] = {"kind": "patch-panel", "url": "https://panel.example"}
+    assert from_document(document).system.fabric == system["fabric"]
+
+
+NANO = {
+    "campaign.configurations": [{"devices_per_host": 2}],
+    "campaign.axes": {"workload": "nano", "batch": 2, "precision": "fp32"},
+    "system.emulation": {"scale": 0.001, "pace": {"cpu-rank": {"fp32": 2.0}}},
+    "system.links": {"fabric": {"gb_per_s": 10.0}, "network": {"gb_per_s": 10.0}},
+}
+
+
+def test_keys_of_predictions_are_ignored_in_results_and_refused_in_files(tmp_path: Path) -> None:
+    campaign = load(tmp_path, NANO)
+    document = json.loads(json.dumps(campaign.document()))
+    (system,) = systems_of(document).values()
+    system |= {"parameters": {"slowdown": {"low": 0.1, "high": 0.2}}}
+    system["emulation"]["dilation"] = None
+    system["devices"]["cpu-rank"]["memory_gib"] = 16.0
+    system["links"]["fabric"]["uses"] = ["falcon.t4.bw.FF"]
+    assert from_document(document).document() == campaign.document()
+    for key in ("parameters", "emulation.dilation", "devices.cpu-rank.memory_gib", "links.fabric.uses"):
+        with pytest.raises(ConfigError, match=f"{re.escape(key)}: unknown key"):
+            load(tmp_path, {**copy.deepcopy(NANO), f"system.{key}": 1})
+
+
+def test_cells_with_removed_options_keep_their_identities_in_results(tmp_path: Path) -> None:
+    """The ids are those of commit 4516c968, which had these options."""
+    document = json.loads(json.dumps(load(tmp_path, NANO).document()))
+    defaults = {"sequence_parallel": [False], "pipeline_parallel": [1], "pipeline_schedule": ["1f1b"]}
+    options = {"tensor_parallel": [1, 2], "rank_order": ["tp-dp-pp"], **defaults}
+    document["campaign"]["axes"]["options"] = options
+    found = {cell.options["tensor_parallel"]: cell.id for cell in expand(from_document(document)).cells}
+    assert found == {1: "35166c3d85c16fd5b066", 2: "ae0bcd792f26c889fed5"}
+    with pytest.raises(ConfigError, match="workload 'nano' has no such option"):
+        load(tmp_path, {**NANO, "campaign.axes.options": options})
 
 
 @pytest.mark.parametrize("check", [None, "devices"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -220,9 +219,9 @@ class Protocol(FileModel):
     """Cells that share one composition: all cells of a configuration, those of one workload on it, or a single cell."""
     isolation: Literal["machine", "host", "none"] | None = None
     """Leases that may be measured at the same time. `machine`: one; `host`: those on different hosts; `none`: as many as the pool
-    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. If all workloads are replays,
-    `host`: they mostly wait, so that 16 ranks share a core. With `host`, trainings at the `pace` of an emulated system run side by
-    side too, two ranks a core; their runs report what they lost of the pace (`pace_lost_pct`)."""
+    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. With
+    `host`, trainings at the `pace` of an emulated system run side by side, two ranks a core; their runs report what they lost of
+    the pace (`pace_lost_pct`)."""
     time_limit_s: Annotated[float, Field(gt=0)] = 900.0
     """A run that takes longer is stopped and recorded as `time_limit`."""
     memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
@@ -347,9 +346,3 @@ class CampaignFile(FileModel):
     def baselines(self) -> dict[str, str]:
         """The configurations that overheads refer to, by system; by '' where it is not said of which."""
         return {"": self.baseline} if isinstance(self.baseline, str) else dict(self.baseline or {})
-
-
-def composed_once(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A campaign file's content of when every configuration was composed once, in the order of least recomposition."""
-    once = {"compositions": 1, "lease_order": "least-recomposition"}
-    return {**document, "protocol": {**once, **document.get("protocol", {})}}

@@ -44,15 +44,21 @@ def check(
     workloads: Mapping[str, Workload],
     configurations: Sequence[Configuration],
     sources: Sources,
+    *,
+    stored: bool = False,
 ) -> None:
-    """Raise one ConfigError with everything that does not fit together."""
+    """Raise one ConfigError with everything that does not fit together.
+
+    Args:
+        stored: whether the files are those of a stored campaign, which may have options of an earlier version.
+    """
     place = sources.campaign.place
     problems = [
         *_configurations(file, configurations, place),
         *_precisions(file, workloads, place),
         *_reference(file, workloads, place),
         *_requirements(file, workloads, place),
-        *_options(file, workloads, place),
+        *([] if stored else _options(file, workloads, place)),
         *_expressions(file, place),
         *metric_problems(file, workloads, place),
         *problems_of(_zips, file, configurations, place),
@@ -65,7 +71,7 @@ def check(
             *_launching(system, own, source),
         ]
         for name, workload in workloads.items():
-            problems += workload_problems(workload, sources.workload(name), file, system, place)
+            problems += [] if stored else workload_problems(workload, sources.workload(name), file, system, place)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 

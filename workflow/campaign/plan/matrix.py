@@ -167,7 +167,6 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
         identity["emulation"] = {
             "scale": emulation.scale,
             **({"pace": {model: emulation.pace[model]}} if model in emulation.pace else {}),
-            **({} if emulation.dilation is None else {"dilation": emulation.dilation}),
             **{
                 f"{name}_gb_per_s": link and link.gb_per_s
                 for name, link in (("fabric", links.fabric), ("network", links.network))
@@ -206,24 +205,17 @@ class Specifications:
         key, system = (configuration.name, cell.workload), self._campaign.on(configuration).system
         if key not in self._objections:
             self._objections[key] = objection(system, configuration, workload)
-        if why := self._objections[key] or workload.refusal(cell):
+        if why := self._objections[key]:
             raise ConfigError(f"{self._campaign.path}: configuration '{configuration.name}': {why}")
         kind = configuration.storage
         if not workload.reads_storage({**workload.options, **cell.options}):
             return
-        reading = (
-            f"{self._campaign.path}: configuration '{configuration.name}': with option input: storage, workload "
-            f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say"
-        )
         if kind not in system.storage:
             raise ConfigError(
-                f"{reading} where its hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's "
-                "file, or exclude these cells"
-            )
-        if workload.predicts and system.storage_limit_gb_per_s(kind) is None:
-            raise ConfigError(
-                f"{reading} at which rate it is to be predicted; add `gb_per_s` to `storage.{kind}` in the system's file, which "
-                "`emulation` scales, or exclude these cells"
+                f"{self._campaign.path}: configuration '{configuration.name}': with option input: storage, workload "
+                f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say where its "
+                f"hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's file, or exclude these "
+                "cells"
             )
 
     def _part(self, document: dict[str, Any]) -> str:
