@@ -89,14 +89,15 @@ class RecordedCell(ClosedModel):
 
     @classmethod
     def of(cls, cell: Cell) -> RecordedCell:
-        document = {
-            "configuration": cell.configuration.name,
-            **cell.configuration.shape(),
-            "options": dict(cell.options),
-        }
-        document.pop("layout", None)  # `Record.layout`
         return cls.model_validate(
-            {**document, "workload": cell.workload, "batch": cell.batch, "precision": cell.precision}
+            {
+                "configuration": cell.configuration.name,
+                **cell.configuration.shape(),
+                "options": dict(cell.options),
+                "workload": cell.workload,
+                "batch": cell.batch,
+                "precision": cell.precision,
+            }
         )
 
 
@@ -191,12 +192,11 @@ class Record(ClosedModel):
 
     @property
     def requested(self) -> Configuration:
-        """The configuration of the cell; its layout stands in the specification alone."""
+        """The configuration of the cell."""
         c = self.cell
-        layout = str((self.specification.get("configuration") or {}).get("layout", ""))
         numbers = c.hosts, c.devices_per_host, c.local_devices_per_host, c.devices_used
         return Configuration(
-            c.configuration, *numbers, c.device, cast(Attach, c.attach), cast(Storage, c.storage), layout, self.system
+            c.configuration, *numbers, c.device, cast(Attach, c.attach), cast(Storage, c.storage), self.system
         )
 
     @property

@@ -208,10 +208,7 @@ def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     names = {cell.id: cell.configuration.name for cell in collected.matrix.cells}
-    devices = (device.partition(" (") for device in table["device"])
-    here = [
-        f"{model} on {on}{opens}{layout}" for (model, opens, layout), on in zip(devices, table["system"], strict=True)
-    ]
+    here = [f"{model} on {system}" for model, system in zip(table["device"], table["system"], strict=True)]
     configurations = [names.get(of, name) for of, name in zip(table["cell_id"], table["configuration"], strict=True)]
     columns = {"configuration": configurations, "device": here}
     return table.assign(**{name: pd.Series(values, index=table.index, dtype="str") for name, values in columns.items()})

@@ -18,12 +18,12 @@ _CELL: Columns = _columns("""
 configuration text name of the configuration, the requested hardware
 system text name of the system that it is on
 hosts count hosts of the configuration
-devices_per_host count devices composed onto each host; the most where hosts differ, here and in the next two
+devices_per_host count devices composed onto each host
 local_devices_per_host count of these, the host's own; the others come from the fabric's pool
 devices_used count devices of each host that a run uses
 ranks count devices that a run uses over all hosts, one rank each
 devices count devices composed over all hosts
-device text device model; with the system where the campaign has several, and with the layout where hosts have unequal devices
+device text device model; with the system where the campaign has several
 attach text local, hybrid or fabric; ending in -p2p where peer-to-peer through the fabric is on
 storage text local, nvme or fabric-nvme
 workload text name of the workload

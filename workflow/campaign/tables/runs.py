@@ -90,7 +90,6 @@ def _run_row(record: Record) -> dict[str, Any]:
         **{name: getattr(cell, name) for name in _OF_CELL},
         "system": record.system,
         "version": record.specification.get("version", ""),
-        "device": requested.hardware,
         "ranks": ranks,
         "devices": requested.devices,
         "batch_global": cell.batch * ranks,

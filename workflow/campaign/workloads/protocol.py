@@ -59,8 +59,8 @@ class Run:
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
         """How many of each host's devices the run uses, one rank each."""
-        shapes = self.cell.configuration.host_shapes
-        return {host.name: shape.used for host, shape in zip(self.composition.hosts, shapes, strict=False)}
+        wanted = self.cell.configuration
+        return {host.name: wanted.devices_used for host in self.composition.hosts[: wanted.hosts]}
 
     @property
     def devices(self) -> tuple[Device, ...]:
