@@ -33,7 +33,7 @@ from campaign.plan.past_costs import (
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.report.context_schema import ForecastSaid
-from campaign.tables.collect import collect, gather
+from campaign.tables.collect import collect, gather, gather_planned
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 
@@ -265,3 +265,17 @@ def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
 def test_only_what_was_forecast_by_medians_and_measured_in_one_go_tells_how_far_forecasts_are_off(change: Any) -> None:
     assert forecast_offs([manifest()]) == {"l.1": 1.1}
     assert forecast_offs([manifest(**change)]) == {}
+
+
+def test_results_of_versions_with_questions_and_budgets_still_open(tmp_path: Path) -> None:
+    """Their plan leaves out leases that nobody chose, though it lists their cells."""
+    campaign = load(tmp_path)
+    results = Results(tmp_path / "results", campaign.name)
+    fill(campaign, results.directory)
+    write_plan(read_plan(PlanRequest(tmp_path / "campaign.yaml", results.root)), results)
+    whole = json.loads(results.plan_document.read_text())
+    chosen = {"budget": None, "question": {"key": "1", "left_out": []}, "leases": whole["leases"][1:]}
+    totals = {**whole["totals"], "parts": [], "assumed": ""}
+    results.plan_document.write_text(json.dumps({**whole, **chosen, "totals": totals}))
+    assert gather_planned(results.plan_document).matrix.cells == gather(campaign, results.directory).matrix.cells
+    read_plan(PlanRequest(tmp_path / "campaign.yaml", results.root))

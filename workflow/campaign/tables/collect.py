@@ -101,8 +101,9 @@ def gather_planned(plan: Path) -> Collected:
     campaign = from_document(leases[0].campaign_as_used)
     cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
     removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed)
-    with reading(plan, "write it again with 'campaign plan --write'"):
-        matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
+    if not cells.keys() >= set(planned.cells):  # written when a plan could leave cells without a lease
+        return gather(campaign, directory, planned.where)
+    matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
     return _gathered(campaign, matrix, Store(directory))
 
 
