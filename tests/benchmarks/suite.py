@@ -22,7 +22,6 @@ from tests.benchmarks.study import study
 from tests.benchmarks.telemetry import telemetry
 from tests.benchmarks.timing import Took, least
 from tests.benchmarks.train import train
-from tests.benchmarks.until import until
 
 _TIMES = 3
 _LINEAR = 1.15  # the most that noise makes of an exponent of 1
@@ -109,7 +108,6 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "telemetry": telemetry,
     "parsing": parsing,
     "train": train,
-    "until": until,
     "histories": histories,
     "site": site,
     "predicted": predicted,

@@ -232,7 +232,7 @@ def _answers(campaigns: int) -> Iterator[Row]:
         return Statements(100 * found["covers"].mean(), 100 - right, right, float("nan"), 100.0)
 
     def disagree(leases: int) -> Statements:
-        wrong = 100 * np.mean([any(contradictions(*planted(seed, leases))) for seed in range(100, 100 + campaigns)])
+        wrong = 100 * np.mean([any(contradictions(planted(seed, leases))) for seed in range(100, 100 + campaigns)])
         return Statements(float("nan"), float(wrong), float("nan"), float("nan"), 100.0)
 
     demo = default_campaign()

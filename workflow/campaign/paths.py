@@ -140,21 +140,6 @@ class Results:
         return self.plan / "plan.tsv"
 
     @property
-    def budget(self) -> Path:
-        """What a budget pays for, once a run was begun with it."""
-        return self.plan / "budget.json"
-
-    @property
-    def questions(self) -> Path:
-        """Rounds of each question that the campaign was measured for: `<number>-<key>/round-<number>.json`."""
-        return self.directory / "questions"
-
-    @property
-    def questions_lock(self) -> Path:
-        """Held by the process that measures rounds."""
-        return self.directory / "work" / "questions.lock"
-
-    @property
     def earlier_spread(self) -> Path:
         """How much compositions differed in earlier campaigns on the system."""
         return self.plan / "earlier_spread.json"

@@ -23,7 +23,7 @@ TABLES = {
 rule tables:
     input:
         measured=MEASURED,
-        plan=PLAN_FILE,
+        plan=plan_file,
     output:
         **TABLES,
     log:

@@ -163,4 +163,4 @@ def test_help_shows_commands_in_groups_and_stages_last() -> None:
     places = [output.index(f"\n{group}:") for group in GROUPS]
     assert places == sorted(places)
     assert next(iter(GROUPS)) == "Start"
-    assert set(list(GROUPS.values())[-1]) == {"ask", "measure", "measured", "collect"}
+    assert set(list(GROUPS.values())[-1]) == {"measure", "measured", "collect"}

@@ -17,8 +17,6 @@ from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.choice import TIE_PCT
 from campaign.insight.recommend.document import RecommendationAnswer, RecommendedChoice
 from campaign.insight.recommend.objectives import asked
-from campaign.insight.until import PricedMatrix, Question, decide
-from campaign.insight.until.cell_states import PricedLease
 from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
@@ -26,12 +24,11 @@ from tests.unit.insight import model_data
 from tests.unit.report import report_data
 
 LEASES, RUNS = 3, 2
-BEST = Question("the best configuration is known within 5 %", "best", 5.0)
 OBJECTIVES = ("throughput", "time", "throughput-per-device-hour", "cheapest-within:5%", "mix:big=0.7,small=0.3")
 
 
-def planted(seed: int, leases: int = LEASES) -> tuple[Tables, PricedMatrix]:
-    """A campaign of two workloads and two precisions, batch 8 and 16, on six to nine shapes; and the leases of all of it."""
+def planted(seed: int, leases: int = LEASES) -> Tables:
+    """A campaign of two workloads and two precisions, batch 8 and 16, on six to nine shapes."""
     random = np.random.default_rng(seed)
     some = random.choice(len(model_data.SHAPES), int(random.integers(6, 10)), replace=False)
     shapes = [model_data.SHAPES[n] for n in sorted(some)]
@@ -63,20 +60,14 @@ def planted(seed: int, leases: int = LEASES) -> tuple[Tables, PricedMatrix]:
     context = report_data.context_document()
     context["campaign_yaml"] = yaml.safe_dump({"system": model_data.SYSTEM})
     context["campaign"] = {**context["campaign"], "protocol": {"order": "blocks", "lease_order": "blocks"}}
-    matrix = [
-        PricedLease(f"{at.name}--c{lease}", at, lease, cells, 0.01, (0.02 * at.devices,) * len(cells))
-        for lease in range(1, leases + 1)
-        for at in shapes
-        for cells in [tuple(entry.cell for entry in plan if entry.cell.configuration is at)]
-    ]
-    return Tables(runs, cells_table(plan, runs), [], [], context), PricedMatrix(tuple(matrix))
+    return Tables(runs, cells_table(plan, runs), [], [], context)
 
 
 def shown(choice: RecommendedChoice) -> str:
     return f"{choice.configuration}, {choice.batches}: {choice.said}"
 
 
-def contradictions(tables: Tables, matrix: PricedMatrix) -> Iterator[str]:
+def contradictions(tables: Tables) -> Iterator[str]:
     """What two answers of a page, or an answer and the tables, say against each other."""
     answers = advise(tables, asked(OBJECTIVES, [], [], ["big", "small"], [])).document.answers
     by_objective = {
@@ -90,7 +81,6 @@ def contradictions(tables: Tables, matrix: PricedMatrix) -> Iterator[str]:
             yield from _mix(answer, by_objective["throughput"])
         else:
             yield from _cells(answer, tables.cells)
-    yield from _question(tables, matrix, by_objective["throughput"])
     for one, other in itertools.pairwise(sorted(answers, key=lambda each: each.about)):
         same = one.about == other.about and {one.objective, other.objective} == {"throughput", "time"}
         if same and one.choice.shape != other.choice.shape:
@@ -152,25 +142,7 @@ def _mix(mix: RecommendationAnswer, fastest: list[RecommendationAnswer]) -> Iter
             yield f"{leaders} wins for each workload, and {shown(mix.choice)} for the mix"
 
 
-def _question(tables: Tables, matrix: PricedMatrix, fastest: list[RecommendationAnswer]) -> Iterator[str]:
-    """The answer to a question names what to build, and counts what the tables count."""
-    said = decide(BEST, matrix, tables)
-    if (said.statement.startswith("Decided")) != (not any("not shown" in each for each in said.answers)):
-        yield f"{said.statement} {said.answers}"
-    for each in said.answers:
-        about, _, sentence = each.partition(": ")
-        named = set(re.findall(r"(\S+) \(batch \d+\), [\d.,]+\u202f", sentence))
-        for answer in fastest:
-            if (answer.objective, answer.about) == ("throughput", about) and answer.choice and answer.choice.measured:
-                best = max((answer.choice, *answer.tied), key=lambda other: other.value)
-                if best.configuration not in named:
-                    yield f"{each} But to build: {answer.sentences}"
-    failed = [int(count) for each in said.rests_on for count in re.findall(r"(\d+) cells? failed on every", each)]
-    if sum(failed) != int((tables.cells["state"] == "failed").sum()):
-        yield f"{failed} of {tables.cells['state'].tolist()}"
-
-
 @pytest.mark.parametrize(("seed", "leases"), [(0, 3), (1, 2), (2, 1), (3, 3), (4, 2), (5, 1)])
 def test_no_answer_of_a_page_contradicts_another(seed: int, leases: int) -> None:
     """`python -m tests.benchmarks.truth` plants more of them."""
-    assert list(contradictions(*planted(seed, leases))) == []
+    assert list(contradictions(planted(seed, leases))) == []

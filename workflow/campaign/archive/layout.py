@@ -27,7 +27,6 @@ RECORDED = (
     "limits",
     "readings",
     "slurm/excluded",
-    "questions",
     "superseded",
 )
 """Directories of the results that are written once: an archive that is written again keeps what it had of them."""
@@ -46,6 +45,8 @@ _SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet", ".json.gz"), "
 _BESIDE = re.compile(
     rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
     rf"|(workflow/)?Snakefile|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
+    # Only read: earlier versions wrote them.
+    r"|questions/[^\0-\37]+\.json"
 )
 
 MEANINGS: Mapping[str, str] = {
@@ -63,7 +64,6 @@ MEANINGS: Mapping[str, str] = {
     "limits": "batches that ran out of memory, and those that contradict it",
     "readings": "what kept logs were read to say later, by which parser and when; of a run, the newest counts",
     "slurm/excluded": "hosts that failed and were left out, and when they were used again",
-    "questions": "rounds of each question that leases were chosen for: what was known, which leases came next and why, the answer",
     "superseded": "what was set aside and measured again, or gave way in a merge; it counts for nothing",
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
     "workflow": "the rules of the workflow, whose entry is `workflow/Snakefile`",

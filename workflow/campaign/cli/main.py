@@ -72,7 +72,6 @@ GROUPS = {
         "cluster": ("cluster", "A local practice cluster: Slurm on emulated hosts of this machine."),
     },
     "Stages, which the rules of the workflow call": {
-        "ask": ("plan", "Choose the leases of the next round of a question."),
         "measure": ("measure", "Measure the runs of one lease that have no record."),
         "measured": ("measure", "Say what the leases of a plan came to, and end what is left of them."),
         "collect": ("report", "Write the tables of a planned campaign from its records."),

@@ -100,7 +100,7 @@ class PlannedCell(ClosedModel):
     options: dict[str, Scalar] = Field(default_factory=dict)
     """Options that are axes of the campaign."""
     settings: Settings
-    """Steps, repetitions (those that a budget pays for, where there is one) and compositions, target, seed and time limit."""
+    """Steps, repetitions and compositions, target, seed and time limit."""
     runs: tuple[int, ...] = ()
     """Numbers of its runs on this lease: (composition - 1) x 1000 + 1, 2, .."""
     specification: dict[str, Any]

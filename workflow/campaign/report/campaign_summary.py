@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from io import TextIOWrapper
@@ -14,7 +13,6 @@ from campaign import wording
 from campaign.files import load_json, open_regular, read_json, reading
 from campaign.paths import Results
 from campaign.report import in_page_order
-from campaign.report.sections.question import terminal_lines
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
@@ -50,8 +48,6 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
         advice = [_advice(each) for each in answers if each["sentences"]]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
-    with reading(tables / "context.json", _REMEDY):
-        lines += terminal_lines(context.get("questions", ()))
     there = results.report.is_file() or figures == results.figures  # the workflow writes both
     lines.append(f"\nReport: {results.report}" if there else f"\nNo report yet: campaign report {directory}")
     return "\n".join(lines)
@@ -146,16 +142,15 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
     with reading(results.plan_document, _REMEDY):
         planned = load_json(results.plan_document)["leases"]
         leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
-    # With a question, a lease has a manifest in each of its rounds: the last one says what is missing.
-    paths = sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime)
-    written = {re.sub(r"\.r[0-9]+$", "", path.stem): path for path in paths}
-    for lease in leases:
-        if (path := written.get(lease["lease"])) is None:
-            lines += [] if tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
-            continue
+    manifests = {}
+    for path in sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime):
         with reading(path, _REMEDY):
             manifest = load_json(path)
-            if manifest["missing"]:
-                why = manifest["reason"] or "the driver did not get to them"
-                lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {why}")
+            manifests[manifest["lease"]] = manifest
+    for lease in leases:
+        if (manifest := manifests.get(lease["lease"])) is None:
+            lines += [] if tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
+        elif manifest["missing"]:
+            why = manifest["reason"] or "the driver did not get to them"
+            lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {why}")
     return lines

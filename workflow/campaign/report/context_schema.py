@@ -7,9 +7,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from campaign.documents.earlier_spread import EarlierSpread
-from campaign.documents.fields import ClosedModel
+from campaign.documents.fields import ClosedModel, VersionedModel
 from campaign.documents.lease_plan import PartForecast
-from campaign.documents.rounds import RoundDocument
 
 
 class MetricSaid(ClosedModel):
@@ -179,8 +178,10 @@ class ForecastSaid(ClosedModel):
     parts: tuple[PartSaid, ...] = ()
 
 
-class ContextDocument(ClosedModel):
+class ContextDocument(VersionedModel):
     """What the page needs beside tables, leases and figures. Unknown keys are errors."""
+
+    gone = frozenset({"questions"})
 
     campaign: CampaignSaid
     campaign_yaml: str
@@ -206,7 +207,4 @@ class ContextDocument(ClosedModel):
     objectives: dict[str, dict[str, dict[str, float]]] = Field(
         default_factory=dict,
         description="of services: workload -> latency -> percentile -> limit, such as ttft_ms: {p99: 500}",
-    )
-    questions: tuple[tuple[RoundDocument, ...], ...] = Field(
-        default=(), description="the rounds of each question that the campaign was measured for"
     )

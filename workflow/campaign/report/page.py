@@ -27,7 +27,6 @@ from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cel
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
-from campaign.report.sections.question import questions
 from campaign.report.sections.recommendation import recommended
 from campaign.report.templates import downloads, filled, inline
 from campaign.tables import measured_protocol
@@ -151,7 +150,6 @@ def build_context(
         "alarms": [each for each in shown if each["place"] == 0 and each["findings"]],
         "glances": first,
         "sentences": [each for each in answers if each["findings"] and each not in first][:SENTENCES],
-        "questions": questions(said.questions),
         "answers": answers,
         "open_answers": OPEN_ANSWERS - bool(advice),
         "evidence": evidence,

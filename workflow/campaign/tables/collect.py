@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config.resolve import Campaign, from_document
-from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.documents.cell import Settings
 from campaign.documents.earlier_spread import kept
 from campaign.documents.kept_lease import checked_lease
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.plan import parse_plan, plan_json
 from campaign.documents.record import Record, Store
-from campaign.documents.rounds import rounds_of_key
 from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
-from campaign.files import load_json, read_json, reading
+from campaign.files import load_json, reading
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
 from campaign.plan import analysis
 from campaign.plan.control_runs import references_of
-from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import Costs, Span, cell_cost, costs_of, document_of
 from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, Removed, expand
@@ -45,14 +43,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     """
     store = store or Store(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
-    collected = _gathered(campaign, matrix, store)
-    written = read_json(Results.at(directory).plan_document)
-    if question := written.get("question"):
-        chosen = rounds_of_key(Results.at(directory), question["key"]).chosen
-        return replace(collected, chosen=chosen, not_paid=question["why"])
-    if (choice := kept_choice(Results.at(directory).budget)) is None:
-        return collected
-    return replace(collected, chosen=choice.chosen(matrix.cells), not_paid=choice.why)
+    return _gathered(campaign, matrix, store)
 
 
 def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
@@ -115,18 +106,11 @@ def gather_planned(plan: Path) -> Collected:
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
     campaign = from_document(leases[0].campaign_as_used)
     cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
-    for c in planned.question.left_out if planned.question else ():
-        here, settings = Configuration(**c.configuration), Settings(**c.settings)
-        cells[c.id] = Cell(c.id, here, c.workload, c.batch, c.precision, c.options, settings)
+    if not cells.keys() >= set(planned.cells):  # written when a plan could leave cells without a lease
+        return gather(campaign, directory, planned.where)
     removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed)
     matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
-    collected = _gathered(campaign, matrix, Store(directory))
-    if planned.question:
-        chosen = rounds_of_key(Results.at(directory), planned.question.key).chosen
-        return replace(collected, chosen=chosen, not_paid=planned.question.why)
-    if planned.budget:
-        return replace(collected, chosen=planned.budget.chosen(matrix.cells), not_paid=planned.budget.why)
-    return collected
+    return _gathered(campaign, matrix, Store(directory))
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
@@ -213,11 +197,7 @@ def tables_of(collected: Collected) -> Tables:
         runs_here = collected.known.planned(cell)
         if collected.campaign.file.imported:
             runs_here = _imported(runs_here, found.get(cell.id, []))
-        missing = {
-            run: why[composition_of(run)] if collected.is_chosen(cell.id, run) else collected.not_paid
-            for run in runs_here
-            if (cell.id, run) not in present
-        }
+        missing = {run: why[composition_of(run)] for run in runs_here if (cell.id, run) not in present}
         price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
         version = collected.campaign.file.version or ""
         planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h, version))

@@ -171,7 +171,6 @@ class Context(BaseModel):
     notes: list[str] = []
     objectives: dict[str, dict[str, dict[str, float]]] = {}
     prediction: str = ""
-    questions: list[list[dict[str, Any]]] = []
     references: list[dict[str, Any]] = []
     schema_versions: dict[str, str] = {}
     software: list[dict[str, Any]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,12 @@ from campaign.documents.operation_times import OPERATIONS
 from campaign.documents.readings import READ_AGAIN
 from campaign.documents.record import IMPORTED, Record, Store
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
-from campaign.documents.rounds import CellIn, all_rounds
-from campaign.documents.run_numbers import BLOCK_ORDERS, composition_of
+from campaign.documents.run_numbers import BLOCK_ORDERS
 from campaign.documents.superseded import all_set_aside
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.launch.emulation_plan import sentence
-from campaign.paths import Results
 from campaign.plan.analysis import Analysis, said
 from campaign.plan.control_runs import hardware
 from campaign.plan.cost.history import measured_forecasts
@@ -63,10 +61,6 @@ class Collected:
     """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
     known: KnownRuns = field(default_factory=KnownRuns)
     """What has a record, and what ended cells before their most repetitions."""
-    chosen: Collection[CellIn] | None = None
-    """Cells in the compositions that a question or a budget chose; None where all are to be measured."""
-    not_paid: str = ""
-    """Why a run that the budget or the question leaves out has no record."""
     reference: Sequence[Record] = ()
     """Runs of the reference in these leases; `records` are those of the matrix."""
     earlier: Sequence[EarlierSpread] = ()
@@ -77,10 +71,6 @@ class Collected:
     """The analysis as it was written down, and its later versions."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
-
-    def is_chosen(self, cell_id: str, run: int) -> bool:
-        """Whether a run was to be measured, as far as a question or a budget says."""
-        return self.chosen is None or (cell_id, composition_of(run)) in self.chosen
 
 
 FLAGS = {
@@ -168,7 +158,6 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
         **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
-        **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
         "inputs": claims_used({"systems": systems_of(document), "workloads": document["workloads"]}),
     }
@@ -233,12 +222,6 @@ def objectives_of(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
     said = {name: workload.get("objective") or {} for name, workload in workloads.items()}
     each = {name: {latency: limits for latency, limits in of.items() if limits} for name, of in said.items()}
     return {name: limits for name, limits in each.items() if limits}
-
-
-def _questions(collected: Collected) -> list[list[dict[str, Any]]]:
-    """The rounds of each question that the campaign was measured for."""
-    results = Results.at(collected.store.results)
-    return [[each.model_dump(mode="json") for each in rounds] for rounds in all_rounds(results)]
 
 
 def _reference(collected: Collected) -> dict[str, Any]:
