@@ -20,17 +20,18 @@ from campaign.tables.io import Tables
 
 Floats = npt.NDArray[np.float64]
 
-SURFACES = (
-    "clear winner",
-    "ties",
-    "edges",
-    "noisy rival",
-    "noisy best",
-    "crash once",
-    "out of memory",
-    "cliff",
-    "slope",
-)
+SURFACES = {
+    "clear winner": "the others are 10 to 55 % below the best",
+    "ties": "a quarter of the others are equal to the best",
+    "edges": "a quarter of the others are 5 % below the best, or a little more",
+    "noisy rival": "one is 7 % below the best, and its compositions deviate three times as much",
+    "noisy best": "a quarter of the others are 7 % below the best, whose compositions deviate three times as much",
+    "crash once": "the best fails on its first composition, a tenth of all cells on one composition",
+    "out of memory": "the best always fails for one workload, a third of the others at the largest batch",
+    "cliff": "a third of the configurations lose 37 % at the largest batch",
+    "slope": "configurations differ by 15 % (sd), alike for every workload",
+    "drift": "a quarter of the others are 7 % below the best; the system slows by 1.5 % per block; as crash once",
+}
 WITHIN_PCT = 5.0
 LEASE_SD, RUN_SD, RUNS = 0.02, 0.01, 2
 _CONTEXT = {"campaign": {"name": "planted", "metric": None, "protocol": {"lease_order": "blocks", "order": "blocks"}}}
@@ -38,7 +39,10 @@ _CONTEXT = {"campaign": {"name": "planted", "metric": None, "protocol": {"lease_
 
 @dataclass(frozen=True)
 class PlantedRace:
-    """A campaign whose truth is known. rate: true throughput of each cell, [configuration, workload, batch], 0 if it always fails."""
+    """A campaign whose truth is known.
+
+    rate: true throughput of each cell, [configuration, workload, batch]; 0 if it always fails.
+    """
 
     cells: tuple[Cell, ...]
     rate: Floats
@@ -59,6 +63,8 @@ class PlantedRace:
         for number, panel in enumerate(race.workloads):
             best = self.rate[:, number].max(axis=1)
             as_good = {name for name, rate in zip(names, best, strict=True) if rate >= best.max() * 0.95 * (1 - 1e-9)}
+            if not best.any():
+                continue
             if panel.best and panel.best not in as_good:
                 found.append(f"{panel.about}: {panel.best} is named")
             left = {each.configuration for each in panel.candidates}
@@ -70,7 +76,9 @@ def plant_race(
     surface: str, seed: int, configurations: int = 12, workloads: int = 1, batches: int = 2, compositions: int = 5
 ) -> PlantedRace:
     """Return a campaign with a surface of `SURFACES`."""
-    random = np.random.default_rng([seed, SURFACES.index(surface), configurations, workloads, batches, compositions])
+    random = np.random.default_rng(
+        [seed, list(SURFACES).index(surface), configurations, workloads, batches, compositions]
+    )
     shape = (configurations, workloads, batches)
     below, noise = _plant_surface(surface, random, configurations, workloads)
     by_batch = np.cumsum(random.uniform(0.02, 0.2, batches)) - 0.02
@@ -79,10 +87,12 @@ def plant_race(
         log[random.random(configurations) < 1 / 3, :, -1] -= 0.46
     fails = np.zeros((*shape, compositions), dtype=np.bool_)
     best = log.max(axis=2).argmax(axis=0)
-    if surface == "crash once":
+    if surface in ("crash once", "drift"):
         at = random.integers(compositions, size=shape)
-        fails |= (random.random(shape) < 0.1)[..., None] & (at[..., None] == np.arange(compositions))
-        fails[best, np.arange(workloads), :, 0] = True
+        at[best, np.arange(workloads)] = 0
+        struck = random.random(shape) < 0.1
+        struck[best, np.arange(workloads)] = True
+        fails |= struck[..., None] & (at[..., None] == np.arange(compositions))
     if surface == "out of memory":
         fails[best[0]] = True
         fails[random.random(configurations) < 1 / 3, :, -1] = True
@@ -90,7 +100,13 @@ def plant_race(
     on_lease = random.standard_normal((configurations, 1, 1, compositions)) / np.sqrt(2)
     alone = random.standard_normal((*shape, compositions)) / np.sqrt(2)
     deviation = LEASE_SD * noise[:, None, None, None] * (on_lease + alone)
-    runs = log[..., None, None] + deviation[..., None] + RUN_SD * random.standard_normal((*shape, compositions, RUNS))
+    drift = -0.015 * np.arange(compositions)[:, None] * (surface == "drift")
+    runs = (
+        log[..., None, None]
+        + drift
+        + deviation[..., None]
+        + RUN_SD * random.standard_normal((*shape, compositions, RUNS))
+    )
     return _table(shape, compositions, 100 * np.exp(runs), fails, rate)
 
 
@@ -115,6 +131,8 @@ def _plant_surface(
         below[rivals[0]], noise[rivals[0]] = 0.07, 3.0
     elif surface == "noisy best":
         below[rivals], noise[best] = 0.07, 3.0
+    elif surface == "drift":
+        below[rivals] = 0.07
     elif surface == "slope":
         below = np.abs(0.15 * random.standard_normal((configurations, 1)))
         below = below - below.min() + 0 * np.zeros(workloads)
@@ -132,9 +150,7 @@ def _table(
         )
         for c, w, b in np.ndindex(*shape)
     ]  # fmt: skip
-    place, composition, number = (
-        axis.ravel() for axis in np.indices((len(cells), compositions, RUNS))
-    )
+    place, composition, number = (axis.ravel() for axis in np.indices((len(cells), compositions, RUNS)))
     failed = np.broadcast_to(fails[..., None], value.shape).ravel()
     values = np.where(failed, np.nan, value.ravel())
     of = [cells[at] for at in place]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +41,8 @@ class WorkloadRace(ClosedModel):
     """Block after which that was shown; null where it was not."""
     candidates: tuple[RaceCandidate, ...] = ()
     """Configurations that may be within the tolerance of the best, the best mean first; empty where all failed."""
+    note: str = ""
+    """What keeps candidates from being told apart, beside their number of compositions; empty for nothing."""
 
 
 class DroppedConfiguration(ClosedModel):
@@ -62,6 +63,8 @@ class RaceDocument(ClosedModel):
     """Tolerance: a configuration that is at most so many percent below the best is as good as the best."""
     where: str | None = None
     """Expression that selects the cells of the race."""
+    unit: str = ""
+    """Unit of the campaign's metric."""
     blocks: int
     """Compositions of each configuration that the campaign plans."""
     ended: bool
@@ -79,3 +82,19 @@ class RaceDocument(ClosedModel):
     def decided(self) -> bool:
         """Whether a best configuration is named for every workload."""
         return bool(self.workloads) and all(each.best for each in self.workloads)
+
+
+def read_race(path: Path) -> RaceDocument | None:
+    """Return the race of a results directory; None if there is none. Raises RecordError if the file is damaged."""
+    if not path.exists():
+        return None
+    remedy = "delete it; the next 'campaign run --until best' writes it from the records"
+    try:
+        return RaceDocument.model_validate(require_json(path, remedy))
+    except ValidationError as error:
+        raise RecordError(f"{path}: {first_problem(error, 'the file')}; {remedy}") from error
+
+
+def write_race(path: Path, race: RaceDocument) -> None:
+    """Write the race of a results directory, whole or not at all."""
+    write_json(path, race.model_dump(mode="json"), indent=1)

@@ -29,9 +29,11 @@ from campaign.documents.race import DroppedConfiguration, RaceCandidate, RaceDoc
 from campaign.documents.run_numbers import compositions_of
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
-from campaign.statistics.intervals import SIGNIFICANT, Floats
+from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, Floats
 from campaign.tables.io import Tables
 from campaign.tables.runs import CONFIRMED, compositions_with
+
+_OWN_HOSTS = "Some ran on hosts that no other one used, so the hosts may cause the difference."
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class _Race:
     """The race for one workload, precision and set of options.
 
     cells: by configuration, of the candidates only; dropped: upper bound of each dropped configuration as a part of another one,
-    with words; best, block: what was decided, and after which block.
+    with words; best, block: what was decided, and after which block; note: what keeps configurations from being told apart.
     """
 
     about: str
@@ -47,10 +49,16 @@ class _Race:
     dropped: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     best: str = ""
     block: int | None = None
+    note: str = ""
 
     @property
     def ended(self) -> bool:
         return bool(self.best) or not self.cells
+
+    @property
+    def racing(self) -> Collection[str]:
+        """Configurations that have to be composed again for it."""
+        return () if self.ended else self.cells.keys()
 
 
 def race_configurations(
@@ -66,25 +74,22 @@ def race_configurations(
     """
     planned: dict[str, int] = {}
     for cell in cells:
-        count = len(compositions_of(cell.settings))
-        planned[cell.configuration.name] = max(count, planned.get(cell.configuration.name, 0))
-    blocks = max(planned.values())
+        name = cell.configuration.name
+        planned[name] = max(len(compositions_of(cell.settings)), planned.get(name, 0))
+    blocks, block = max(planned.values()), 0
     races = list(_open_races(cells))
     racing, composed = list(planned), dict.fromkeys(planned, 0)
-    block = 0
     while racing and block < blocks:
         block += 1
         composed |= {name: min(block, planned[name]) for name in racing}
-        if not all(is_measured(name, block) for name in racing):
+        if not all(is_measured(name, composed[name]) for name in racing):
             break
         if block > 1 and tables is not None:
-            known = _keep_measured(tables, composed)
             error = SIGNIFICANT / (blocks - 1) / len(races)
-            races = [_judge_race(race, known, block, within_pct, error) for race in races]
-            racing = [name for name in racing if any(name in race.cells and not race.ended for race in races)]
-    else:
-        racing = []
-    design = None if tables is None else _keep_measured(tables, composed).design
+            measured = _keep_measured(tables, cells, composed)
+            races = [race if race.ended else _judge_race(race, measured, block, within_pct, error) for race in races]
+        racing = [name for name in racing if block < blocks and any(name in race.racing for race in races)]
+    design = None if tables is None else _keep_measured(tables, cells, composed).design
     return RaceDocument(
         within_pct=within_pct,
         blocks=blocks,
@@ -92,7 +97,7 @@ def race_configurations(
         compositions=composed,
         compositions_planned=sum(planned.values()),
         workloads=tuple(_describe_race(race, design) for race in races),
-        dropped=tuple(_describe_dropped(races, within_pct)),
+        dropped=tuple(_describe_dropped(races)),
     )
 
 
@@ -109,39 +114,38 @@ def _open_races(cells: Sequence[Cell]) -> Iterator[_Race]:
         yield _Race(", ".join([first.workload, first.precision, *options]), by_configuration)
 
 
-def _keep_measured(tables: Tables, composed: Mapping[str, int]) -> Tables:
-    """Return the tables without runs of later compositions than the race has measured."""
-    runs = tables.runs
-    return replace(tables, runs=runs[runs["composition"] <= runs["configuration"].map(composed)])
+def _keep_measured(tables: Tables, cells: Sequence[Cell], composed: Mapping[str, int]) -> Tables:
+    """Return the tables with the runs of the compositions that the race has measured."""
+    last = {cell.id: composed[cell.configuration.name] for cell in cells}
+    limit = tables.runs["cell_id"].map(last).astype("float64")
+    return replace(tables, runs=tables.runs[tables.runs["composition"] <= limit])
 
 
 def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, error: float) -> _Race:
     """Return the race after a block. error: chance of a false statement about it."""
-    if race.ended:
-        return race
     failed = _confirm_failures(race, tables.runs)
     cells = {name: [cell for cell in mine if cell.id not in failed] for name, mine in race.cells.items()}
     dropped = dict(race.dropped)
-    for name in [name for name, mine in cells.items() if not mine]:
-        dropped[name] = (0.0, f"{race.about}: failed on {CONFIRMED} compositions")
-        del cells[name]
+    dropped |= {
+        name: (0.0, f"it failed on every composition for {race.about}") for name, mine in cells.items() if not mine
+    }
+    cells = {name: mine for name, mine in cells.items() if mine}
     if not cells:
-        return replace(race, cells={}, dropped=dropped)
-    names = list(cells)
-    of, reach = _upper_bounds(cells, tables.design, error)
-    for place, rival in zip(reach.argmin(axis=1), range(len(names)), strict=True):
-        bound = reach[rival, place]
-        if bound < 1 - within_pct / 100:
-            best = f"{of[place].configuration.name} (batch {of[place].batch})"
-            said = f"{race.about}: at most {wording.percent(100 * bound)} of {best}"
-            dropped[names[rival]] = (float(bound), said)
-    left = {name: mine for name, mine in cells.items() if name not in dropped}
-    race = replace(race, cells=left, dropped=dropped)
-    kept = np.array([name in left for name in names])
-    beats = (reach <= 1 / (1 - within_pct / 100)) | np.eye(len(names), dtype=np.bool_) | ~kept[:, None]
-    means = [_best_cost(cells[name], tables.design)[0] for name in names]
-    for place in np.argsort(means, kind="stable"):
-        if kept[place] and (beats[:, place].all()):
+        return replace(race, cells=cells, dropped=dropped)
+    names, best = list(cells), _best_cells(list(cells.values()), tables.design)
+    bounds, note = _upper_bounds(list(cells.values()), [cell for _, cell in best], tables.design, error)
+    tolerance = 1 - within_pct / 100
+    for place, name in enumerate(names):
+        rival = int(bounds[place].argmin())
+        if bounds[place, rival] < tolerance:
+            bound, cell = float(bounds[place, rival]), best[rival][1]
+            words = f"at most {wording.percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
+            dropped[name] = bound, f"{words} for {race.about}"
+            del cells[name]
+    left = [place for place, name in enumerate(names) if name in cells]
+    race = replace(race, cells=cells, dropped=dropped, note=note)
+    for place in sorted(left, key=lambda place: best[place][0]):
+        if best[place][0] < np.inf and all(bounds[rival, place] <= 1 / tolerance for rival in left if rival != place):
             return replace(race, best=names[place], block=block)
     return race
 
@@ -154,60 +158,57 @@ def _confirm_failures(race: _Race, runs: pd.DataFrame) -> Collection[str]:
         cell.id
         for mine in race.cells.values()
         for cell in mine
-        if cell.id not in valid
-        and tried.get(cell.id, 0) >= min(CONFIRMED, len(compositions_of(cell.settings)))
+        if cell.id not in valid and tried.get(cell.id, 0) >= min(CONFIRMED, len(compositions_of(cell.settings)))
     }
 
 
-def _best_cost(cells: Sequence[Cell], design: Design) -> tuple[float, Cell]:
-    """Return the cell with the least mean cost, and that cost; infinite if none was measured."""
-    places = design.places(pd.Series([cell.id for cell in cells], dtype="str"))
-    costs = [float(design.cost[at]) if at >= 0 else np.inf for at in places]
-    at = int(np.argmin(costs))
-    return costs[at], cells[at]
+def _best_cells(cells: Sequence[Sequence[Cell]], design: Design) -> list[tuple[float, Cell]]:
+    """Return the least cost of the cells of each configuration, infinite if none was measured, and the cell that has it."""
+    places = design.places(pd.Series([cell.id for mine in cells for cell in mine], dtype="str"))
+    costs = iter(np.where(places >= 0, np.append(design.cost, np.inf)[places], np.inf).tolist())
+    return [min(((next(costs), cell) for cell in mine), key=lambda pair: pair[0]) for mine in cells]
 
 
 def _upper_bounds(
-    cells: Mapping[str, Sequence[Cell]], design: Design, error: float
-) -> tuple[list[Cell], Floats]:
-    """Return the best cell of each configuration, and [configuration, other]: how good it may be as a part of that cell of the other.
+    cells: Sequence[Sequence[Cell]], best: Sequence[Cell], design: Design, error: float
+) -> tuple[Floats, str]:
+    """Return [configuration, other]: how good each may be at most, as a part of the best cell of the other; and what limits it.
 
-    Infinite where nothing is known.
+    Infinite where a cell of the one or the best cell of the other has no interval.
     """
-    names = list(cells)
-    best = [_best_cost(mine, design)[1] for mine in cells.values()]
-    every = [(number, cell) for number, mine in enumerate(cells.values()) for cell in mine]
-    shape = (len(every), len(best))
-    of = pd.Series(np.repeat([cell.id for _, cell in every], len(best)), dtype="str")
+    every = [cell.id for mine in cells for cell in mine]
+    of = pd.Series(np.repeat(every, len(best)), dtype="str")
     to = pd.Series(np.tile([cell.id for cell in best], len(every)), dtype="str")
     found = comparisons.ratios(of, to, design)
-    share = error / max(1, len(every) - 1)
-    _, _, high = found.of.bounds(1 - 2 * share)
-    high = np.where(found.tested & np.isfinite(high), high, np.inf).reshape(shape)
-    reach = np.zeros((len(names), len(names)))
-    np.maximum.at(reach, [number for number, _ in every], high)
-    np.fill_diagonal(reach, np.inf)
-    return best, reach
+    # One-sided: half of the error of a two-sided interval is on this side.
+    high = found.of.bounds(1 - 2 * error / max(1, len(every) - 1))[2]
+    high = np.where(found.tested & np.isfinite(high), high, np.inf).reshape(len(every), len(best))
+    first = np.cumsum([0, *map(len, cells[:-1])])
+    bounds = np.maximum.reduceat(high, first, axis=0)
+    np.fill_diagonal(bounds, np.inf)
+    return np.asarray(bounds, dtype=np.float64), _OWN_HOSTS if (found.method == CONFOUNDED).any() else ""
 
 
 def _describe_race(race: _Race, design: Design | None) -> WorkloadRace:
+    best = [(np.inf, mine[0]) for mine in race.cells.values()]
+    if design is not None:
+        best = sorted(_best_cells(list(race.cells.values()), design), key=lambda pair: pair[0])
     candidates = []
-    for name, mine in race.cells.items():
-        cost, cell = (np.inf, mine[0]) if design is None else _best_cost(mine, design)
-        if design is None or not np.isfinite(cost):
-            candidates.append((cost, RaceCandidate(configuration=name)))
-            continue
-        at = design.places(pd.Series([cell.id], dtype="str"))
-        value, low, high = (float(each[at][0]) for each in design.locations()[0].bounds())
-        bounds = {"low": low, "high": high} if np.isfinite(low) else {}
-        candidates.append((cost, RaceCandidate(configuration=name, batch=cell.batch, value=value, **bounds)))
-    ordered = (candidate for _, candidate in sorted(candidates, key=lambda pair: pair[0]))
-    return WorkloadRace(about=race.about, best=race.best, block=race.block, candidates=tuple(ordered))
+    for cost, cell in best:
+        candidate = RaceCandidate(configuration=cell.configuration.name)
+        if design is not None and np.isfinite(cost):
+            at = design.places(pd.Series([cell.id], dtype="str"))
+            value, low, high = (float(each[at][0]) for each in design.locations()[0].bounds())
+            bounds = {"low": low, "high": high} if np.isfinite(low) else {}
+            candidate = candidate.model_copy(update={"batch": cell.batch, "value": value, **bounds})
+        candidates.append(candidate)
+    note = "" if race.best else race.note
+    return WorkloadRace(about=race.about, best=race.best, block=race.block, candidates=tuple(candidates), note=note)
 
 
-def _describe_dropped(races: Sequence[_Race], within_pct: float) -> Iterator[DroppedConfiguration]:
+def _describe_dropped(races: Sequence[_Race]) -> Iterator[DroppedConfiguration]:
     """Yield the configurations that are out of every race, each with the race in which it comes closest."""
     for name in dict.fromkeys(name for race in races for name in race.dropped):
         if not any(name in race.cells for race in races):
-            closest, reason = max(race.dropped[name] for race in races if name in race.dropped)
+            _, reason = max(race.dropped[name] for race in races if name in race.dropped)
             yield DroppedConfiguration(configuration=name, reason=reason)

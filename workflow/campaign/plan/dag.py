@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from campaign.config.open_fabric import PlannedPlacement, fabric_of, placing
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration, Scalar
+from campaign.documents.race import read_race
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import compositions_of, whole
 from campaign.documents.superseded import RecordedHosts
@@ -52,6 +53,9 @@ def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool 
     results = Results(request.results, campaign.name)
     store = Store(results.directory)
     matrix = expand(campaign, request.where, hosts=RecordedHosts(store))
+    if request.until:
+        race = read_race(results.race)
+        matrix = replace(matrix, compositions=race.compositions if race else {})
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     known = without_damaged(known, store) if checked else known
     known = replace(known, implied=implied_cells(campaign_frontier(campaign, store), matrix.cells, known))

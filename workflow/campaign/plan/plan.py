@@ -132,6 +132,8 @@ class Plan:
     """What the durations were learned from, in words; empty where there was nothing."""
     assumed: str = ""
     """What the user assumes of durations that cannot be known, as it was written."""
+    is_race: bool = False
+    """Whether it has only the compositions that a race asks for."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
     without_hosts: str = ""
@@ -249,7 +251,7 @@ def build_plan(
     holds = _Holds(campaign, place)
     leases = [
         _lease(name, composition, cells, there, in_the_middle, holds)
-        for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
+        for (name, composition), cells in _by_lease(campaign, matrix).items()
     ]
     ordered = in_order(campaign, leases)
     by_name = {lease.configuration.name: lease.configuration for lease in ordered}
@@ -266,6 +268,7 @@ def build_plan(
         matrix.cells,
         forecaster.learned_from([lease.work for lease in leases]) if forecaster else "",
         forecaster.assumed.text if forecaster else "",
+        is_race=matrix.compositions is not None,
         notes=matrix.notes,
         unplanned=0
         if matrix.where
@@ -338,12 +341,14 @@ def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
     return f"{'.'.join(parts)}.c{composition}"
 
 
-def _by_lease(campaign: Campaign, cells: Sequence[Cell]) -> dict[tuple[str, int], list[Cell]]:
+def _by_lease(campaign: Campaign, matrix: Matrix) -> dict[tuple[str, int], list[Cell]]:
     """Cells by the name and composition of their leases, each with its settings there, and last the reference."""
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
-    for cell in cells:
+    for cell in matrix.cells:
         for composition in compositions_of(cell.settings):
+            if not matrix.is_wanted(cell, composition):
+                continue
             here = cell
             if cell.settings.compositions > 1:
                 key = cell.settings, composition

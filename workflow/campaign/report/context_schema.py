@@ -9,6 +9,7 @@ from pydantic import Field
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.fields import ClosedModel, VersionedModel
 from campaign.documents.lease_plan import PartForecast
+from campaign.documents.race import RaceDocument
 
 
 class MetricSaid(ClosedModel):
@@ -207,4 +208,8 @@ class ContextDocument(VersionedModel):
     objectives: dict[str, dict[str, dict[str, float]]] = Field(
         default_factory=dict,
         description="of services: workload -> latency -> percentile -> limit, such as ttft_ms: {p99: 500}",
+    )
+    race: RaceDocument | None = Field(
+        default=None,
+        description="how the race for the best configuration ended, where the campaign was measured for one",
     )

@@ -17,6 +17,7 @@ from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign, systems_of
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.operation_times import OPERATIONS
+from campaign.documents.race import RaceDocument
 from campaign.documents.readings import READ_AGAIN
 from campaign.documents.record import IMPORTED, Record, Store
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
@@ -69,6 +70,8 @@ class Collected:
     """Of a simulation in place of a measurement: numbers of each cell by draw (`campaign.statistics.experiment_design`)."""
     analysis: Sequence[Analysis] = ()
     """The analysis as it was written down, and its later versions."""
+    race: RaceDocument | None = None
+    """How the race for the best configuration stands, where the campaign was measured for one."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
 
@@ -157,6 +160,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
+        **({"race": collected.race.model_dump(mode="json")} if collected.race else {}),
         **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
         "references": document.get("references", []),
         "inputs": claims_used({"systems": systems_of(document), "workloads": document["workloads"]}),
