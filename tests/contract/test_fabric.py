@@ -353,22 +353,6 @@ def test_a_success_that_is_none_is_no_lease(name: str, tmp_path: Path) -> None:
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
 
 
-@pytest.mark.parametrize("name", ["cdi", "nec"])
-def test_a_device_that_another_host_has_too_is_no_lease(name: str, tmp_path: Path) -> None:
-    system = SYSTEMS[name]
-    fabric = system.open(tmp_path)
-    lease = acquire(fabric, system.request("one"), tmp_path / "leases", wait_s=0, poll_s=0)
-    (server,) = SERVERS.values()
-    device = next(one for one in server.emulator.rack.devices.values() if one.attached_to is not None)
-    device.also = next(host for host in server.emulator.rack.hosts if host != device.attached_to)
-    composition = fabric.read_back("one")
-    assert composition is not None
-    assert composition.shortfall(system.fits_once)
-    assert check(fabric, lease)
-    device.also = None
-    assert release(fabric, lease, poll_s=0)["state"] == "RELEASED"
-
-
 def test_a_row_says_what_others_need(system: System) -> None:
     """A new kind is one module with `FABRIC = FabricKind(..)`; this names what its row lacks."""
     kind = fabric_kind(system.fabric)

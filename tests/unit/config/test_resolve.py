@@ -55,7 +55,7 @@ def test_emulated_links_need_only_the_rates_that_are_asked_for(tmp_path: Path, c
 
 @pytest.mark.parametrize(
     "fabric", [{"kind": "redfish-zones", "url": "https://chassis.example", "ports": {"host1": ["H1"]}},
-               {"kind": "nec", "url": "https://cdim.example", "api": "eeio"}]
+               {"kind": "nec", "url": "https://cdim.example"}]
 )  # fmt: skip
 def test_what_a_fabric_of_before_measured_still_opens(fabric: dict[str, Any], tmp_path: Path) -> None:
     document = json.loads(json.dumps(load(tmp_path, {}).document()))

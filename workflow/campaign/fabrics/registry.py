@@ -29,9 +29,6 @@ FABRICS: dict[str, str] = {
     "simulated": "campaign.fabrics.simulated",
     "redfish": "campaign.fabrics.adapters.redfish",
     "liqid": "campaign.fabrics.adapters.liqid",
-    "sunfish": "campaign.fabrics.adapters.sunfish",
-    "cdi": "campaign.fabrics.adapters.cdi",
-    "nec": "campaign.fabrics.adapters.nec",
     "h3": "campaign.fabrics.adapters.h3",
     "prefix": "campaign.fabrics.prefix",
 }
@@ -46,18 +43,6 @@ REMOVED_OPTIONS = {
     ("simulated", "occupied"): "remove the key; leave what others hold out of `pool`",
     ("h3", "api"): "remove the key; boxes are of GPUs (Falcon 4005)",
     ("h3", "offline"): "remove the key; boxes are of GPUs (Falcon 4005)",
-    ("cdi", "model_column"): "remove the key; the column is `model`",
-    ("cdi", "types"): "remove the key; GPUs and drives are known",
-    ("nec", "api"): "remove the key; devices are connected to processors, as `cpu` said",
-    ("nec", "login"): "give the services' own ports in `url` and `layout_apply_url`, where nobody logs in",
-    ("nec", "prefix"): "give the services' own ports in `url` and `layout_apply_url`",
-    ("nec", "layout_apply_prefix"): "give the services' own ports in `url` and `layout_apply_url`",
-    ("nec", "interfaces"): "remove the key; the first processor that CDIM lists for a host is used",
-    ("sunfish", "auth"): "remove the key; Sunfish asks nobody to log in",
-    (
-        "sunfish",
-        "ask_agent",
-    ): "remove the key; the agent is always asked, at `agent_url` where it has another address for you",
     ("redfish", "composition"): "remove the key; systems are composed of exact devices, as `specific` said",
     ("redfish", "reserve"): "remove the key; blocks are not marked as `Reserved`",
 }

@@ -13,7 +13,6 @@ import pytest
 
 from campaign.documents.cell import Cell
 from campaign.launch import open_launcher
-from campaign.launch.local import LocalLauncher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.run.launched_run import until_undisturbed
 from campaign.workloads.failures import PACE_NOT_HELD
@@ -32,11 +31,6 @@ MODEL = "bert-nano"
 RATES_GB_PER_S = (0.2, 0.05, 0.0125)
 """All of the communication is hidden, some, and little; a step of one device takes about 130 ms, its gradients 15 to 230."""
 TRIES = 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> None:
-    LocalLauncher.load(torch=True)
 
 
 def a_cell(hosts: int) -> Cell:
