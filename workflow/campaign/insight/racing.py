@@ -8,7 +8,7 @@ Systems 6). Configurations race for each workload with its precision and options
 - A race is decided once no other configuration can be more than the tolerance above the named one.
 - A configuration is composed again while it is a candidate of a race that is not decided.
 - One composition does not show how much compositions differ, so nothing is decided before the second one.
-- A cell that failed counts as failed after a second composition, and only if none of its runs is valid.
+- A cell counts as failed if none of its runs on two compositions is valid. So one crash does not count.
 
 Both statements are false only if the true best falls below its interval against another cell. So one-sided intervals of the
 candidates against each other suffice (Hsu, 1996, "Multiple comparisons", chapter 4). They are those of the report
@@ -31,7 +31,6 @@ from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
 from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, Floats
 from campaign.tables.io import Tables
-from campaign.tables.runs import CONFIRMED, compositions_with
 
 _OWN_HOSTS = "Some ran on hosts that no other one used, so the hosts may cause the difference."
 
@@ -123,17 +122,15 @@ def _keep_measured(tables: Tables, cells: Sequence[Cell], composed: Mapping[str,
 
 def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, error: float) -> _Race:
     """Return the race after a block. error: chance of a false statement about it."""
-    failed = _confirm_failures(race, tables.runs)
-    cells = {name: [cell for cell in mine if cell.id not in failed] for name, mine in race.cells.items()}
-    dropped = dict(race.dropped)
-    dropped |= {
-        name: (0.0, f"it failed on every composition for {race.about}") for name, mine in cells.items() if not mine
-    }
+    design, dropped = tables.design, dict(race.dropped)
+    # After two compositions at least, each with a record of every run: a cell without a valid run has failed twice.
+    cells = {name: [cell for cell in mine if cell.id in design.cells] for name, mine in race.cells.items()}
+    dropped |= {name: (0.0, f"it failed on every composition for {race.about}") for name in cells if not cells[name]}
     cells = {name: mine for name, mine in cells.items() if mine}
     if not cells:
         return replace(race, cells=cells, dropped=dropped)
-    names, best = list(cells), _best_cells(list(cells.values()), tables.design)
-    bounds, note = _upper_bounds(list(cells.values()), [cell for _, cell in best], tables.design, error)
+    names, best = list(cells), _best_cells(list(cells.values()), design)
+    bounds, note = _upper_bounds(list(cells.values()), [cell for _, cell in best], design, error)
     tolerance = 1 - within_pct / 100
     for place, name in enumerate(names):
         rival = int(bounds[place].argmin())
@@ -145,21 +142,9 @@ def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, erro
     left = [place for place, name in enumerate(names) if name in cells]
     race = replace(race, cells=cells, dropped=dropped, note=note)
     for place in sorted(left, key=lambda place: best[place][0]):
-        if best[place][0] < np.inf and all(bounds[rival, place] <= 1 / tolerance for rival in left if rival != place):
+        if all(bounds[rival, place] <= 1 / tolerance for rival in left if rival != place):
             return replace(race, best=names[place], block=block)
     return race
-
-
-def _confirm_failures(race: _Race, runs: pd.DataFrame) -> Collection[str]:
-    """Return the cells that failed on two compositions, or on all that they have, without any valid run."""
-    valid = set(runs.loc[runs["status"] == "ok", "cell_id"])
-    tried = compositions_with(runs)
-    return {
-        cell.id
-        for mine in race.cells.values()
-        for cell in mine
-        if cell.id not in valid and tried.get(cell.id, 0) >= min(CONFIRMED, len(compositions_of(cell.settings)))
-    }
 
 
 def _best_cells(cells: Sequence[Sequence[Cell]], design: Design) -> list[tuple[float, Cell]]:
@@ -174,7 +159,7 @@ def _upper_bounds(
 ) -> tuple[Floats, str]:
     """Return [configuration, other]: how good each may be at most, as a part of the best cell of the other; and what limits it.
 
-    Infinite where a cell of the one or the best cell of the other has no interval.
+    Infinite where there is no test.
     """
     every = [cell.id for mine in cells for cell in mine]
     of = pd.Series(np.repeat(every, len(best)), dtype="str")
