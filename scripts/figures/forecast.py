@@ -1,14 +1,14 @@
 """Figure: what each lease was expected to take, and what it took."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.expected_and_actual import LEVEL_PCT, coverage, lines, picture
-from campaign.report.figure import APPARATUS, Drawing, FigureData, nothing
+from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
 
 TITLE = "Forecast and actual duration"
 SECTION = "How long was each lease expected to take, and how long did it take, from the request to the release?"
@@ -18,16 +18,15 @@ PLACE = 200
 UNITS = {"runs_expected": "", "uses": ""}
 
 _MOST = 40
-_COLUMNS = ["lease", "configuration", "runs_expected", "runs", "uses", "expected_s", "low_s", "high_s", "basis", "resumed",
-            "actual_s"]  # fmt: skip
+_SECONDS = ["expected_s", "low_s", "high_s", "actual_s"]
+_COLUMNS = ["lease", "configuration", "runs_expected", "runs", "uses", "basis", "resumed", *_SECONDS]
 
 
 def draw(data: FigureData) -> Drawing:
     rows = pd.DataFrame(list(data.context.get("forecast", ())), columns=_COLUMNS)
     if rows.empty:
         return nothing("no lease was measured with a forecast")
-    for name in ("expected_s", "low_s", "high_s", "actual_s"):
-        rows[name] = rows[name].astype("float64")
+    rows = rows.astype(dict.fromkeys(_SECONDS, "float64"))
     if rows["expected_s"].isna().all():
         return nothing("nothing was known of the duration of any lease before it was measured")
     # What was begun by a process that was killed, composed twice or left incomplete took other than what was forecast.
@@ -42,56 +41,81 @@ def draw(data: FigureData) -> Drawing:
     apart = int((~rows["judged"]).sum())
     marked = f" {wording.plural(apart, 'lease')} marked *: resumed, composed again or incomplete, not judged."
     caption = (
-        f"Expected duration with its {LEVEL_PCT} % prediction interval (line) and actual duration (open) of "
-        f"{wording.plural(len(rows), 'lease')}, the longest first.{marked if apart else ''}"
-        f"{f' {len(rows) - _MOST} more in the table.' if len(rows) > _MOST else ''}"
+        f"Expected duration with its interval (line) and actual duration (open) of {wording.plural(len(rows), 'lease')}, the "
+        f"longest first. Expected durations are medians. Intervals show how far earlier forecasts were off."
+        f"{marked if apart else ''}{f' {len(rows) - _MOST} more in the table.' if len(rows) > _MOST else ''}"
     )
+    planned = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
     return plot.drawn(
         data,
         rows,
-        lambda: picture(lines(rows.head(_MOST), _label), "duration of the lease (s)", "lease"),
+        lambda: _picture(rows.head(_MOST).to_dict("records")),
         {
             "Lease": columns.text("lease"),
             "Runs": columns.count("runs"),
             "Expected": columns.seconds("expected_s"),
-            "95 % interval": lambda row: (
-                ("unknown" if pd.isna(row["expected_s"]) else "assumed")
-                if pd.isna(row["low_s"])
-                else wording.between(row["low_s"], row["high_s"], wording.seconds)
+            "Interval": lambda row: (
+                "unknown" if pd.isna(row["low_s"]) else wording.between(row["low_s"], row["high_s"], wording.seconds)
             ),
             "Actual": columns.seconds("actual_s"),
             "Error": columns.percent("error_pct", 0),
             "Expected from": columns.text("basis"),
         },
         caption=caption,
-        findings=_findings(rows),
-        coverage=coverage(data, rows.loc[rows["expected_s"].notna(), "lease"], "were measured with a forecast"),
+        findings=_findings(rows[rows["judged"]]),
+        coverage=coverage_of_leases(
+            planned, rows.loc[rows["expected_s"].notna(), "lease"], "were measured with a forecast"
+        ),
     )
 
 
-def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
-    judged = rows[rows["judged"]]
+def _picture(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Draw one line per lease, the first on top, over a logarithmic axis."""
+    figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
+    expected, actual = plot.look(0), plot.look(1)
+    for place, row in enumerate(rows):
+        if not math.isnan(row["low_s"]):
+            axes.plot([row["low_s"], row["high_s"]], [place, place], color=expected.colour, linewidth=1.6)
+        axes.plot([row["expected_s"]], [place], **_dot(expected, filled=True))
+        axes.plot([row["actual_s"]], [place], **_dot(actual, filled=False))
+    plot.logarithmic(axes)
+    plot.label_lines(axes, [_label(row) for row in rows])
+    axes.set_xlabel("duration of the lease (s)")
+    axes.set_ylabel("lease")
+    handles = [
+        plot.ink_key("expected, with interval", **{**_dot(expected, filled=True), "linestyle": "-"}),
+        plot.ink_key("actual", **_dot(actual, filled=False)),
+    ]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure)
+
+
+def _dot(look: plot.Look, *, filled: bool) -> dict[str, Any]:
+    return {
+        "color": look.colour,
+        "linestyle": "",
+        "zorder": 3,
+        "marker": look.marker,
+        "markersize": 5,
+        "markerfacecolor": look.colour if filled else "none",
+    }
+
+
+def _findings(judged: pd.DataFrame) -> tuple[str, ...]:
     if judged.empty:
         return ("No lease was measured without interruption, so no forecast can be judged.",)
-    unknown = judged["expected_s"].isna()
-    assumed = judged["low_s"].isna() & ~unknown
-    learned = judged[~assumed & ~unknown]
     said = []
-    if len(learned):
-        inside = int(learned["inside"].astype(bool).sum())
-        error = float(learned["error_pct"].abs().median())
+    known = judged[judged["low_s"].notna()]
+    if len(known):
+        inside = int(known["inside"].astype(bool).sum())
+        error = wording.percent(float(known["error_pct"].abs().median()), 0)
         said.append(
-            f"{inside} of {wording.plural(len(learned), 'forecast')} correct: the actual duration is within the {LEVEL_PCT} % "
-            f"interval. Median error: {wording.percent(error, 0)} of the expected duration."
+            f"{inside} of {wording.plural(len(known), 'forecast')} correct: the actual duration is within the interval. Median "
+            f"error: {error} of the expected duration."
         )
-    if assumed.any():
+    if unknown := len(judged) - len(known):
         said.append(
-            f"No earlier runs were available for {wording.plural(int(assumed.sum()), 'lease')}, so durations were assumed. "
-            f"Median error: {wording.percent(float(judged[assumed]['error_pct'].abs().median()), 0)}."
-        )
-    if unknown.any():
-        said.append(
-            f"Nothing was known of the duration of {wording.plural(int(unknown.sum()), 'lease')} before they were measured."
+            f"Nothing was known of the duration of {wording.plural(unknown, 'lease')} before they were measured."
         )
     return tuple(said)
 

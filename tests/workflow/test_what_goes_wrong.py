@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from campaign.archive import report_from
+from campaign.archive.open_results import report_from
 from campaign.config.resolve import load_campaign
 from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store

@@ -176,7 +176,8 @@ def _json(path: Path, document: object) -> None:
 
 def main() -> None:
     """Write the golden archive of the present schema."""
-    from campaign.archive import SCHEMA, write_archive
+    from campaign.archive.layout import SCHEMA
+    from campaign.archive.write import write_archive
 
     out = ARCHIVES / f"{SCHEMA.replace('/', '-')}.zip"
     if out.exists():

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.archive import as_planned, opened, report_from, report_from_archive, write_archive
+from campaign.archive.open_results import as_planned, report_from, report_from_archive
+from campaign.archive.read import opened
+from campaign.archive.write import write_archive
 from campaign.config.resolve import Campaign
 from campaign.documents.plan import PLAN_SCHEMA
 from campaign.documents.record import Store

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from campaign.archive import Wishes, opened, write_archive
+from campaign.archive.read import opened
+from campaign.archive.write import Wishes, write_archive
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError

@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from rocrate.rocrate import ROCrate
 
-from campaign.archive import Wishes, check, extract, opened, write_archive
 from campaign.archive.crate import problems
 from campaign.archive.layout import CRATE, FileFacts, readme
+from campaign.archive.read import check, extract, opened
+from campaign.archive.write import Wishes, write_archive
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.errors import ArchiveError
 from tests.unit.archive import archive_data

@@ -19,7 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from campaign.archive import check, opened, read, write_archive, zip_file
+from campaign.archive import read, zip_file
+from campaign.archive.read import check, opened
+from campaign.archive.write import write_archive
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.archive import READABLE, SCHEMA, check, opened, report_from_archive
-from campaign.archive.open_results import tables_from
+from campaign.archive.layout import READABLE, SCHEMA
+from campaign.archive.open_results import report_from_archive, tables_from
+from campaign.archive.read import check, opened
 from campaign.report import figure
 from tests.unit.archive.archive_data import ARCHIVES
 

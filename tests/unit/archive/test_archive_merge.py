@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.archive import check, merge, merge_archives, opened, write_archive
-from campaign.archive.merge_archives import WHY_LEFT_OUT, united
+from campaign.archive import merge_archives
+from campaign.archive.merge_archives import WHY_LEFT_OUT, merge, united
 from campaign.archive.open_results import tables_from
+from campaign.archive.read import check, opened
+from campaign.archive.write import write_archive
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.readings import Reading, Readings, keep
 from campaign.documents.record import Record, Store

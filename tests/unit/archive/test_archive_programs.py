@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from campaign.archive import Wishes, Written, check, extract, merge, opened, write_archive
+from campaign.archive.merge_archives import merge
+from campaign.archive.read import check, extract, opened
+from campaign.archive.write import Wishes, Written, write_archive
 from campaign.cli.main import main
 from campaign.config.resolve import load_campaign
 from campaign.errors import ArchiveError, CampaignError

@@ -9,8 +9,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from campaign.archive import opened, write_archive
+from campaign.archive.read import opened
 from campaign.archive.reproduction import write_campaign
+from campaign.archive.write import write_archive
 from campaign.cli.main import main
 from campaign.config.load import LoadedFile, validate
 from campaign.config.resolve import load_campaign

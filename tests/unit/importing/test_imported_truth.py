@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from campaign.archive import write_archive
 from campaign.archive.open_results import tables_from
+from campaign.archive.write import write_archive
 from campaign.config.resolve import load_campaign
 from campaign.statistics import comparisons, intervals, verdict
 from campaign.tables.collect import collect, gather

@@ -4,7 +4,6 @@ compositions and runs, cells that crash, run out of memory or were never run."""
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 
 import numpy as np

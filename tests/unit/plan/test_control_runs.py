@@ -15,7 +15,6 @@ from campaign.documents.run_numbers import composition_of, number_in_composition
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.control_runs import hardware, references_of
-from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import cell_id, expand, specification

@@ -14,9 +14,10 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, Store
 from campaign.plan.matrix import Specifications, expand, specification
-from campaign.plan.missing_runs import read_known, record_implied
+from campaign.plan.missing_runs import read_known
 from campaign.plan.oom_frontier import campaign_frontier, implied_by, implied_record
 from campaign.plan.order import ascending, ordered
+from campaign.run.adaptive_repetitions import record_implied
 from campaign.tables.collect import collect, gather
 from scripts.figures import memory_frontier
 from tests.campaign_files import load

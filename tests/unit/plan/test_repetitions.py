@@ -16,7 +16,8 @@ from campaign.documents.cell import Cell, Settings
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import in_composition
 from campaign.plan.missing_runs import missing_runs
-from campaign.plan.repetitions import Reached, Repetitions, Stops, is_over, least, planned, reached, said, why
+from campaign.plan.repetitions import Reached, Stops, is_over, least, planned, said, why
+from campaign.run.adaptive_repetitions import Repetitions, reached
 from campaign.statistics.intervals import student_interval, student_quantile
 from campaign.tables.cells import cells_table
 from campaign.tables.runs import runs_table

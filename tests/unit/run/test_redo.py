@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign import files
-from campaign.archive import opened, write_archive
-from campaign.archive.write import parts_of
+from campaign.archive.read import opened
+from campaign.archive.write import parts_of, write_archive
 from campaign.cli import run as run_command
 from campaign.cli.main import main
 from campaign.config.resolve import Campaign

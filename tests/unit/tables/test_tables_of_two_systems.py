@@ -6,10 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
-from campaign.archive import merge, opened, write_archive
+from campaign.plan.cost.costs import from_documents
+
+from campaign.archive.merge_archives import merge
+from campaign.archive.read import opened
+from campaign.archive.write import write_archive
 from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.objectives import DEFAULT, RecommendationRequest
-from campaign.plan.cost.costs import from_documents
 from campaign.tables.collect import collect, gather, tables_of
 from tests import two_systems
 from tests.unit.archive import archive_data

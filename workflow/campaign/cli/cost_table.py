@@ -1,4 +1,4 @@
-"""The table that a plan and a dry run end in: what leases ask Slurm for, what composing takes, and what a site charges."""
+"""The table that a plan and a dry run end in: by configuration, what leases ask Slurm for, hold and cost."""
 
 from __future__ import annotations
 
@@ -6,33 +6,28 @@ from collections.abc import Sequence
 
 from campaign.cli.terminal import MANY, TextTable
 from campaign.documents.lease_plan import LeaseCharge
-from campaign.plan.cost.estimates import Estimate
 from campaign.plan.plan import Plan, PlannedLease
 
-_GROUPS = 20
 _SLURM = ("partition", "time\nlimit", "gres")
-_ASKED = ("lease", "runs", "hosts", "devices", "idle", *_SLURM)
-_COLUMNS = (*_ASKED, "composing", "95 %", "expected", "device\nhours", "host\nhours", "price")
-_SPARE = ("expected", "runs", "95 %", "idle")
+_COLUMNS = ("configuration", "leases", "runs", "hosts", "devices", "idle", *_SLURM, "composing", "all\nleases",
+            "device\nhours", "host\nhours", "price")  # fmt: skip
+_SPARE = ("runs", "composing", "idle")
 
 
 def cost_table(plan: Plan) -> TextTable:
-    """A row a lease that is to be measured, or one for all leases of a configuration where there are many; then the total."""
-    leases = [(lease, lease.charge) for lease in plan.leases if lease.charge is not None]
+    """Return one row per configuration that is to be measured, then the total."""
     groups: dict[str, list[tuple[PlannedLease, LeaseCharge]]] = {}
-    for lease, charge in leases:
-        groups.setdefault(lease.name if len(leases) <= MANY else lease.configuration.name, []).append((lease, charge))
-    shown = list(groups.items())[: _GROUPS if len(leases) > MANY else MANY]
-    rows = [_row(name, group) for name, group in shown]
-    if more := len(groups) - len(shown):
+    for lease in plan.leases:
+        if lease.charge is not None:
+            groups.setdefault(lease.configuration.name, []).append((lease, lease.charge))
+    rows = [_row(name, group) for name, group in list(groups.items())[:MANY]]
+    if more := len(groups) - len(rows):
         rows.append((f"... and {more} more", *[""] * (len(_COLUMNS) - 1)))
     if rows:
-        total, runs = plan.forecast, sum(lease.missing for lease, _ in leases)
-        asked = ["total", runs, *[""] * (len(_ASKED) - 2)]
-        hours = [_hours(each.expected_s and each.expected_s / 3600) for each in (total.device_s, total.host_s)]
-        rows.append(
-            (*asked, *_brief(total.total.parts["composing"]), _brief(total.total)[0], *hours, _price(plan.price))
-        )
+        leases = [lease for group in groups.values() for lease, _ in group]
+        total = ["total", len(leases), sum(lease.missing for lease in leases), *[""] * (3 + len(_SLURM))]
+        times = _times(leases)
+        rows.append((*total, *times, _hours(plan.device_hours), _hours(plan.host_hours), _price(plan.price)))
     by_slurm = any(system.launcher == "slurm" for system in plan.campaign.systems.values())
     currency = plan.campaign.currency
     left_out = {*(() if by_slurm else _SLURM), *(() if currency else ("price",))}
@@ -45,47 +40,48 @@ def cost_table(plan: Plan) -> TextTable:
 def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[object, ...]:
     charges = [charge for _, charge in group]
     first = charges[0]
-    composing = group[0][0].expected.parts["composing"]
-    if len(group) > 1:
-        composing = Estimate(_sum([lease.expected.parts["composing"].expected_s for lease, _ in group]))
-    limits = [charge.time_limit_min or 0 for charge in charges]
     return (
-        f"{name} x {len(group)}" if len(group) > 1 else name,
+        name,
+        len(group),
         sum(lease.missing for lease, _ in group),
         f"{first.hosts} + {first.donors}" if first.donors else first.hosts,
         f"{first.devices:g}",
         f"{first.devices_idle:g}",
         first.partition or "default",
-        _limit(max(limits)),
+        _limit(max(charge.time_limit_min or 0 for charge in charges)),
         first.gres or "none",
-        *_brief(composing),
-        _brief(Estimate(_sum([lease.expected_s for lease, _ in group])))[0],
+        *_times([lease for lease, _ in group]),
         _hours(_sum([charge.device_hours for charge in charges])),
         _hours(_sum([charge.host_hours for charge in charges])),
         _price(_sum([charge.price for charge in charges])),
     )
 
 
-def _brief(time: Estimate) -> tuple[str, str]:
-    """('2.05 min', '1.8 to 2.4'); the interval is empty where there is none."""
-    if time.expected_s is None:
-        return "unknown", ""
-    unit, size = ("s", 1) if time.expected_s < 100 else ("min", 60) if time.expected_s < 6000 else ("h", 3600)
-    words = f"{time.expected_s / size:.3g} {unit}"
-    if time.low_s is None or time.high_s is None or not time.expected_s:
-        return words, ""
-    return words, f"{time.low_s / size:.2g} to {time.high_s / size:.2g}"
+def _times(leases: Sequence[PlannedLease]) -> tuple[str, str]:
+    """Return the time of composing, and the whole time, of leases one after the other."""
+    return (
+        _brief(_sum([lease.expected.parts["composing"] for lease in leases])),
+        _brief(_sum([lease.expected_s for lease in leases])),
+    )
+
+
+def _brief(seconds: float | None) -> str:
+    """Return '2.05 min'."""
+    if seconds is None:
+        return "unknown"
+    unit, size = ("s", 1) if seconds < 100 else ("min", 60) if seconds < 6000 else ("h", 3600)
+    return f"{seconds / size:.3g} {unit}"
 
 
 def _limit(minutes: int) -> str:
-    """A time limit as sbatch takes it."""
+    """Return a time limit as sbatch takes it."""
     days, rest = divmod(minutes, 24 * 60)
     return f"{f'{days}-' if days else ''}{rest // 60:02d}:{rest % 60:02d}:00"
 
 
-def _sum(times: Sequence[float | None]) -> float | None:
-    known = [each for each in times if each is not None]
-    return sum(known) if len(known) == len(times) else None
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _price(price: float | None) -> str:

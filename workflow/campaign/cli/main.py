@@ -30,6 +30,7 @@ GROUPS = {
     },
     "Plan and run": {
         "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
+        "detect": ("detect", "Show how many compositions, runs and steps find a difference, at what cost."),
         "predict": ("predict", "Predict what would be measured, and write the report as if it had been."),
         "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
         "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
@@ -79,7 +80,7 @@ GROUPS = {
 }
 """Module of each command in this package, and what the command does."""
 _COMMANDS = {name: of for group in GROUPS.values() for name, of in group.items()}
-_READING = {"report", "recommend", "compare", "site", "sql"}
+_READING = {"detect", "report", "recommend", "compare", "site", "sql"}
 """Modules of the commands that start no runs."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,7 +15,7 @@ from campaign.documents.run_numbers import compositions_of, runs_of, whole
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation
-from campaign.plan.cost.estimates import Estimate
+from campaign.plan.cost import DEFAULT_FACTOR, MIN_OFFS, Estimate
 from campaign.plan.dag import Dag, read_plan
 from campaign.plan.plan import Plan, time_words
 from campaign.plan.repetitions import said
@@ -27,11 +26,6 @@ from campaign.run.since_measured import since_measured
 from campaign.wording import plural
 from campaign.workloads.steady_warmup import least_of
 
-if TYPE_CHECKING:  # it brings SciPy
-    from campaign.insight.sample_size import SampleSize
-
-_FURTHER = 3
-"""Alternatives with more compositions than the cheapest one: of interest to who has time, but not without end."""
 _ALONE = {
     "machine": "one lease at a time",
     "host": "leases on different hosts at the same time",
@@ -52,29 +46,11 @@ _LEAST = (
     is_flag=True,
     help="Write the plan into the results, with one document a lease in plan/leases/, which 'campaign measure' reads.",
 )
-@click.option(
-    "--detect",
-    metavar="PERCENT",
-    help="How many compositions, runs and steps find a difference of this size, such as '3 %', for the least cost.",
-)
-@click.option(
-    "--spread",
-    default="",
-    show_default=False,
-    metavar="TEXT",
-    help="With --detect: assume this spread, such as 'composition 1 %, run 0.5 %, step 5 %', instead of the measured one.",
-)
-def plan(
-    asked: PlanRequest,
-    style: str,
-    output: Path | None,
-    write: bool,
-    detect: str | None,
-    spread: str,
-) -> None:
+def plan(asked: PlanRequest, style: str, output: Path | None, write: bool) -> None:
     """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
-    Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory.
+    Times are medians of earlier runs and leases of all campaigns in the results directory. Their intervals show how far such
+    forecasts were off. 'campaign detect' shows what other numbers of compositions and runs cost, and what they can find.
 
     Exits with 1 when a configuration does not fit the system.
     """
@@ -88,8 +64,6 @@ def plan(
         click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
     elif style == "table":
         _show(planned)
-        if detect:
-            _show_detectable(planned, asked, _percent(detect), spread)
     elif style == "json":
         click.echo(json.dumps(plan_document(planned), indent=1))
     else:
@@ -159,7 +133,7 @@ def _show_totals(plan: Plan) -> None:
         f"{_LEAST if plan.campaign.protocol.lease_order == 'least-recomposition' else ''}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n{_moves(plan)}"
         f"{_expected(plan)}"
-        f"compositions: {_compositions(plan)}; add --detect '3 %' to see what other numbers cost, and what they can find\n"
+        f"compositions: {_compositions(plan)}; 'campaign detect' shows what other numbers cost, and what they can find\n"
     )
     show(cost_table(plan), most=None)
 
@@ -170,29 +144,26 @@ def _moves(plan: Plan) -> str:
 
 
 def _expected(plan: Plan) -> str:
-    """What it will take, and how that is known."""
+    """Return what it will take, and how that is known."""
     alone = f"{_ALONE[isolation(plan.campaign)]}\n"
-    known = [
-        ("in brackets: 95 % intervals; learned from", plan.learned_from),
-        ("times of composing from", plan.forecast.composing_from),
-        ("assumed, so without an interval:", plan.assumed),
-    ]
+    if plan.factors_from < MIN_OFFS:
+        off = f"a factor of {DEFAULT_FACTOR:g}, until {MIN_OFFS} leases that were forecast have ended"
+    else:
+        off = f"how far the forecasts of {plan.factors_from} leases were off"
+    known = [("learned from", plan.learned_from), ("times of composing from", plan.composing_from)]
     sources = "".join(f"{words} {value}\n" for words, value in known if value)
-    device, wall, range_s = plan.forecast.device_s, plan.wall_s, plan.wall_range_s
-    if wall is None or device.expected_s is None:
-        unknown = plan.forecast.unknown
-        return f"expected: {unknown.words()}; {alone}{unknown.advice()}\n{sources}"
-    lasts = time_words(Estimate(wall, *(range_s or ())))
-    hours = f"{_hours(device, 'device-hours')}, {_hours(plan.forecast.host_s, 'host-hours')}"
-    return f"expected: {hours}, {lasts}; {alone}{sources}"
+    if plan.wall_s is None or plan.device_hours is None:
+        return f"expected: {plan.unknown.words()}; {alone}{plan.unknown.advice()}\n{sources}"
+    lasts = time_words(Estimate(plan.wall_s, *plan.interval(plan.wall_s)))
+    hours = f"{_hours(plan, plan.device_hours, 'device-hours')}, {_hours(plan, plan.host_hours, 'host-hours')}"
+    price = "" if plan.price is None else f", {plan.price:.2f} {plan.campaign.currency}"
+    return f"expected: {hours}{price}, {lasts}; {alone}in brackets: {off}\n{sources}"
 
 
-def _hours(expected: Estimate, unit: str) -> str:
-    """'41.2 device-hours (30 to 55)'."""
-    words = f"{(expected.expected_s or 0.0) / 3600:.4g} {unit}"
-    if expected.low_s is None or expected.high_s is None:
-        return words
-    return f"{words} ({expected.low_s / 3600:.4g} to {expected.high_s / 3600:.4g})"
+def _hours(plan: Plan, hours: float | None, unit: str) -> str:
+    """Return '41.2 device-hours (30 to 55)'."""
+    low, high = plan.interval(hours)
+    return f"{hours or 0.0:.4g} {unit} ({low or 0.0:.4g} to {high or 0.0:.4g})"
 
 
 def _compositions(plan: Plan) -> str:
@@ -214,56 +185,6 @@ def _unplanned(plan: Plan) -> str:
         f"{plural(plan.unplanned, 'other cell')} with records in these results: measured with other settings, programs or inputs, "
         "or before those were part of a cell's identity; kept, and not used\n"
     )
-
-
-def _percent(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%"))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1000:
-        raise ConfigError(f"--detect {text}: is not a difference in percent; write it like '3 %'")
-    return value
-
-
-def _show_detectable(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str) -> None:
-    """Print which choice finds a difference of this size for the least cost, and the alternatives."""
-    from campaign.insight.sample_size import sample_sizes  # loads pandas
-
-    found = sample_sizes(plan, asked, detect_pct, assumed)
-
-    def row(name: str, each: SampleSize) -> tuple[object, ...]:
-        steps = each.steps or "as now"
-        return (name, each.compositions, each.runs, steps, _size(each.half_width_pct), _size(each.detectable_pct),
-                f"{each.device_hours:.3g}" if found.hours_known else "unknown")  # fmt: skip
-
-    rows = [row("as it is", found.now)]
-    rows += [row("", each) for each in found.usual if each.compositions != found.now.compositions]
-    most = found.cheapest.compositions + _FURTHER if found.cheapest else 0
-    rows += [
-        row("cheapest" if each is found.cheapest else "", each)
-        for each in found.alternatives
-        if each.compositions <= most
-    ]
-    columns = ["", "compositions", "runs in each", "steps", "half-width", "detectable", "device-hours"]
-    show(TextTable(f"To detect a difference of {detect_pct:g} %", columns, rows, columns[1:]))
-    spread = found.spread
-    say(
-        f"Standard deviation from composition to composition {spread.composition_pct:.2g} %, from run to run "
-        f"{spread.run_pct:.2g} %, from step to step {spread.step_pct:.2g} % ({spread.source}).\n"
-        f"Detectable: found in 80 of 100 campaigns, among {found.configurations} configurations, at 5 % for all together."
-    )
-    if found.cheapest is None:
-        say(f"No choice of up to 20 compositions detects {detect_pct:g} %: reduce the spread, or ask for more.")
-        return
-    best = found.cheapest
-    total = best.compositions * best.runs
-    steps = f", measured_steps: {best.steps}" if best.steps else ""
-    say(f"In the campaign's file: protocol: {{compositions: {best.compositions}, repetitions: {total}{steps}}}")
-
-
-def _size(pct: float) -> str:
-    return f"{pct:.2g} %" if pct < 1000 else "none"
 
 
 def _up_to(least: int, most: int) -> str:

@@ -152,7 +152,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
     are, and made anew where it has none or with --where. Results that may only be read need --output.
     """
     if source.suffix == ".zip" and not source.is_dir():
-        from campaign.archive import report_from_archive
+        from campaign.archive.open_results import report_from_archive
 
         out = output or source.with_suffix(".report.html")
         report_from_archive(source, out, where)
@@ -164,7 +164,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         with figures_of(paths) as figures:
             render_report(paths.tables, figures, out)
     else:
-        from campaign.archive import as_planned, report_from, writable
+        from campaign.archive.open_results import as_planned, report_from, writable
         from campaign.config.resolve import load_campaign
         from campaign.config.workload_inputs import edited
         from campaign.plan.dag import read_plan

@@ -19,8 +19,7 @@ from campaign.files import is_locked, read_json, read_json_lines
 from campaign.lease.campaign_leases import Site, lease_id
 from campaign.lease.journal import Journal
 from campaign.paths import Results
-from campaign.plan.cost.assumption import parse_assumption
-from campaign.plan.cost.estimates import Estimate
+from campaign.plan.cost import Estimate
 from campaign.plan.dag import read_plan
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Plan, PlannedLease, time_words
@@ -68,8 +67,6 @@ def _asked_last(asked: PlanRequest) -> PlanRequest:
     file = asked.load().file
     written = read_json(Results(asked.results, file.name).plan_document)
     asked = replace(asked, version=asked.version or file.version or written.get("version"))
-    if assumed := (written.get("totals") or {}).get("assumed"):
-        asked = replace(asked, assumed=parse_assumption(assumed))
     asked = replace(asked, without_hosts=asked.without_hosts or written.get("without_hosts") or None)
     if asked.where is not None:
         return asked
@@ -146,9 +143,8 @@ def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
 
 def _left(plan: Plan) -> dict[str, Any]:
     """What the runs without a record are expected to take."""
-    low_s, high_s = plan.wall_range_s or (None, None)
-    unknown = plan.forecast.unknown
-    words = f"{unknown.words()}; {unknown.advice()}" if unknown else ""
+    low_s, high_s = plan.interval(plan.wall_s)
+    words = f"{plan.unknown.words()}; {plan.unknown.advice()}" if plan.unknown else ""
     hours = plan.device_hours
     return {"expected_s": plan.wall_s, "low_s": low_s, "high_s": high_s, "device_hours": hours, "unknown": words}
 

@@ -17,7 +17,6 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from campaign.config.campaign_file import CampaignFile, composed_once
-from campaign.config.import_file import ImportFile
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
 from campaign.credentials import find_in, masked
@@ -29,12 +28,7 @@ from campaign.paths import CONFIG
 from campaign.workloads import workload_class
 from campaign.workloads.protocol import Workload
 
-NOUNS: dict[str, type[BaseModel]] = {
-    "campaign": CampaignFile,
-    "system": SystemFile,
-    "workload": Workload,
-    "import": ImportFile,
-}
+_NOUNS: dict[type[BaseModel], str] = {CampaignFile: "campaign", SystemFile: "system", Workload: "workload"}
 
 _MOST_PROBLEMS = 20
 """Of a file in one message: a range that is out of bounds has thousands, and the first lines were out of sight."""
@@ -95,7 +89,7 @@ def read_system(name: str, campaign_path: Path) -> SystemFile:
 
 
 def _noun(kind: type[BaseModel]) -> str:
-    return next(noun for noun, model in NOUNS.items() if model is kind)
+    return _NOUNS.get(kind, "import")
 
 
 def config_directories(campaign_path: Path) -> list[Path]:
@@ -130,7 +124,7 @@ def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
 
 
 def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, stored: bool = False) -> _M:
-    """Validate a document as one of `NOUNS`; ConfigError lists every problem with line, key and remedy.
+    """Validate a campaign, system, workload or import map; ConfigError lists every problem with line, key and remedy.
 
     name: what the document has to call itself, for a file that is found by its name. stored: it was checked when it was measured,
     maybe with a fabric that is gone since.

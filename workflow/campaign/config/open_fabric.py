@@ -12,6 +12,7 @@ from pathlib import Path
 from campaign.config.resolve import Campaign
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
+from campaign.documents.operation_times import OperationTimes, published_times, read_times
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Incompatible
@@ -50,6 +51,19 @@ def owner() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name
         return "unknown"
+
+
+def recorded_times(system: SystemFile, path: Path) -> OperationTimes | None:
+    """Return recorded times of the fabric's operations: those that a system file names, else those of the package, else None.
+
+    path: the system file.
+    """
+    if system.times:
+        return read_times(path.parent / system.times).scaled(system.times_factor)
+    if drawn := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
+        return published_times(drawn).scaled(float(system.fabric.get("times_factor", 1.0))).of_any_device()
+    name = fabric_kind(str(system.fabric["kind"])).times
+    return published_times(name).scaled(system.times_factor) if name else None
 
 
 def request_of(

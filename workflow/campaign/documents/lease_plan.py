@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from campaign.documents.cell import Cell, Configuration, Scalar, Settings
-from campaign.documents.fields import ClosedModel
+from campaign.documents.fields import ClosedModel, VersionedModel
 from campaign.errors import ConfigError, first_problem
 from campaign.files import canonical_json, content_hash, hash_of, load_json
 
@@ -21,23 +21,6 @@ SCHEMA: Literal["lease-plan/1"] = "lease-plan/1"
 HASHED_PARTS = ("system", "configuration", "workload")
 """Parts of a cell's specification that many cells share: the specification holds their hashes."""
 _AGAIN = "write it again with 'campaign plan --write'"
-
-
-class PartForecast(ClosedModel):
-    """Expected duration of a part of a lease: `composing`, `queue`, `start`, `runs`, `between`, `release`."""
-
-    part: str
-    """Name of the part."""
-    expected_s: float | None
-    """Expected duration in seconds; null where it is unknown."""
-    low_s: float | None
-    """Lower end of its 95 % interval; null where the duration is unknown or assumed."""
-    high_s: float | None
-    """Upper end of it."""
-    devices: float
-    """Devices that are held in this part, used or idle; of several leases, 0."""
-    hosts: float
-    """Hosts that are held in it; of several leases, 0."""
 
 
 class LeaseCharge(ClosedModel):
@@ -67,23 +50,23 @@ class LeaseCharge(ClosedModel):
     """Price of these device-hours, at the mean price of the configuration's devices; null where one has none."""
 
 
-class LeaseForecast(ClosedModel):
+class LeaseForecast(VersionedModel):
     """Expected duration of the runs that had no record when the plan was made."""
+
+    gone = frozenset({"parts"})
 
     runs: int
     """Runs that it is about."""
     expected_s: float | None
     """Expected duration in seconds, composing included; null where it is unknown."""
     low_s: float | None
-    """Lower end of its 95 % interval; null where the duration is unknown or assumed."""
+    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
     high_s: float | None
     """Upper end of it."""
     runs_s: float | None
     """Expected duration of the runs and of what lies between them; null where it is unknown."""
     basis: str
     """What the expectation rests on."""
-    parts: tuple[PartForecast, ...] = ()
-    """Expected duration by part."""
 
 
 class PlannedCell(ClosedModel):

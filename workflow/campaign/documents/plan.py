@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from campaign.documents.fields import VersionedModel
-from campaign.documents.lease_plan import LeaseCharge, PartForecast
+from campaign.documents.lease_plan import LeaseCharge
 from campaign.errors import RecordError, first_problem
 from campaign.files import require_json
 
@@ -18,7 +18,7 @@ PLAN_SCHEMA: Literal["plan/1"] = "plan/1"
 class Totals(VersionedModel):
     """The whole plan in numbers."""
 
-    gone = frozenset({"attached_in_file_order", "attached_at_random"})
+    gone = frozenset({"attached_in_file_order", "attached_at_random", "parts", "assumed"})
 
     cells: int
     """Cells of the matrix."""
@@ -43,33 +43,29 @@ class Totals(VersionedModel):
     device_hours: float | None
     """Expected device time of what is to be measured, in hours; null where it is unknown."""
     device_hours_low: float | None
-    """Lower end of its 95 % interval; null where it is unknown or assumed."""
+    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
     device_hours_high: float | None
     """Upper end of it."""
     host_hours: float | None = None
     """Expected host time, in hours; null where it is unknown."""
     host_hours_low: float | None = None
-    """Lower end of its 95 % interval; null where it is unknown or assumed."""
+    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
     host_hours_high: float | None = None
     """Upper end of it."""
     price: float | None = None
     """Price of the device-hours, by the prices of the system file; null where not all of it is known."""
     currency: str | None = None
     """Currency of prices; null without prices, or where systems have several currencies."""
-    parts: tuple[PartForecast, ...] = ()
-    """Expected durations of all leases one after another, by part."""
     wall_s: float | None
     """Expected duration, in seconds; null where it is unknown."""
     wall_low_s: float | None
-    """Lower end of its 95 % interval; null where it is unknown or assumed."""
+    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
     wall_high_s: float | None
     """Upper end of it."""
     learned_from: str
     """What the expectations were learned from; empty where there was nothing."""
     composing_from: str = ""
     """What the times of composing rest on; empty where nothing is composed, or nothing is known."""
-    assumed: str = ""
-    """What the user assumes of durations that cannot be known: `10 min a run`."""
     runs_unknown: int = 0
     """Runs without a record whose duration is unknown."""
     isolation: str
@@ -108,6 +104,8 @@ class ImpossibleShape(VersionedModel):
 class LeaseSummary(VersionedModel):
     """One lease."""
 
+    gone = frozenset({"composing_low_s", "composing_high_s"})
+
     lease: str
     """Name of the lease."""
     order: int
@@ -131,17 +129,13 @@ class LeaseSummary(VersionedModel):
     expected_s: float | None
     """Expected duration in seconds, composing included; null where it is unknown."""
     expected_low_s: float | None
-    """Lower end of its 95 % interval; null where the duration is unknown or assumed."""
+    """Lower end of its interval, by how far earlier forecasts were off; null where it is unknown."""
     expected_high_s: float | None
     """Upper end of it."""
     expected_least_s: float | None
     """Duration in seconds with the fewest runs; null where it is unknown."""
     composing_s: float | None = None
-    """Expected duration of composing; null where it is unknown. The document of the lease has all parts."""
-    composing_low_s: float | None = None
-    """Lower end of its 95 % interval; null where it is unknown or assumed."""
-    composing_high_s: float | None = None
-    """Upper end of it."""
+    """Expected duration of composing; null where it is unknown."""
     charge: LeaseCharge | None = None
     """What a site charges for it, and what its allocation asks for; null where nothing is to be measured."""
     basis: str

@@ -23,8 +23,8 @@ from campaign.importing.log_facts import span
 from campaign.importing.map_file import Map
 from campaign.importing.scan_logs import Entry, LogSurvey
 from campaign.paths import Results
-from campaign.plan.cost.history import earlier_spread, read_costs
 from campaign.plan.matrix import specification
+from campaign.plan.past_costs import earlier_spread, read_costs
 
 CONFIG = "config"
 """Directory of the campaign's files in its results."""

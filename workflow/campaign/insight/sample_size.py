@@ -26,9 +26,8 @@ from campaign.documents.cell import Cell
 from campaign.documents.run_numbers import whole
 from campaign.errors import ConfigError, RecordError
 from campaign.paths import Results
-from campaign.plan.cost.estimates import Prices, Work
-from campaign.plan.cost.history import read_costs
-from campaign.plan.dag import forecaster_of
+from campaign.plan.cost import Charges, Work, cost_model
+from campaign.plan.past_costs import read_costs
 from campaign.plan.plan import Plan
 from campaign.plan.request import PlanRequest
 from campaign.statistics.intervals import CONFIDENCE, SIGNIFICANT
@@ -218,25 +217,32 @@ class _Hours:
     known: False where a time is unknown; then composing and every run count alike, which is enough to find the cheapest choice.
     """
 
-    def __init__(self, plan: Plan, asked: PlanRequest, window_share: float, steps: int) -> None:
+    def __init__(self, plan: Plan, request: PlanRequest, window_share: float, steps: int) -> None:
         self.window_share, self.steps = window_share, steps
         cells: dict[str, dict[str, Cell]] = defaultdict(dict)
         for lease, cell in plan.cells:
             cells[lease.configuration.name][cell.id] = cell
-        leases = {lease.configuration.name: lease for lease in plan.leases}
-        works = [
-            replace(lease.work, lease=name, runs=[(cell, 1) for cell in cells[name].values()])
-            for name, lease in leases.items()
-        ]
-        costs = read_costs(Results(asked.results, plan.campaign.name), asked.learn_from, plan.campaign.path)
-        forecaster = forecaster_of(plan.campaign, costs, asked.assumed)
-        self.known = not forecaster.forecast(works).unknown
-        prices = forecaster.prices(works, Work.devices)
-        if not self.known:
-            devices = [work.devices("runs") for work in works]
-            prices = Prices(tuple(devices), tuple((n,) * len(w.runs) for n, w in zip(devices, works, strict=True)))
-        self._compose_s, self._run_s = sum(prices.once_s), sum(map(sum, prices.run_s))
+        configurations = {lease.configuration.name: lease.configuration for lease in plan.leases}
+        known = read_costs(Results(request.results, plan.campaign.name), request.learn_from, plan.campaign.path)
+        costs, charges = cost_model(plan.campaign, known), Charges(plan.campaign, plan.placements)
+
+        def device_hours(runs: int) -> float | None:
+            works = [
+                Work(each, [(cell, runs) for cell in cells[name].values()], plan.placements[name].operations)
+                for name, each in configurations.items()
+            ]
+            hours = [charges(work, costs.forecast(work)).device_hours for work in works]
+            return None if None in hours else sum(each or 0.0 for each in hours)
+
+        once, twice = device_hours(1), device_hours(2)
+        self.known = once is not None and twice is not None
+        if once is None or twice is None:
+            once, twice = (
+                sum(each.devices * (1 + runs * len(cells[name])) for name, each in configurations.items())
+                for runs in (1, 2)
+            )
+        self._run_h, self._compose_h = twice - once, 2 * once - twice
 
     def __call__(self, compositions: int, runs: int, steps: int) -> float:
         longer = 1.0 + self.window_share * (steps / self.steps - 1.0) if steps else 1.0
-        return compositions * (self._compose_s + runs * self._run_s * longer) / 3600
+        return compositions * (self._compose_h + runs * self._run_h * longer)

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from campaign.config.open_fabric import owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
-from campaign.documents.operation_times import OperationTimes, Session
+from campaign.documents.operation_times import OPERATIONS, OperationTimes, Session, Timed
 from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics.banks import RULES, named_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.hardware import Inventory, use_of
+from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.registry import fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, journaled
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan
-from campaign.plan.cost.recorded_operations import timed_operations
 from campaign.wording import plural
 
 Verdict = Literal["ok", "note", "problem", "stop"]
@@ -265,3 +265,27 @@ def journaled_times(site: Site) -> OperationTimes:
         )
     source = f"leases of {plural(len(sessions), 'campaign')} on {site.system.name}"
     return OperationTimes(site.kind, source, "", tuple(sorted(sessions, key=lambda session: session.began)))
+
+
+def timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[Timed, ...]:
+    """Return the operations of composing and releasing as journals of a kind of fabric have them. Damaged entries are left out.
+
+    What composing took beside the operations that are foreseen is its `rest`. Each entry is a group.
+    """
+    steps = fabric_kind(kind).steps or Steps()
+    foreseen = {*steps.attach, *steps.detach, *steps.once}
+    found: list[Timed] = []
+    for group, entry in enumerate(entries, 1):
+        try:
+            rows = [
+                Timed(operation, str(device), str(box), str(answer), float(seconds), group)
+                for operation, device, box, answer, seconds in entry["rows"]
+                if operation in OPERATIONS
+            ]
+            if entry["of"] == "composing":
+                rest = float(entry["seconds"]) - sum(row.seconds for row in rows if row.operation in foreseen)
+                rows.append(Timed("rest", "", "", "", max(0.0, rest), group))
+        except (KeyError, TypeError, ValueError):
+            continue
+        found += rows
+    return tuple(found)

@@ -16,7 +16,6 @@ from campaign.documents.cell import Cell, Settings
 from campaign.documents.run_numbers import in_composition, number_in_composition, runs_of
 from campaign.files import content_hash
 from campaign.plan.cell_settings import in_seconds
-from campaign.plan.cost.estimates import Prices, Work
 from campaign.plan.matrix import Specifications
 
 
@@ -83,18 +82,6 @@ def references_of(campaign: Campaign, cells: Iterable[Cell]) -> dict[str, Cell]:
 def hardware(specification: Mapping[str, Any]) -> str:
     """Hash of a reference run's specification without the lease: equal for the same work on an equal device."""
     return content_hash({name: value for name, value in specification.items() if name != "reference"})
-
-
-def without_references(works: Sequence[Work], prices: Prices) -> tuple[list[Work], Prices]:
-    """Works and their prices with the reference as a part of what a lease costs once."""
-    kept, once, each = [], [], []
-    for work, once_s, run_s in zip(works, prices.once_s, prices.run_s, strict=True):
-        beside = [bool(cell.reference) for cell, _ in work.runs]
-        kept.append(replace(work, runs=tuple(run for run, other in zip(work.runs, beside, strict=True) if not other)))
-        more = sum(s * n for s, other, (_, n) in zip(run_s, beside, work.runs, strict=True) if other)
-        once.append(once_s + more)
-        each.append(tuple(s for s, other in zip(run_s, beside, strict=True) if not other))
-    return kept, Prices(tuple(once), tuple(each))
 
 
 def spread_evenly(others: Sequence[tuple[Cell, int]], runs: Collection[tuple[Cell, int]]) -> list[tuple[Cell, int]]:

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from campaign.config.open_fabric import PlannedPlacement, fabric_of, placing
 from campaign.config.resolve import Campaign
-from campaign.documents.cell import Configuration, Scalar
+from campaign.documents.cell import Configuration
 from campaign.documents.race import read_race
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import compositions_of, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError, nearest
-from campaign.fabrics.protocol import Fabric
 from campaign.files import make_directory, read_json
 from campaign.paths import Results
 from campaign.plan.concurrency import limits, needs, threads
-from campaign.plan.cost.assumption import Assumption
-from campaign.plan.cost.costs import Costs
-from campaign.plan.cost.history import document_of, earlier_spread, read_costs
+from campaign.plan.control_runs import references_of
+from campaign.plan.cost import cost_model
 from campaign.plan.lease_plans import plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
-from campaign.plan.missing_runs import implied_cells, read_known, without_damaged
+from campaign.plan.missing_runs import KnownRuns, implied_cells, read_known, without_damaged
 from campaign.plan.oom_frontier import campaign_frontier
+from campaign.plan.past_costs import earlier_spread, read_costs, read_lease_document
 from campaign.plan.plan import Plan, PlannedLease, build_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
-from campaign.workloads.sample_flops import sample_flops
-
-if TYPE_CHECKING:  # it loads numpy
-    from campaign.plan.cost.forecast import Forecaster, SystemTimes
 
 
 def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool = True) -> Plan:
@@ -56,74 +49,63 @@ def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool 
     if request.until:
         race = read_race(results.race)
         matrix = replace(matrix, compositions=race.compositions if race else {})
-    known = read_known(store, skip_implied=campaign.protocol.skip_implied)
-    known = without_damaged(known, store) if checked else known
-    known = replace(known, implied=implied_cells(campaign_frontier(campaign, store), matrix.cells, known))
+    known = _read_known(campaign, matrix, store, checked)
+    placements = _place_configurations(campaign, matrix, results)
+    planned = _drop_unfit(matrix, placements, request.without_hosts) if request.without_hosts else matrix
     costs = read_costs(results, request.learn_from, campaign.path)
-    # `snakemake --lint` needs no times, and works where Snakemake is installed alone.
-    forecaster = forecaster_of(campaign, costs, request.assumed) if find_spec("numpy") else None
-    with ExitStack() as opened:
-        # A system of which nothing is selected may be out of reach here.
-        chosen = {cell.configuration.system for cell in matrix.cells}
-        fabrics = [(part, _opened(part, results, opened)) for part in campaign.parts if part.part in chosen]
-        placers = {part.part: placing(fabric, part) for part, fabric in fabrics}
-
-        def place(configuration: Configuration) -> PlannedPlacement:
-            return placers[configuration.system](configuration)
-
-        plan = build_plan(campaign, matrix, known, forecaster, place)
-        names = {cell.configuration.name for cell in matrix.cells}
-        if request.without_hosts and 0 < len(plan.unfit) < len(names):
-            fitting = _fitting(matrix, plan.unfit, request.without_hosts)
-            plan = replace(build_plan(campaign, fitting, known, forecaster, place), unplanned=plan.unplanned)
     plan = replace(
-        plan, without_hosts=request.without_hosts or "", earlier=earlier_spread(costs, campaign.name, campaign.systems)
+        build_plan(campaign, planned, known, cost_model(campaign, costs), placements),
+        without_hosts=request.without_hosts or "",
+        unplanned=0 if request.where else _count_unplanned(campaign, matrix, known),
+        earlier=earlier_spread(costs, campaign.name, campaign.systems),
     )
     if plan.unfit and not allow_unfit:
         raise ConfigError("\n".join(unfit_messages(plan)))
     return plan
 
 
-def _fitting(matrix: Matrix, unfit: Mapping[str, str], hosts: str) -> Matrix:
-    """The matrix without configurations that do not fit what is left of the system, each of which is named."""
+def _read_known(campaign: Campaign, matrix: Matrix, store: Store, checked: bool) -> KnownRuns:
+    """Read which runs have a record, and which are implied by those."""
+    known = read_known(store, skip_implied=campaign.protocol.skip_implied)
+    known = without_damaged(known, store) if checked else known
+    return replace(known, implied=implied_cells(campaign_frontier(campaign, store), matrix.cells, known))
+
+
+def _place_configurations(campaign: Campaign, matrix: Matrix, results: Results) -> dict[str, PlannedPlacement]:
+    """Return where each configuration goes on its system. A system without any may be out of reach here."""
+    by_system: dict[str, dict[str, Configuration]] = {}
+    for cell in matrix.cells:
+        by_system.setdefault(cell.configuration.system, {})[cell.configuration.name] = cell.configuration
+    placements = {}
+    for part in campaign.parts:
+        if (configurations := by_system.get(part.part)) is None:
+            continue
+        state, where = results.system_state(part.part), part.system_source.place("fabric")
+        with fabric_of(part.system, state, where) as fabric:
+            place = placing(fabric, part)
+            placements |= {name: place(configuration) for name, configuration in configurations.items()}
+    return placements
+
+
+def _drop_unfit(matrix: Matrix, placements: Mapping[str, PlannedPlacement], hosts: str) -> Matrix:
+    """Return the matrix without configurations that do not fit what is left of the system, which are named.
+
+    If nothing fits, all of it stays, so that the plan says why.
+    """
+    unfit = {name: placement.unfit for name, placement in placements.items() if placement.unfit}
+    if len(unfit) == len(placements):
+        return matrix
     counts = Counter(cell.configuration.name for cell in matrix.cells)
     removed = (Removed(f"{name}, without {hosts}", why, counts[name]) for name, why in unfit.items())
     cells = tuple(cell for cell in matrix.cells if cell.configuration.name not in unfit)
     return replace(matrix, cells=cells, removed=(*matrix.removed, *removed))
 
 
-def _opened(part: Campaign, results: Results, opened: ExitStack) -> Fabric:
-    state, where = results.system_state(part.part), part.system_source.place("fabric")
-    return opened.enter_context(fabric_of(part.system, state, where))
-
-
-def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:
-    """Forecasts for a campaign from what others have cost."""
-    from campaign.plan.cost.forecast import Forecaster  # loads numpy
-
-    return Forecaster({part.part: _system_times(part, costs) for part in campaign.parts}, assumed)
-
-
-def _system_times(campaign: Campaign, costs: Sequence[Costs]) -> SystemTimes:
-    from campaign.plan.cost.composing import composing_of
-    from campaign.plan.cost.forecast import SystemTimes
-    from campaign.plan.cost.predicted_times import predicted_run
-
-    @cache
-    def flops(workload: str, options: tuple[tuple[str, Scalar], ...]) -> float | None:
-        file = campaign.workloads[workload]
-        model = {"kind": file.kind, "model": getattr(file, "model", None)}
-        return sample_flops(model, {**file.options, **dict(options)})
-
-    kind = str(campaign.system.fabric["kind"])
-    return SystemTimes(
-        costs,
-        campaign.system.name,
-        kind,
-        lambda cell: flops(cell.workload, tuple(sorted(cell.options.items()))),
-        composing_of(campaign, costs),
-        lambda cell: predicted_run(campaign.system, campaign.workloads[cell.workload], cell),
-    )
+def _count_unplanned(campaign: Campaign, matrix: Matrix, known: KnownRuns) -> int:
+    """Count the cells with records that the campaign does not have any more."""
+    measured = {cell_id for cell_id, _ in known.measured}
+    planned = {cell.id for cell in matrix.cells} | references_of(campaign, matrix.cells).keys()
+    return len(measured - planned)
 
 
 def unfit_messages(plan: Plan) -> Iterator[str]:
@@ -193,7 +175,7 @@ class Dag:
         return frozenset(
             lease.name
             for lease in self.plan.leases
-            if lease.missing or document_of(Path(self.manifest_of(lease))).get("missing") != []
+            if lease.missing or read_lease_document(Path(self.manifest_of(lease))).get("missing") != []
         )
 
     def lease(self, wildcards: Any) -> PlannedLease:

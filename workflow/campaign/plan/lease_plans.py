@@ -14,13 +14,11 @@ from campaign.documents.lease_plan import (
     HASHED_PARTS,
     LeaseForecast,
     LeasePlan,
-    PartForecast,
     PlannedCell,
     document_digest,
 )
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
-from campaign.plan.cost.estimates import Expected, Work
 from campaign.plan.matrix import Specifications
 from campaign.plan.oom_frontier import CampaignBatches, Frontier
 from campaign.plan.plan import Plan, PlannedLease
@@ -94,9 +92,8 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
                 expected_s=_rounded(expected.expected_s),
                 low_s=_rounded(expected.low_s),
                 high_s=_rounded(expected.high_s),
-                runs_s=_rounded(expected.runs_s),
+                runs_s=_rounded(expected.parts["runs"]),
                 basis=expected.basis,
-                parts=part_forecasts(expected, lease.work),
             )
             if runs
             else None,
@@ -105,21 +102,6 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
             campaign_hash=digests.campaign_hash,
             campaign_as_used=as_used,
         )
-
-
-def part_forecasts(expected: Expected, work: Work | None = None) -> tuple[PartForecast, ...]:
-    """Durations by part; work: of the lease, whose devices and hosts are held."""
-    return tuple(
-        PartForecast(
-            part=part,
-            expected_s=_rounded(estimate.expected_s),
-            low_s=_rounded(estimate.low_s),
-            high_s=_rounded(estimate.high_s),
-            devices=work.devices(part) if work else 0.0,
-            hosts=work.hosts(part) if work else 0.0,
-        )
-        for part, estimate in expected.parts.items()
-    )
 
 
 def _rounded(seconds: float | None) -> float | None:

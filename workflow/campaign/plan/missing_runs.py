@@ -3,18 +3,16 @@ makes needless."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from campaign.documents.cell import Cell
-from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.documents.record import Record, Store
+from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
 from campaign.paths import Results
-from campaign.plan.oom_frontier import Frontier, implied_record
-from campaign.plan.repetitions import CellIn, Key, Reached, Repetitions, Stops, planned
+from campaign.plan.oom_frontier import Frontier
+from campaign.plan.repetitions import CellIn, Key, Reached, Stops, planned
 
 _FEW = 200  # runs whose cells are looked up one by one; of more, the names of all records are listed
 
@@ -89,30 +87,3 @@ def implied_cells(frontier: Frontier, cells: Iterable[Cell], known: KnownRuns) -
         return set()
     short = (c for c in cells if any((c.id, n) not in known.measured for n in known.planned(c)))
     return {cell.id for cell in short if frontier.implying(cell)}
-
-
-def record_implied(
-    frontier: Frontier,
-    missing: Iterable[tuple[Cell, int]],
-    specification: Callable[[Cell], Mapping[str, Any]],
-    as_used: str,
-    tell: Callable[[Cell, Record, bool], None],
-    metric: Metric = THROUGHPUT,
-) -> None:
-    """Write the records of missing runs that are implied, and end the cells that have reached their target.
-
-    as_used: hash of the campaign; tell: is told of each record, and whether the cell is over with it.
-    """
-    repetitions = Repetitions(frontier.store, implied=frontier.skip, metric=metric)
-    over: dict[str, bool] = {}
-    for cell, repetition in missing:
-        if cell.id not in over:
-            over[cell.id] = repetitions.is_over(cell)
-        if over[cell.id] or (evidence := frontier.evidence(cell)) is None:
-            continue
-        record = implied_record(specification(cell), as_used, cell, repetition, evidence)
-        record = record.model_copy(update={"stopped": repetitions.why_last(cell, record)})
-        frontier.store.write(record)
-        over[cell.id] = repetitions.is_over(cell, record)
-        last = over[cell.id] or repetition == runs_of(cell.settings)[-1]
-        tell(cell, record, last and is_measured(frontier.store, cell, implied=frontier.skip))

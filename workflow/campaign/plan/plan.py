@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
-from campaign.config.open_fabric import Placing, PlannedPlacement
+from campaign.config.open_fabric import PlannedPlacement
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
@@ -19,25 +18,12 @@ from campaign.documents.lease_plan import LeaseCharge
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.concurrency import wall_s
 from campaign.plan.control_runs import ControlRuns
-from campaign.plan.cost.charge import Charges, held
-from campaign.plan.cost.estimates import (
-    NOTHING,
-    Estimate,
-    Expected,
-    Forecast,
-    HeldResources,
-    Work,
-    needs_fabric,
-    nothing_known,
-)
+from campaign.plan.cost import NOTHING, Charges, CostModel, Estimate, Expected, Unknown, Work, needs_fabric
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.order import in_order
 from campaign.plan.repetitions import least, likely, usual
 from campaign.wording import duration, plural
-
-if TYPE_CHECKING:  # it loads numpy
-    from campaign.plan.cost.forecast import Forecaster
 
 Key = tuple[str, int]
 
@@ -122,16 +108,20 @@ class Plan:
     leases: tuple[PlannedLease, ...]
     removed: tuple[Removed, ...]
     impossible: tuple[Impossible, ...]
-    unfit: Mapping[str, str]
-    """Configurations that do not fit the pool, and why."""
-    forecast: Forecast
-    """Durations of the leases, and of all of them together."""
+    placements: Mapping[str, PlannedPlacement]
+    """Where each configuration goes on its system, by name, as far as that is known."""
+    unknown: Unknown
+    """What is unknown of the time that it will take."""
+    factors: tuple[float, float]
+    """What expected times are multiplied by for both ends of their intervals."""
+    factors_from: int = 0
+    """How many leases that ended tell these factors."""
     matrix: tuple[Cell, ...] = ()
     """All cells in the order of the axes."""
     learned_from: str = ""
     """What the durations were learned from, in words; empty where there was nothing."""
-    assumed: str = ""
-    """What the user assumes of durations that cannot be known, as it was written."""
+    composing_from: str = ""
+    """What recorded times the time of composing rests on, in words; empty where it rests on leases."""
     is_race: bool = False
     """Whether it has only the compositions that a race asks for."""
     notes: tuple[str, ...] = ()
@@ -151,11 +141,15 @@ class Plan:
         return ((lease, cell) for lease in self.leases for cell in lease.cells if not cell.reference)
 
     @property
+    def unfit(self) -> dict[str, str]:
+        """Configurations that do not fit the pool, and why."""
+        return {name: placement.unfit for name, placement in self.placements.items() if placement.unfit}
+
+    @property
     def price(self) -> float | None:
         """Price of what is to be measured; None where a part of it has none, or is unknown."""
-        prices = [lease.charge.price for lease in self.leases if lease.charge]
-        known = [price for price in prices if price is not None]
-        return round(sum(known), 2) if self.campaign.currency and len(known) == len(prices) else None
+        price = _known_sum([lease.charge.price for lease in self.leases if lease.charge])
+        return None if price is None or not self.campaign.currency else round(price, 2)
 
     @property
     def cell_count(self) -> int:
@@ -200,9 +194,13 @@ class Plan:
 
     @property
     def device_hours(self) -> float | None:
-        """None where it is unknown."""
-        seconds = self.forecast.device_s.expected_s
-        return None if seconds is None else seconds / 3600
+        """Expected device-hours of what is to be measured; None where they are unknown."""
+        return _known_sum([lease.charge.device_hours for lease in self.leases if lease.charge])
+
+    @property
+    def host_hours(self) -> float | None:
+        """Expected host-hours of what is to be measured; None where they are unknown."""
+        return _known_sum([lease.charge.host_hours for lease in self.leases if lease.charge])
 
     @cached_property
     def wall_s(self) -> float | None:
@@ -211,13 +209,15 @@ class Plan:
         known = [(configuration, seconds) for configuration, seconds in times if seconds is not None]
         return wall_s(self.campaign, known) if len(known) == len(times) else None
 
-    @property
-    def wall_range_s(self) -> tuple[float, float] | None:
-        """Interval of the duration: that of the sum of all leases, in proportion. None where it is unknown or assumed."""
-        total, lasts = self.forecast.total, self.wall_s
-        if lasts is None or total.low_s is None or total.high_s is None or not total.expected_s:
-            return None
-        return lasts * total.low_s / total.expected_s, lasts * total.high_s / total.expected_s
+    def interval(self, value: float | None) -> tuple[float, float] | tuple[None, None]:
+        """Return both ends of the interval of an expected time or cost, as if all leases were off in the same direction."""
+        low, high = self.factors
+        return (None, None) if value is None else (low * value, high * value)
+
+
+def _known_sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def about(expected: Expected) -> str:
@@ -238,97 +238,56 @@ def build_plan(
     campaign: Campaign,
     matrix: Matrix,
     known: KnownRuns | None = None,
-    forecaster: Forecaster | None = None,
-    place: Placing = lambda _: PlannedPlacement(),
+    costs: CostModel | None = None,
+    placements: Mapping[str, PlannedPlacement] | None = None,
 ) -> Plan:
     """Order the cells into leases and cost them.
 
-    known: by default, nothing was measured. forecaster: by default, no time is known. place: where a configuration goes on its
-    system, as far as that is known beforehand.
+    Args:
+        campaign: the campaign.
+        matrix: its cells.
+        known: runs that were measured; by default, none.
+        costs: what is known of times; by default, nothing.
+        placements: where each configuration goes on its system, by name, as far as that is known beforehand.
     """
-    there = known or KnownRuns()
-    in_the_middle = usual(there.stops.values())
-    holds = _Holds(campaign, place)
-    leases = [
-        _lease(name, composition, cells, there, in_the_middle, holds)
-        for (name, composition), cells in _by_lease(campaign, matrix).items()
-    ]
-    ordered = in_order(campaign, leases)
-    by_name = {lease.configuration.name: lease.configuration for lease in ordered}
-    reasons = {name: why for name, configuration in by_name.items() if (why := place(configuration).unfit)}
-    leases, forecast = _costed(_with_operations(_without_work(ordered, reasons), place), forecaster, campaign, holds)
+    known, costs, placements = known or KnownRuns(), costs or CostModel({}), placements or {}
+    in_the_middle = usual(known.stops.values())
+    leases = in_order(
+        campaign,
+        [
+            _lease(name, composition, cells, known, in_the_middle, placements)
+            for (name, composition), cells in _by_lease(campaign, matrix).items()
+        ],
+    )
+    charges = Charges(campaign, placements)
+    leases = [_with_costs(lease, costs, charges) for lease in leases]
+    works = [lease.work for lease in leases]
+    names = {lease.configuration.name: None for lease in leases}
     return Plan(
         campaign,
         matrix.where,
         tuple(leases),
         matrix.removed,
         campaign.impossible,
-        reasons,
-        forecast,
+        {name: placements.get(name, PlannedPlacement()) for name in names},
+        costs.unknown(works),
+        costs.factors,
+        costs.offs,
         matrix.cells,
-        forecaster.learned_from([lease.work for lease in leases]) if forecaster else "",
-        forecaster.assumed.text if forecaster else "",
+        costs.learned_from(works),
+        "; ".join(costs.composing_from),
         is_race=matrix.compositions is not None,
         notes=matrix.notes,
-        unplanned=0
-        if matrix.where
-        else len({cell_id for cell_id, _ in there.measured} - {cell.id for lease in leases for cell in lease.cells}),
         warnings=(*campaign.warnings, *matrix.warnings),
     )
 
 
-def _without_work(leases: Iterable[PlannedLease], unfit: Collection[str]) -> list[PlannedLease]:
-    """The leases; those of configurations that do not fit take no time and cost nothing."""
-    return [
-        replace(lease, work=replace(lease.work, runs=()), fewest=replace(lease.fewest, runs=()))
-        if lease.configuration.name in unfit
-        else lease
-        for lease in leases
-    ]
-
-
-def _with_operations(leases: Iterable[PlannedLease], place: Placing) -> list[PlannedLease]:
-    """Leases that are still to be measured with what composing them takes."""
-    found = ((lease, place(lease.configuration).operations if lease.missing else None) for lease in leases)
-    return [
-        replace(lease, work=replace(lease.work, operations=each), fewest=replace(lease.fewest, operations=each))
-        for lease, each in found
-    ]
-
-
-class _Holds:
-    """What leases of each configuration hold, and on which hosts."""
-
-    def __init__(self, campaign: Campaign, place: Placing) -> None:
-        self._campaign, self._place = campaign, place
-        self._known: dict[str, tuple[HeldResources, Collection[str]]] = {}
-
-    def __call__(self, configuration: Configuration) -> tuple[HeldResources, Collection[str]]:
-        if configuration.name not in self._known:
-            hosts = self._place(configuration).hosts
-            self._known[configuration.name] = held(self._campaign.on(configuration).system, configuration, hosts), hosts
-        return self._known[configuration.name]
-
-
-def _costed(
-    leases: Sequence[PlannedLease], forecaster: Forecaster | None, campaign: Campaign, holds: _Holds
-) -> tuple[list[PlannedLease], Forecast]:
-    """The leases with what they will take, and with the least where targets may end cells."""
-    charges = Charges(campaign)
-    forecasts = forecaster.forecast if forecaster else nothing_known
-    forecast = forecasts([lease.work for lease in leases])
-    least: Sequence[Expected] = forecast.leases
-    if any(lease.missing_least < lease.missing for lease in leases):
-        least = forecasts([lease.fewest for lease in leases]).leases
-    return [
-        replace(
-            lease,
-            expected=expected,
-            expected_least_s=fewest.expected_s,
-            charge=charges(lease.work, expected, holds(lease.configuration)[1]) if lease.work.count else None,
-        )
-        for lease, expected, fewest in zip(leases, forecast.leases, least, strict=True)
-    ], forecast
+def _with_costs(lease: PlannedLease, costs: CostModel, charges: Charges) -> PlannedLease:
+    """Return a lease with what it will take, and with the least that it can take where targets may end cells."""
+    expected = costs.forecast(lease.work)
+    least = costs.forecast(lease.fewest) if lease.missing_least < lease.missing else expected
+    charge = charges(lease.work, expected) if lease.work.count else None
+    return replace(lease, expected=expected, expected_least_s=least.expected_s, charge=charge)
 
 
 def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
@@ -369,11 +328,12 @@ def _lease(
     cells: list[Cell],
     known: KnownRuns,
     in_the_middle: int | None,
-    holds: _Holds,
+    placements: Mapping[str, PlannedPlacement],
 ) -> PlannedLease:
     missing = known.missing(cells)
     to_start = [(cell, run) for cell, run in missing if cell.id not in known.implied] if known.implied else missing
     configuration = cells[0].configuration
+    placement = placements.get(configuration.name, PlannedPlacement())
     fewest, probable = _range(to_start, in_the_middle)
     often = ""
     if len(fewest) < len(to_start):
@@ -399,8 +359,8 @@ def _lease(
         expected=NOTHING,
         expected_least_s=0.0,
         often=often,
-        work=_work(name, configuration, probable, holds),
-        fewest=_work(name, configuration, fewest, holds),
+        work=_work(configuration, probable, placement),
+        fewest=_work(configuration, fewest, placement),
         over=over,
     )
 
@@ -421,8 +381,9 @@ def _range(
     return fewest, probable
 
 
-def _work(lease: str, configuration: Configuration, runs: Sequence[tuple[Cell, int]], holds: _Holds) -> Work:
+def _work(configuration: Configuration, runs: Sequence[tuple[Cell, int]], placement: PlannedPlacement) -> Work:
+    """Count the runs of each cell. A configuration that does not fit has no work, so that it costs nothing."""
     counts: dict[str, tuple[Cell, int]] = {}
-    for cell, _ in runs:
+    for cell, _ in () if placement.unfit else runs:
         counts[cell.id] = (cell, counts[cell.id][1] + 1 if cell.id in counts else 1)
-    return Work(lease, configuration, tuple(counts.values()), needs_fabric(configuration), holds(configuration)[0])
+    return Work(configuration, tuple(counts.values()), placement.operations)

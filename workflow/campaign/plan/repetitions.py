@@ -8,7 +8,7 @@ What the runs of a cell in a composition have reached is kept beside the records
 (`stops/<first two digits>/<cell id>.<number of the last run>.<half-width in ppm>.<failures>.json`). It says what was reached, not
 what was asked for: so a smaller target goes on with the cell, and a larger one ends it.
 
-The interval is Student's (`campaign.statistics`), over the runs that there are, also of 20 and more, which the report
+The interval is Student's (`campaign.run.adaptive_repetitions`), over the runs that there are, also of 20 and more, which the report
 bootstraps: it costs nothing between two runs, and both are as wide. It is looked at after every run, and the runs end
 the first time that it looks good. An interval that was waited for like this covers the true mean less often than one of as many
 runs that were fixed beforehand. Simulated with normal noise, 20,000 cells each, where it is to cover 95 %:
@@ -30,15 +30,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import stdev
 
 from campaign.documents.cell import Cell, Settings
-from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import (
     MOST,
     composition_of,
@@ -81,20 +78,6 @@ class Reached:
         """Name of its file."""
         width = "none" if self.half_width_ppm is None else self.half_width_ppm
         return f"{cell_id}.{run_number(self.composition, self.repetitions)}.{width}.{self.failures}.json"
-
-
-def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
-    """What runs of one composition have reached. rates: throughput of run 1, 2, ..; None for a run that is not believed."""
-    believed = [rate for rate in rates if rate is not None]
-    failures = len(rates) - len(believed)
-    mean = sum(believed) / len(believed) if believed else 0.0
-    if len(believed) < 2 or mean <= 0:
-        return Reached(len(rates), failures, None, composition)
-    from campaign.statistics.intervals import student_interval  # loads SciPy
-
-    deviation = stdev(believed)
-    _, high = student_interval(mean, deviation, len(believed))
-    return Reached(len(rates), failures, math.ceil(1e6 * (float(high) - mean) / mean), composition)
 
 
 def fewest(settings: Settings) -> int:
@@ -250,64 +233,3 @@ def _names(directory: Path) -> Iterable[str]:
     for shard in shards:
         with suppress(NotADirectoryError):
             yield from (entry.name for entry in os.scandir(shard.path))
-
-
-class Repetitions:
-    """The rule at work on one results directory. Every decision follows from the records that there are, so a killed driver's
-    successor decides the same. Its cells are those of a lease: their settings are about one composition.
-
-    metric: whose interval ends a cell; implied: whether what was not run for being implied counts as a run that failed.
-    """
-
-    def __init__(self, store: Store, *, implied: bool = True, metric: Metric = THROUGHPUT) -> None:
-        self.store = store
-        self.metric = metric
-        self.implied = implied
-        self.stops = Stops(store.results)
-        self._stops: Mapping[CellIn, Reached] = self.stops.index()
-        self._rates: dict[CellIn, dict[int, float | None]] = {}
-
-    def begin(self, cell: Cell) -> None:
-        """A run of the cell is about to change what it has reached."""
-        if _cell_in(cell) in self._stops:
-            self.stops.withdraw(*_cell_in(cell))
-
-    def why_last(self, cell: Cell, record: Record) -> str:
-        """For `Record.stopped`, before the record is written."""
-        if cell.settings.target_half_width_pct is None:
-            return ""
-        return why(self._reached(cell, record), cell.settings)
-
-    def is_over(self, cell: Cell, last: Record | None = None) -> bool:
-        """Whether the cell needs no further run here, by its records (and a last one); then that is written down."""
-        if cell.settings.target_half_width_pct is None:
-            return False
-        found = self._reached(cell, last)
-        if over := is_over(found, cell.settings):
-            self.stops.write(cell, found)
-        return over
-
-    def _value(self, record: Record) -> float | None:
-        """The number of a run that is believed; its throughput where only tables work the metric out."""
-        found = self.metric.of(record.throughput_per_s, record.metrics)
-        return (record.throughput_per_s if found is None else found) if record.status == "ok" else None
-
-    def _reached(self, cell: Cell, last: Record | None) -> Reached:
-        """What the runs without a gap from the first one have reached; nothing while one of them is to be measured again."""
-        key = _cell_in(cell)
-        known = self._rates.get(key)
-        if known is None:
-            records = [
-                self.store.read(cell.id, n)
-                for n in runs_of(in_composition(cell.settings, key[1]))
-                if self.store.has(cell.id, n, implied=self.implied)
-            ]
-            known = self._rates[key] = {number_in_composition(r.repetition): self._value(r) for r in records}
-        if last is not None:
-            known[number_in_composition(last.repetition)] = self._value(last)
-        whole = sorted(known) == list(range(1, len(known) + 1))
-        return reached([known[n] for n in sorted(known)] if whole else [], key[1])
-
-
-def _cell_in(cell: Cell) -> CellIn:
-    return cell.id, cell.settings.composition or 1

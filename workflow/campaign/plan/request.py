@@ -12,7 +12,6 @@ from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
 from campaign.errors import ConfigError
 from campaign.files import parse_json
-from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 DEFAULT_RESULTS = "results"
@@ -76,13 +75,6 @@ def _goal(value: object) -> str | None:
     if value not in (None, "", "best"):
         raise ConfigError(f"--until: '{value}' is not one of best")
     return str(value) if value else None
-
-
-def _assumption(value: object) -> Assumption:
-    """'bert-large: 2 h a run' is a mapping to Snakemake."""
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{name}: {time}" for name, time in value.items())
-    return parse_assumption(str(value)) if value else NOTHING_ASSUMED
 
 
 def _paths(value: object) -> tuple[Path, ...]:
@@ -156,13 +148,6 @@ class PlanRequest:
             key_meaning="`best`: only the block of a race that is next; `campaign run --until best` runs one after the other.",
         ),
     ] = None  # fmt: skip
-    assumed: Annotated[
-        Assumption,
-        PlanOption(
-            "Time where nothing is known: '10 min a run', 'bert-large: 2 h a run', '30 s to compose'; several with commas.",
-            _assumption, "costs", "assume", "assume", metavar="TIME",
-        ),
-    ] = NOTHING_ASSUMED  # fmt: skip
     learn_from: Annotated[
         tuple[Path, ...],
         PlanOption(
@@ -197,8 +182,7 @@ class PlanRequest:
     def _given(self) -> list[tuple[str, Any]]:
         """Name and value of what was asked for beside the campaign and the results."""
         values = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
-        nothing = (NOTHING_ASSUMED, SlurmOptions())
-        return [(name, value) for name, value in values.items() if value and value not in nothing]
+        return [(name, value) for name, value in values.items() if value and value != SlurmOptions()]
 
     def load(self) -> Campaign:
         """The campaign as asked for."""

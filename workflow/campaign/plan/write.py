@@ -25,7 +25,7 @@ from campaign.files import content_hash, read_text
 from campaign.paths import Results
 from campaign.plan import analysis
 from campaign.plan.concurrency import isolation
-from campaign.plan.lease_plans import lease_plans, part_forecasts, plan_digest
+from campaign.plan.lease_plans import lease_plans, plan_digest
 from campaign.plan.plan import Plan
 from campaign.plan.repetitions import said
 
@@ -71,22 +71,20 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             recompositions=plan.recompositions,
             recompositions_least=plan.recompositions_least,
             attached=plan.attached,
-            device_hours=_hours(plan.forecast.device_s.expected_s),
-            device_hours_low=_hours(plan.forecast.device_s.low_s),
-            device_hours_high=_hours(plan.forecast.device_s.high_s),
-            host_hours=_hours(plan.forecast.host_s.expected_s),
-            host_hours_low=_hours(plan.forecast.host_s.low_s),
-            host_hours_high=_hours(plan.forecast.host_s.high_s),
+            device_hours=_rounded(plan.device_hours, 4),
+            device_hours_low=_rounded(plan.interval(plan.device_hours)[0], 4),
+            device_hours_high=_rounded(plan.interval(plan.device_hours)[1], 4),
+            host_hours=_rounded(plan.host_hours, 4),
+            host_hours_low=_rounded(plan.interval(plan.host_hours)[0], 4),
+            host_hours_high=_rounded(plan.interval(plan.host_hours)[1], 4),
             price=plan.price,
             currency=plan.campaign.currency,
-            parts=part_forecasts(plan.forecast.total),
             wall_s=_rounded(plan.wall_s),
-            wall_low_s=_rounded(plan.wall_range_s and plan.wall_range_s[0]),
-            wall_high_s=_rounded(plan.wall_range_s and plan.wall_range_s[1]),
+            wall_low_s=_rounded(plan.interval(plan.wall_s)[0]),
+            wall_high_s=_rounded(plan.interval(plan.wall_s)[1]),
             learned_from=plan.learned_from,
-            composing_from=plan.forecast.composing_from,
-            assumed=plan.assumed,
-            runs_unknown=plan.forecast.unknown.run_count,
+            composing_from=plan.composing_from,
+            runs_unknown=plan.unknown.run_count,
             isolation=isolation(plan.campaign),
         ),
         axes={
@@ -114,9 +112,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 expected_low_s=_rounded(lease.expected.low_s),
                 expected_high_s=_rounded(lease.expected.high_s),
                 expected_least_s=_rounded(lease.expected_least_s),
-                composing_s=_rounded((composing := lease.expected.parts["composing"]).expected_s),
-                composing_low_s=_rounded(composing.low_s),
-                composing_high_s=_rounded(composing.high_s),
+                composing_s=_rounded(lease.expected.parts["composing"]),
                 charge=lease.charge,
                 basis=lease.basis,
                 attached=None if lease.work.operations is None else lease.work.operations.of("attach"),
@@ -129,12 +125,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     return document.model_dump(mode="json")
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
-
-
-def _hours(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds / 3600, 4)
+def _rounded(value: float | None, digits: int = 1) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def plan_rows(plan: Plan) -> Iterator[list[str]]:

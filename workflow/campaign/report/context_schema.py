@@ -8,7 +8,6 @@ from pydantic import Field
 
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.fields import ClosedModel, VersionedModel
-from campaign.documents.lease_plan import PartForecast
 from campaign.documents.race import RaceDocument
 
 
@@ -156,14 +155,10 @@ class PublishedSaid(ClosedModel):
     claims: tuple[PublishedClaim, ...] = ()
 
 
-class PartSaid(PartForecast):
-    """What was expected of one part of a lease, and what it took."""
+class ForecastSaid(VersionedModel):
+    """Expected and actual duration of a lease that was measured. Null where nothing was known before."""
 
-    actual_s: float | None
-
-
-class ForecastSaid(ClosedModel):
-    """What was expected of a lease before it was measured, and what it took. Null where unknown; intervals also where assumed."""
+    gone = frozenset({"parts"})
 
     lease: str
     configuration: str
@@ -176,7 +171,6 @@ class ForecastSaid(ClosedModel):
     basis: str
     resumed: bool = Field(description="whether it was begun before by a process that was killed")
     actual_s: float
-    parts: tuple[PartSaid, ...] = ()
 
 
 class ContextDocument(VersionedModel):

@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
-from campaign.archive import opened, report_from
-from campaign.archive.open_results import as_planned
+from campaign.archive.open_results import as_planned, report_from
+from campaign.archive.read import opened
 from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError, RecordError
 from campaign.files import load_json, open_regular, reading, write_json

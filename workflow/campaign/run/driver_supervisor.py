@@ -17,7 +17,7 @@ from campaign.errors import HostFailed, LaunchError, RecordError
 from campaign.fabrics.http.options import withheld
 from campaign.lease.lifecycle import HeldLease
 from campaign.paths import Results
-from campaign.plan.cost.costs import Span
+from campaign.plan.past_costs import Span
 from campaign.processes.signals import Interrupted, asked_again
 from campaign.run.progress import Progress
 from campaign.submit import StillQueued, Submission, Submitter

@@ -40,12 +40,11 @@ from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation, keeps_pace, on_one_machine
-from campaign.plan.cost import history
-from campaign.plan.cost.costs import Costs, cell_cost, costs_of, parts_s
-from campaign.plan.cost.history import document_of
 from campaign.plan.lease_plans import campaign_of, lease_frontier
-from campaign.plan.missing_runs import KnownRuns, read_known, record_implied
+from campaign.plan.missing_runs import KnownRuns, read_known
+from campaign.plan.past_costs import Costs, begin_forecast, end_forecast, measure_costs, read_lease_document
 from campaign.processes.signals import deferred, interruptible
+from campaign.run.adaptive_repetitions import record_implied
 from campaign.run.driver import Driver
 from campaign.run.driver_supervisor import LeftRunning, Supervisor
 from campaign.run.locks import alone_on_the_machine, working_locks
@@ -139,7 +138,7 @@ class _Measuring:
             if remark := not_emulated(self.campaign):
                 self.tell(remark)
             forecast = self.plan.forecast.model_dump() if self.plan.forecast else None
-            self.forecast = history.begin(self.results, self.plan.lease, forecast)
+            self.forecast = begin_forecast(self.results, self.plan.lease, forecast)
             with self.isolated():
                 self.persist()
         return self.manifest()
@@ -431,7 +430,7 @@ class _Measuring:
         known = self.known()
         missing = known.missing(self.plan.work)
         problems = [self.portable(problem) for problem in self.problems]
-        history.end(self.results, self.plan.lease)
+        end_forecast(self.results, self.plan.lease)
         kept = self.results.work(self.plan.lease) / "measured.json"
         if self.uses:
             write_json(kept, measured := {"uses": self.uses, "forecast": self.forecast, **self.took()})
@@ -452,7 +451,7 @@ class _Measuring:
 
     def took(self) -> dict[str, Any]:
         """What the lease's uses and runs took: to hold against the forecast, and to learn the next one from."""
-        uses = [document_of(self.results.leases / f"{use}.json") for use in self.uses]
+        uses = [read_lease_document(self.results.leases / f"{use}.json") for use in self.uses]
         times = [
             released - asked
             for use in uses
@@ -462,14 +461,10 @@ class _Measuring:
         spans = self.supervisor.spans
         system = self.campaign.system
         empty = Costs(self.campaign.name, system.name, fabric=str(system.fabric["kind"]))
-        cells = {
-            cell.id: cell_cost(cell.id, cell.configuration, cell, self.plan.specification(cell))
-            for cell in self.plan.work
-        }
-        found = costs_of(empty, cells, spans, [use for use in uses if use])
-        wall_s = round(sum(times), 3) if whole else None
-        actual = {"runs": len(spans), "uses": len(uses), "wall_s": wall_s, "parts_s": parts_s(found.leases, spans)}
-        return {"actual": actual, "costs": found.document()}
+        cells = {cell.id: (cell.workload, cell.configuration) for cell in self.plan.work}
+        costs = measure_costs(empty, cells, spans, [use for use in uses if use])
+        actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(times), 3) if whole else None}
+        return {"actual": actual, "costs": costs.document()}
 
     def portable(self, message: str) -> str:
         """Paths in the results directory relative to it: the report and archives outlive the place where they were made."""

@@ -33,10 +33,10 @@ from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import is_measured, read_known
 from campaign.plan.oom_frontier import CONTRADICTS, implied_record
 from campaign.plan.order import ordered
-from campaign.plan.repetitions import Repetitions
 from campaign.plan.requirements import required, shortfall
 from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
+from campaign.run.adaptive_repetitions import Repetitions
 from campaign.run.environment import environment_document
 from campaign.run.failed_devices import FailedDevices
 from campaign.run.launched_run import LaunchedRun, until_undisturbed

@@ -23,10 +23,9 @@ from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
 from campaign.plan import analysis
 from campaign.plan.control_runs import references_of
-from campaign.plan.cost.costs import Costs, Span, cell_cost, costs_of, document_of
-from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
+from campaign.plan.past_costs import COSTS, Costs, Span, costs_document, measure_costs, read_forecast_offs
 from campaign.plan.plan import Key, lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.report_context import Collected, context_document
@@ -252,7 +251,7 @@ def collect(collected: Collected, out: Path) -> None:
 
     tables, campaign = tables_of(collected), collected.campaign
     write(tables, out)
-    found = []
+    found, offs = [], read_forecast_offs(collected.store.results)
     for part in campaign.parts:
         spread = tables.spread_of_compositions("" if campaign.part else part.part)
         empty = Costs(campaign.name, part.part, spread=spread, fabric=str(part.system.fabric["kind"]))
@@ -262,8 +261,7 @@ def collect(collected: Collected, out: Path) -> None:
             for each in (*collected.records, *collected.reference)
             if (campaign.part or each.system == part.part) and each.status != "implied" and each.ended > each.started
         ]
-        one = {each.cell_id: each for each in records}
-        cells = {name: cell_cost(name, each.requested, each.cell, each.specification) for name, each in one.items()}
+        cells = {each.cell_id: (each.cell.workload, each.requested) for each in records}
         spans = [Span(each.cell_id, each.started, each.ended, each.status == "ok", each.lease_id) for each in records]
-        found.append(costs_of(empty, cells, spans, collected.leases))
-    (out / COSTS).write_text(json.dumps(document_of(found)) + "\n", encoding="utf-8")
+        found.append(measure_costs(empty, cells, spans, collected.leases, offs))
+    (out / COSTS).write_text(json.dumps(costs_document(found)) + "\n", encoding="utf-8")

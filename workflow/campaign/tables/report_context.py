@@ -13,6 +13,7 @@ import yaml
 
 from campaign import wording
 from campaign.config import launch_prefix_rules
+from campaign.config.open_fabric import recorded_times
 from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign, systems_of
 from campaign.documents.earlier_spread import EarlierSpread
@@ -29,11 +30,10 @@ from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.launch.emulation_plan import sentence
 from campaign.plan.analysis import Analysis, said
 from campaign.plan.control_runs import hardware
-from campaign.plan.cost.history import measured_forecasts
-from campaign.plan.cost.recorded_operations import given_times
 from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
+from campaign.plan.past_costs import measured_forecasts
 from campaign.plan.repetitions import said as often
 from campaign.tables.provenance import checks_of_devices, labels, otherwise_read, read_again, updates
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
@@ -377,7 +377,7 @@ def _times(campaign: Campaign) -> dict[str, Any]:
     if campaign.file.imported:
         return {}
     try:
-        times = given_times(campaign.system, campaign.system_source.path)
+        times = recorded_times(campaign.system, campaign.system_source.path)
     except ConfigError:  # the file stayed elsewhere
         return {}
     if times is None:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -22,7 +22,9 @@ from campaign.model.description import StepFacts
 from campaign.workloads.command_template import BESIDE
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.reading import LogReading
+
+if TYPE_CHECKING:  # a plan reads no logs
+    from campaign.workloads.parsers.reading import LogReading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
 
@@ -233,6 +235,8 @@ class Workload(FileModel):
     the project; `{name}` is replaced by an option. Default: of a `command` workload the scripts in its command line. `[]`: none.
     `{train.py: v3}`: the version counts in place of the content; null: the content. A version that is the SHA-256 of an earlier
     content keeps what was measured with that."""
+    run_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds of a run that plans expect while nothing like it was measured. Default: unknown."""
     kind: str
     """Kind of the workload."""
 
@@ -317,7 +321,7 @@ class Workload(FileModel):
         """What of its file is part of a cell's identity; options stand beside it, with the values that the cell has."""
         # Words for people and the list of possible precisions may change without a new measurement.
         # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
-        words = {"description", "precisions", "schema_version", "options", "metrics", "inputs"}
+        words = {"description", "precisions", "schema_version", "options", "metrics", "inputs", "run_s"}
         return self.model_dump(mode="json", exclude=words, exclude_defaults=True)
 
     def runs(self) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""What runs and leases cost in time: measured costs, and forecasts learned from them."""
