@@ -73,7 +73,7 @@ def run(
     if submit:
         if asked.until:
             own = [f"--within={within:g}", *([f"--profile={profile}"] if profile else [])]
-            command = [sys.executable, "-m", "campaign.cli", "run", *asked.arguments(), *own, "--", *snakemake]
+            command = [sys.executable, "-P", "-m", "campaign.cli", "run", *asked.arguments(), *own, "--", *snakemake]
         click.echo(submit_command(command, results, systems[0].slurm))
         return
     if asked.until:
