@@ -60,7 +60,7 @@ bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (
 	python -m tests.benchmarks.truth
 	python -m tests.benchmarks.racing
 	python -m tests.benchmarks.queues
-	python -m tests.benchmarks.composing
+	python -m tests.benchmarks.forecasts
 	python -m tests.benchmarks.devices
 
 format: $(VENV)/.dev  ## Put everything into shape

@@ -33,7 +33,6 @@ IMPORTED = (
     "campaign.cli.main",
     "campaign.cli.measure",
     "campaign.cli.plan",
-    "campaign.plan.cost.measured_times",
     "campaign.plan.dag",
     "campaign.report.source_hash",
 )

@@ -76,10 +76,16 @@ class Project:
         lock = str(self.directory / "machine.lock")
         self.write(f"systems/{name}.yaml", {**_SYSTEM, "machine_lock": lock, "name": name, **keys})
 
-    def command(self, name: str, command: Sequence[str]) -> None:
+    def command(self, name: str, command: Sequence[str], run_s: float | None = None) -> None:
         """Write a workload that runs a command."""
         parsers = [{"metric": "throughput_per_s", "regex": r"rate: (\S+)"}]
-        document = {"name": name, "kind": "command", "command": list(command), "precisions": _PRECISIONS}
+        document = {
+            "name": name,
+            "kind": "command",
+            "command": list(command),
+            "precisions": _PRECISIONS,
+            "run_s": run_s,
+        }
         self.write(f"workloads/{name}.yaml", {**document, "parsers": parsers})
 
     def run(self, *command: str) -> Took:

@@ -19,7 +19,6 @@ from tests import statements_under_truth as said
 from tests.choices_under_truth import choices
 from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
-from tests.planted_costs import held
 from tests.planted_records import Planted
 from tests.planted_services import Service
 from tests.statements_under_truth import Statements
@@ -175,19 +174,6 @@ def _whole(campaigns: int) -> Iterator[tuple[str, Statements]]:
             yield f"whole campaign, {name}: {figure}", found
 
 
-def _forecasts(campaigns: int) -> Iterator[Row]:
-    """cover: of the intervals of leases that never ran; half: their median half-width."""
-
-    def said_of(share: float, additive: bool) -> Statements:
-        found = held(share, campaigns, additive=additive)
-        half = 100 * (found.width**0.5 - 1)
-        return Statements(100 * found.leases, float("nan"), float("nan"), half, 100.0)
-
-    for share, additive in itertools.product((0.05, 0.1, 0.3, 0.5, 0.9), (False, True)):
-        kind = "start and steps add up" if additive else "effects multiply"
-        yield f"forecast, {100 * share:g} % of 288 cells known, {kind}", lambda s=share, a=additive: said_of(s, a)  # type: ignore[misc]
-
-
 def _services(campaigns: int) -> Iterator[Row]:
     """found: intervals with both ends, of ratios: true differences; the time to the first token is that of an M/M/1 queue."""
     shapes = (
@@ -253,7 +239,7 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _others(campaigns), _public(few), _forecasts(few), _services(few), _answers(few)
+        _between(campaigns), _others(campaigns), _public(few), _services(few), _answers(few)
     ):
         yield _line(name, make())
     for name, of in _whole(few):

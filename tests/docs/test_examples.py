@@ -20,7 +20,8 @@ import yaml
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.load import NOUNS, validate
+from campaign.config.json_schemas import SUBJECTS
+from campaign.config.load import validate
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import parse_yaml
 from campaign.report.write import draw_figures
@@ -71,7 +72,7 @@ def test_a_yaml_block_is_valid(block: Block) -> None:
     elif noun == "values":
         assert set(yaml.safe_load(text)) <= {"slurm", "launcher"}
     else:
-        validate(parse_yaml(text, Path(str(block))), NOUNS[noun])
+        validate(parse_yaml(text, Path(str(block))), SUBJECTS[noun][0])
 
 
 def _noun(text: str) -> str:

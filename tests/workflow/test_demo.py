@@ -18,7 +18,6 @@ FIGURES = {
     "allreduce",
     "composition-times",
     "forecast",
-    "forecast-parts",
     "link-matrices",
     "node-spread",
     "operation-times",

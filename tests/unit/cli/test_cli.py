@@ -248,9 +248,6 @@ def test_status_of_a_campaign_that_was_never_run(run: Run, campaign: Path) -> No
     assert result.exit_code == 0
     assert "0 of 32 runs have a record: none yet" in result.output
     assert "still to measure: 32 runs of unknown duration (no earlier run of steps on cpu-rank" in result.output
-    # What the user assumed stands in the plan.
-    run("plan", str(campaign), "--write", "--assume", "10 s a run, 5 s to compose")
-    assert "still to measure: 5 min 30 s, 0.1375 device-hours expected" in run("status", str(campaign)).output
 
 
 def test_status_after_a_part_was_run_is_of_that_part(run: Run, campaign: Path, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from campaign.accelerators import ACCELERATORS
-from campaign.config import load
-from campaign.config.json_schemas import NOUNS, options_schema, schema_of
+from campaign.config.json_schemas import NOUNS, SUBJECTS, options_schema, schema_of
 from campaign.config.load import validate
 from campaign.config.resolve import load_campaign
 from campaign.config.yaml_file import parse_yaml, read_yaml
@@ -50,7 +49,7 @@ KEYS = ("configuration", "campaign-file", "system-file", "fabric-options", "work
 
 @pytest.mark.parametrize(("path", "noun"), SHIPPED, ids=lambda value: value.stem if isinstance(value, Path) else value)
 def test_shipped_files_are_valid_and_name_their_schema(path: Path, noun: str) -> None:
-    validate(read_yaml(path), load.NOUNS[noun], None if noun == "campaign" else path.stem)
+    validate(read_yaml(path), SUBJECTS[noun][0], None if noun == "campaign" else path.stem)
     jsonschema.Draft202012Validator(schema_of(noun)).validate(yaml.safe_load(path.read_text()))
     first = path.read_text().splitlines()[0]
     assert first.startswith("# yaml-language-server: $schema=")
@@ -113,7 +112,7 @@ def test_a_scalar_and_a_list_are_both_valid_where_either_can_stand(change: dict[
 )
 def test_examples_are_valid(noun: str, example: str) -> None:
     file = parse_yaml(example, Path("example.yaml"))
-    validate(file, load.NOUNS[noun])
+    validate(file, SUBJECTS[noun][0])
     jsonschema.Draft202012Validator(schema_of(noun)).validate(file.data)
 
 

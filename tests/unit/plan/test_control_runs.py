@@ -77,7 +77,7 @@ def test_plans_count_its_runs_and_not_its_cell(tmp_path: Path) -> None:
         planned(load(tmp_path / "a", {K: 3, N: 3, **REFERENCE})),
         planned(load(tmp_path / "b", {K: 3, N: 3})),
     )
-    assert plan.forecast.unknown.run_count == plan.missing
+    assert plan.unknown.run_count == plan.missing
     assert plan.cell_count == without.cell_count
     assert (plan.runs, plan.missing) == (without.runs + 24, without.missing + 24)
     said, before = plan_document(plan), plan_document(without)

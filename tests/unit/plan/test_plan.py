@@ -13,13 +13,12 @@ import pytest
 from campaign.config.json_schemas import schema_of
 from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError
-from campaign.plan.cost.assumption import parse_assumption
-from campaign.plan.cost.costs import Costs, LeaseCost, Span, cell_cost
-from campaign.plan.cost.forecast import Forecaster, SystemTimes
-from campaign.plan.dag import Dag, read_plan
+from campaign.plan.cost import CostModel
+from campaign.plan.dag import Dag, count_unplanned, read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
 from campaign.plan.missing_runs import KnownRuns, missing_runs
+from campaign.plan.past_costs import CellCost, Costs, LeaseCost
 from campaign.plan.plan import build_plan
 from campaign.plan.repetitions import Reached
 from campaign.plan.request import PlanRequest
@@ -29,28 +28,22 @@ from tests.campaign_records import fill
 
 
 def plan_of(
-    directory: Path, changes: dict[str, Any] | None = None, measured: Any = (), forecaster: Forecaster | None = None
+    directory: Path, changes: dict[str, Any] | None = None, measured: Any = (), costs: CostModel | None = None
 ) -> Any:
     campaign = load(directory, changes)
-    return build_plan(campaign, expand(campaign), KnownRuns(measured), forecaster)
+    return build_plan(campaign, expand(campaign), KnownRuns(measured), costs)
 
 
-def knowing(costs: Costs, system: str = "bench", fabric: str = "") -> Forecaster:
-    return Forecaster({"bench": SystemTimes([costs], system, fabric)})
-
-
-def ran(cells: Any, seconds: Any, compose_s: Any = None) -> Forecaster:
+def costs_of(cells: Any, seconds: Any, compose_s: Any = None) -> Costs:
     """Each cell ran three times, and took as long as a function of it says; so did composing each configuration."""
-    known = [
-        cell_cost(c.id, c.configuration, c, {"measured_steps": 4}).of_runs([Span(c.id, 0.0, seconds(c), True)] * 3)
-        for c in cells
-    ]
+    known = [CellCost(c.id, c.configuration.shape(), c.workload, 3, True, (seconds(c),) * 3) for c in cells]
     shapes = {c.configuration.name: c.configuration for c in cells} if compose_s else {}
     leases = [LeaseCost(n, shape.shape(), 3, compose_s(shape), 1.0, 0.5, 0.25) for n, shape in shapes.items()]
-    return knowing(Costs("earlier", "bench", tuple(known), tuple(leases)))
+    return Costs("earlier", "bench", tuple(known), tuple(leases), fabric="simulated")
 
 
-ASSUMED = Forecaster(assumed=parse_assumption("10 s a run, 5 s to compose"))
+def knowing(costs: Costs, fabric: str = "simulated") -> CostModel:
+    return CostModel({"bench": fabric}, [costs])
 
 
 def test_missing_runs_are_those_without_a_record(tmp_path: Path) -> None:
@@ -72,7 +65,7 @@ def test_the_plan_counts_cells_with_records_that_the_campaign_does_not_have(tmp_
     campaign = load(tmp_path)
     matrix = expand(campaign)
     records = {("f" * 20, 1), ("f" * 20, 2), (matrix.cells[0].id, 3)}
-    assert build_plan(campaign, matrix, KnownRuns(records)).unplanned == 1
+    assert count_unplanned(campaign, matrix, KnownRuns(records)) == 1
     assert build_plan(campaign, expand(campaign, "batch == 1"), KnownRuns(records)).unplanned == 0
 
 
@@ -90,8 +83,10 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
     small, large = ([cell for cell in cells if cell.batch == batch] for batch in (1, 2))
 
+    prior = CostModel({"bench": "simulated"}, priors={"steps": 10.0})
+
     def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
-        plan = build_plan(campaign, expand(campaign), KnownRuns(measured, stops or {}, implied), ASSUMED)
+        plan = build_plan(campaign, expand(campaign), KnownRuns(measured, stops or {}, implied), prior)
         document = plan_document(plan)
         found = next(lease for lease in plan.leases if lease.name == "1x1-local.c1")
         (told,) = (lease for lease in document["leases"] if lease["lease"] == "1x1-local.c1")
@@ -102,7 +97,10 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     untouched = lease()
     assert (untouched.runs, untouched.missing, untouched.missing_least) == (30, 30, 2 * 3 + 2 * 4)
     assert (untouched.expected_s, untouched.expected_least_s) == (300.0, 140.0)
-    assert untouched.describe(1) == "1x1-local, composition 1 of 1: 4 cells, 14 to 30 runs, about 5 min 0 s"
+    assert (
+        untouched.describe(1)
+        == "1x1-local, composition 1 of 1: 4 cells, 14 to 30 runs, about 5 min 0 s (2 min 30 s to 10 min 0 s)"
+    )
 
     ends = {
         (small[0].id, 1): Reached(3, 0, 15_000),
@@ -151,25 +149,26 @@ def test_with_least_recomposition_leases_come_in_the_order_of_the_file(tmp_path:
 def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
     cells = expand(load(tmp_path)).cells
     local = [cell for cell in cells if cell.configuration.attach == "local"]
-    forecaster = ran(local, lambda cell: 2.0 * cell.configuration.devices, lambda shape: 7.0)
-    plan = plan_of(tmp_path, forecaster=forecaster)
-    leases = {lease.name: lease for lease in plan.leases}
-    assert leases["1x1-local.c1"].expected_s == pytest.approx(8 * (2.0 + 0.5) + 7.0 + 1.0 + 0.25, rel=0.1)
+    costs = costs_of(local, lambda cell: 2.0 * cell.configuration.devices, lambda shape: 7.0)
+    leases = {lease.name: lease for lease in plan_of(tmp_path, costs=knowing(costs)).leases}
+    assert leases["1x1-local.c1"].expected_s == 8 * 2.0 + 7 * 0.5 + 7.0 + 1.0 + 0.25
     assert leases["1x1-local.c1"].basis == "earlier runs of these cells"
-    assert leases["1x2-fabric.c1"].expected_s > 1.3 * leases["1x1-fabric.c1"].expected_s
-    assert leases["1x2-fabric.c1"].basis == "earlier runs of the workload in other cells"
-    widths = {n: lease.expected.high_s / lease.expected.low_s for n, lease in leases.items()}
-    assert widths["1x1-local.c1"] < 2.5 < widths["1x1-fabric.c1"]
-    document = plan_document(plan)
-    assert document["totals"]["learned_from"] == "24 runs of 8 cells and 2 leases of the campaign earlier"
-    assert document["totals"]["wall_low_s"] < document["totals"]["wall_s"] < document["totals"]["wall_high_s"]
+    assert leases["1x2-fabric.c1"].expected.parts["runs"] == 8 * 4.0 + 7 * 0.5
+    assert leases["1x2-fabric.c1"].basis == "earlier runs of the workload on as many devices"
+    assert leases["1x2-fabric.c1"].expected_s is None, "nothing is known of composing"
+    plan = plan_of(tmp_path, costs=knowing(costs_of(cells, lambda _: 2.0, lambda _: 7.0)))
+    totals = plan_document(plan)["totals"]
+    assert totals["learned_from"] == "48 runs and 4 leases of the campaign earlier"
+    assert [totals["wall_low_s"], totals["wall_high_s"]] == pytest.approx(
+        [totals["wall_s"] / 2, 2 * totals["wall_s"]], abs=0.1
+    )
 
 
 def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     assert {lease.expected_s for lease in plan.leases} == {None}
-    assert (plan.device_hours, plan.wall_s, plan.wall_range_s) == (None, None, None)
-    assert (dict(plan.forecast.unknown.runs), plan.forecast.unknown.composed) == ({("steps", "cpu-rank"): 32}, 2)
+    assert (plan.device_hours, plan.wall_s, plan.interval(plan.wall_s)) == (None, None, (None, None))
+    assert (dict(plan.unknown.runs), plan.unknown.composed) == ({("steps", "cpu-rank"): 32}, 2)
     assert plan.leases[0].describe(1).endswith(", 8 runs, for an unknown time")
     document = json.loads(json.dumps(plan_document(plan)))
     jsonschema.Draft202012Validator(schema_of("plan")).validate(document)
@@ -179,29 +178,30 @@ def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
         assert (written.forecast.expected_s, written.forecast.runs_s) == (None, None)
 
 
-def test_what_the_user_assumes_has_no_interval(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, forecaster=ASSUMED)
-    lease = next(lease for lease in plan.leases if lease.needs_fabric)
-    assert (lease.expected_s, lease.basis) == (8 * 10 + 5, "assumed")
-    assert (lease.expected.low_s, lease.expected.high_s) == (None, None)
-    assert plan_document(plan)["totals"]["assumed"] == "10 s a run, 5 s to compose"
+def test_a_workload_file_says_what_a_run_takes_while_nothing_else_does(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"workloads.steps.run_s": 10.0, "campaign.configurations": [{"devices_per_host": 1}]}
+    path = write_files(tmp_path, changes)
+    (lease,) = read_plan(PlanRequest(path, tmp_path / "results")).leases
+    assert (lease.expected_s, lease.basis) == (8 * 10.0, "the workload's file")
+    del changes["workloads.steps.run_s"]
+    plain = read_plan(PlanRequest(write_files(tmp_path / "plain", changes), tmp_path / "results"))
+    assert plain.leases[0].expected_s is None
+    assert plain.leases[0].digest == lease.digest, "what is expected of a run is no part of what is measured"
 
 
 def test_a_toy_campaign_tells_nothing_of_other_workloads_devices_and_fabrics(tmp_path: Path) -> None:
     changes = {"campaign.axes.workload": ["steps", "program"]}
     cells = expand(load(tmp_path, changes)).cells
-    toy = ran([cell for cell in cells if cell.workload == "program"], lambda _: 0.1, lambda _: 1.0)
-    plan = plan_of(tmp_path, changes, forecaster=toy)
+    toy = costs_of([cell for cell in cells if cell.workload == "program"], lambda _: 0.1, lambda _: 1.0)
+    plan = plan_of(tmp_path, changes, costs=knowing(toy))
     assert {lease.expected_s for lease in plan.leases} == {None}
-    assert plan.forecast.unknown.runs == {("steps", "cpu-rank"): 32}
-    other = replace(
-        toy.systems["bench"].known[0],
-        cells=tuple(replace(c, shape={**c.shape, "device": "a100"}) for c in toy.systems["bench"].known[0].cells),
-    )
-    assert plan_of(tmp_path, forecaster=knowing(other)).device_hours is None
-    elsewhere = replace(ran(cells, lambda _: 0.1, lambda _: 1.0).systems["bench"].known[0], fabric="liqid")
-    assert plan_of(tmp_path, forecaster=knowing(elsewhere, fabric="static")).device_hours is None
-    assert plan_of(tmp_path, forecaster=knowing(elsewhere, "other", "liqid")).device_hours is not None
+    assert plan.unknown.runs == {("steps", "cpu-rank"): 32}
+    here = costs_of(cells, lambda _: 0.1, lambda _: 1.0)
+    strange = tuple(replace(cell, cell_id=f"x{cell.cell_id}") for cell in here.cells)
+    assert plan_of(tmp_path, costs=knowing(replace(here, cells=strange))).device_hours is not None
+    other = tuple(replace(cell, shape={**cell.shape, "device": "a100"}) for cell in strange)
+    assert plan_of(tmp_path, costs=knowing(replace(here, cells=other))).device_hours is None
+    assert plan_of(tmp_path, costs=knowing(replace(here, cells=strange), fabric="static")).device_hours is None
 
 
 def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_the_cost_of_planning_is_linear_in_cells(tmp_path: Path) -> None:
         campaign = load(tmp_path, changes)
         matrix = expand(campaign)
         measured: Any = _Counted({(cell.id, 1): None for cell in matrix.cells})
-        build_plan(campaign, matrix, KnownRuns(measured), ran(matrix.cells, lambda cell: 1.0))
+        build_plan(campaign, matrix, KnownRuns(measured), knowing(costs_of(matrix.cells, lambda _: 1.0)))
         return len(matrix.cells), measured.asked
 
     (few, small), (many, large) = cost(5), cost(50)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,13 @@ import pytest
 from campaign.config.resolve import from_document, load_campaign
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.plan.cost.costs import Costs, document_of, from_documents
-from campaign.plan.cost.estimates import Work
-from campaign.plan.cost.forecast import Forecaster, SystemTimes
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import campaign_of, lease_plans
 from campaign.plan.matrix import expand
+from campaign.plan.past_costs import Costs, costs_document, parse_costs
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import plan_document, write_plan
 from tests import campaign_files, two_systems
-from tests.planted_costs import CELLS
 
 
 def test_each_shape_is_measured_on_every_system_that_can_hold_it(tmp_path: Path) -> None:
@@ -152,18 +147,7 @@ def test_leases_of_both_systems_take_turns_in_every_block(tmp_path: Path) -> Non
     assert document["axes"]["system"]["plain"]["cells"] == 6
 
 
-def test_sums_over_systems_add_what_is_expected_and_their_errors_are_independent() -> None:
-    def width(*systems: str) -> float:
-        forecaster = Forecaster({n: SystemTimes(system=n, predicted=lambda _: (math.log(10), 0.1)) for n in systems})
-        cells = [replace(CELLS[0], configuration=replace(CELLS[0].configuration, system=system)) for system in systems]
-        total = forecaster.forecast([Work("l", cell.configuration, [(cell, 1)], False) for cell in cells]).total
-        assert total.expected_s == pytest.approx(20, rel=0.01)
-        return math.log(total.high_s or 0.0) - math.log(20)
-
-    assert width("plain", "plain") == pytest.approx(math.sqrt(2) * width("plain", "bench"), rel=0.15)
-
-
 def test_costs_of_both_systems_are_one_file() -> None:
     found = [Costs("small", "plain", fabric="static"), Costs("small", "bench", fabric="simulated")]
-    assert from_documents(json.loads(json.dumps(document_of(found)))) == found
-    assert from_documents(json.loads(json.dumps(document_of(found[:1])))) == found[:1]
+    assert parse_costs(json.loads(json.dumps(costs_document(found)))) == found
+    assert parse_costs(json.loads(json.dumps(costs_document(found[:1])))) == found[:1]

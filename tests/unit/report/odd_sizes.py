@@ -151,6 +151,5 @@ def _forecast(lease: Mapping[str, Any]) -> dict[str, Any]:
     of = {
         "lease": lease["lease_id"], "configuration": lease["configuration"], "runs_expected": 10, "runs": 10, "uses": 1,
         "basis": "earlier runs of these cells", "resumed": False, **part,
-        "parts": [{"part": name, "devices": 4.0, "hosts": 1.0, **part} for name in ("composing", "runs", "release")],
     }  # fmt: skip
     return ForecastSaid.model_validate(of).model_dump()

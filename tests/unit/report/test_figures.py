@@ -44,7 +44,6 @@ OF_OTHER_DATA = (
     "workload_characteristics",
     "software_stack",
     "forecast",
-    "forecast_parts",
     "reference",
     "highest_rate",
     "latencies",

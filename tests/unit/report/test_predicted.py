@@ -28,7 +28,6 @@ OBSERVED = (
     "composition_times",
     "operation_times",
     "forecast",
-    "forecast_parts",
     "software_stack",
 )
 BANNER = "bert was replayed 125 times slower than on the system: waiting stood for computation."

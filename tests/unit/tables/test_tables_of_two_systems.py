@@ -6,13 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
-from campaign.plan.cost.costs import from_documents
-
 from campaign.archive.merge_archives import merge
 from campaign.archive.read import opened
 from campaign.archive.write import write_archive
 from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.objectives import DEFAULT, RecommendationRequest
+from campaign.plan.past_costs import parse_costs
 from campaign.tables.collect import collect, gather, tables_of
 from tests import two_systems
 from tests.unit.archive import archive_data
@@ -40,9 +39,12 @@ def test_devices_of_two_systems_are_told_apart(tmp_path: Path) -> None:
     assert sum("is emulated by one process" in note for note in context["notes"]) == 1
     assert context["launchers"] == {"local": len(tables.runs)}
     collect(gather(campaign, results), tmp_path / "tables")
-    found = from_documents(json.loads((tmp_path / "tables" / "costs.json").read_text()))
+    found = parse_costs(json.loads((tmp_path / "tables" / "costs.json").read_text()))
     assert [each.system for each in found] == ["plain", "bench"]
-    assert sum(each.runs for each in found) == len(tables.runs) - (tables.runs["status"] == "implied").sum()
+    assert (
+        sum(cell.runs for each in found for cell in each.cells)
+        == len(tables.runs) - (tables.runs["status"] == "implied").sum()
+    )
 
 
 def test_parts_that_were_measured_on_two_machines_are_merged(tmp_path: Path) -> None:

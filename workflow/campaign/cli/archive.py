@@ -9,8 +9,12 @@ from typing import Any
 
 import click
 
-from campaign import archive as archives
-from campaign.archive.programs import is_program
+from campaign.archive.merge_archives import merge as merge_archives
+from campaign.archive.open_results import as_planned
+from campaign.archive.programs import LIMIT_MIB, is_program
+from campaign.archive.read import check
+from campaign.archive.read import extract as extract_archive
+from campaign.archive.write import Wishes, Written, write_archive
 from campaign.cli.options import PATH, output_option, source_options
 from campaign.cli.terminal import warn
 from campaign.config.resolve import load_campaign
@@ -30,7 +34,7 @@ class _PackFirst(click.Group):
 
 @click.group(cls=_PackFirst, subcommand_metavar="[CAMPAIGN] | merge | verify | extract")
 def archive() -> None:
-    """Pack a campaign into one file; verify, merge and extract such archives.
+    """Pack a campaign into one file; verify, merge and extract such
 
     'campaign archive CAMPAIGN' is short for 'campaign archive pack CAMPAIGN'. An archive is a zip file and a Workflow Run RO-Crate:
     README.md in it says how to read it without this program.
@@ -45,7 +49,7 @@ def archive() -> None:
 @click.option(
     "--inputs-mib",
     type=click.FloatRange(0),
-    default=archives.LIMIT_MIB,
+    default=LIMIT_MIB,
     metavar="MIB",
     help="Pack programs and input files of workloads up to this size each. 0: none.",
 )
@@ -65,9 +69,9 @@ def pack(
     loaded = load_campaign(campaign, results=results)
     paths = Results(results, loaded.name)
     out = output or paths.root / f"{loaded.name}.zip"
-    asked = archives.Wishes(**wishes, telemetry=not no_telemetry)
-    used = archives.as_planned(loaded, paths.directory)
-    written = archives.write_archive(used, paths.directory, out, where, asked, loaded.inputs)
+    asked = Wishes(**wishes, telemetry=not no_telemetry)
+    used = as_planned(loaded, paths.directory)
+    written = write_archive(used, paths.directory, out, where, asked, loaded.inputs)
     _show(written)
     if written.kept:
         click.echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")
@@ -92,7 +96,7 @@ def merge(out: Path, parts: tuple[Path, ...], on_conflict: Any) -> None:
 
     The archives may differ in configurations, axis values, workloads, exclusions and repetitions.
     """
-    merged = archives.merge(out, parts, on_conflict)
+    merged = merge_archives(out, parts, on_conflict)
     _show(merged.written)
     if merged.taken:
         click.echo(f"the archives differ in {', '.join(merged.taken)}; the values of {parts[0]} are used")
@@ -107,7 +111,7 @@ def merge(out: Path, parts: tuple[Path, ...], on_conflict: Any) -> None:
         click.echo("the archives have different plans; the merged archive has none")
 
 
-def _show(written: archives.Written) -> None:
+def _show(written: Written) -> None:
     click.echo(f"{written.path}: {written.members} files, {written.records} records")
     if written.programs.packed:
         click.echo(f"programs and input files: {', '.join(written.programs.packed)}")
@@ -131,7 +135,7 @@ def verify(file: Path) -> None:
 
     Exits with 1 if anything is damaged, missing, added, or described wrongly.
     """
-    index, problems = archives.check(file)
+    index, problems = check(file)
     for problem in problems[:_SHOWN]:
         click.secho(f"{file}: RO-Crate: {problem}", fg="red", err=True)
     if problems:
@@ -153,7 +157,7 @@ def verify(file: Path) -> None:
 )
 def extract(file: Path, into: Path) -> None:
     """Extract an archive into a results directory, where the campaign can be reported and continued."""
-    archive = archives.extract(file, into)
+    archive = extract_archive(file, into)
     where = ["--where", archive.where] if archive.where else []
     report = ["campaign", "report", f"{archive.directory / 'config' / 'campaign.yaml'}", "--results", f"{into}", *where]
     click.echo(f"{archive.directory}\n{shlex.join(report)}")

@@ -27,7 +27,7 @@ from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.protocol import Workload
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SUBJECTS: dict[str, tuple[Any, str]] = {
+SUBJECTS: dict[str, tuple[Any, str]] = {
     "campaign": (CampaignFile, "Campaign file (campaign/1)"),
     "system": (SystemFile, "System file (system/1)"),
     "workload": (Workload, "Workload file (workload/1)"),
@@ -38,7 +38,7 @@ _SUBJECTS: dict[str, tuple[Any, str]] = {
     "published": (ReferenceSet, "Published claims (published/1)"),
     "lease-plan": (LeasePlan, "Plan of one lease (lease-plan/1)"),
 }
-NOUNS = tuple(_SUBJECTS)
+NOUNS = tuple(SUBJECTS)
 
 
 class _Generator(GenerateJsonSchema):
@@ -83,7 +83,7 @@ def schema_of(noun: str) -> dict[str, Any]:
 
 @functools.cache
 def _schema_of(noun: str, workload_kinds: tuple[str, ...]) -> dict[str, Any]:
-    subject, title = _SUBJECTS[noun]
+    subject, title = SUBJECTS[noun]
     if noun == "workload":  # a file of any kind of the table
         kinds = tuple(workload_class(kind) for kind in workload_kinds)
         subject = Annotated[Union[kinds], Field(discriminator="kind")]  # noqa: UP007

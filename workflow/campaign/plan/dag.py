@@ -56,7 +56,7 @@ def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool 
     plan = replace(
         build_plan(campaign, planned, known, cost_model(campaign, costs), placements),
         without_hosts=request.without_hosts or "",
-        unplanned=0 if request.where else _count_unplanned(campaign, matrix, known),
+        unplanned=0 if request.where else count_unplanned(campaign, matrix, known),
         earlier=earlier_spread(costs, campaign.name, campaign.systems),
     )
     if plan.unfit and not allow_unfit:
@@ -101,7 +101,7 @@ def _drop_unfit(matrix: Matrix, placements: Mapping[str, PlannedPlacement], host
     return replace(matrix, cells=cells, removed=(*matrix.removed, *removed))
 
 
-def _count_unplanned(campaign: Campaign, matrix: Matrix, known: KnownRuns) -> int:
+def count_unplanned(campaign: Campaign, matrix: Matrix, known: KnownRuns) -> int:
     """Count the cells with records that the campaign does not have any more."""
     measured = {cell_id for cell_id, _ in known.measured}
     planned = {cell.id for cell in matrix.cells} | references_of(campaign, matrix.cells).keys()
