@@ -72,8 +72,18 @@ def run(
     results = Results(asked.results, campaign.name)
     if submit:
         if asked.until:
-            own = [f"--within={within:g}", *([f"--profile={profile}"] if profile else [])]
-            command = [sys.executable, "-P", "-m", "campaign.cli", "run", *asked.arguments(), *own, "--", *snakemake]
+            options = [f"--within={within:g}", *([f"--profile={profile}"] if profile else [])]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "campaign.cli",
+                "run",
+                *asked.arguments(),
+                *options,
+                "--",
+                *snakemake,
+            ]
         click.echo(submit_command(command, results, systems[0].slurm))
         return
     if asked.until:
