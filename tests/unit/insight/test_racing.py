@@ -38,7 +38,7 @@ def test_hardly_any_race_says_what_is_false_and_each_measures_less_than_the_whol
     found = measure_races(surface, 5, CAMPAIGNS, seed=1000)
     assert found.wrong == 0
     assert found.measured < 97
-    assert found.decided > (15 if surface in ("ties", "slope", "noisy best") else 60)
+    assert found.decided > (15 if surface in ("ties", "slope", "noisy best") else 70)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -97,7 +97,7 @@ def test_a_crash_counts_once_a_second_composition_shows_it() -> None:
 
 
 def test_a_configuration_is_composed_for_the_workload_that_it_may_be_the_best_for() -> None:
-    planted = plant_race("ties", 0, 4, workloads=2, batches=1)
+    planted = plant_race("ties", 1, 4, workloads=2, batches=1)
     (best, tied) = np.flatnonzero(planted.rate[:, 0, 0] == planted.rate[:, 0, 0].max())
     name = f"c{tied:02d}"
     runs = planted.runs.copy()
@@ -107,7 +107,7 @@ def test_a_configuration_is_composed_for_the_workload_that_it_may_be_the_best_fo
     assert (first.best, first.block) == (f"c{best:02d}", 2)
     assert name not in {each.configuration for each in first.candidates}
     assert name in {each.configuration for each in second.candidates}
-    assert race.compositions[name] == race.compositions[f"c{best:02d}"] == second.block == 3
+    assert race.compositions[name] == race.compositions[f"c{best:02d}"] == second.block == 4
     assert name not in {each.configuration for each in race.dropped}
 
 

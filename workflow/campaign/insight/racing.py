@@ -12,7 +12,7 @@ Systems 6). Configurations race for each workload with its precision and options
 
 Both statements are false only if the true best falls below its interval against another cell. So one-sided intervals of the
 candidates against each other suffice (Hsu, 1996, "Multiple comparisons", chapter 4). They are those of the report
-(`campaign.statistics.comparisons`), at an error of 5 % that is divided evenly over blocks, races and cells (Bonferroni).
+(`campaign.statistics.comparisons`), at an error of 5 % per race that is divided evenly over blocks and cells (Bonferroni).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def race_configurations(
         if not all(is_measured(name, composed[name]) for name in racing):
             break
         if block > 1 and tables is not None:
-            error = SIGNIFICANT / (blocks - 1) / len(races)
+            error = SIGNIFICANT / (blocks - 1)
             measured = _keep_measured(tables, cells, composed)
             races = [race if race.ended else _judge_race(race, measured, block, within_pct, error) for race in races]
         racing = [name for name in racing if block < blocks and any(name in race.racing for race in races)]
