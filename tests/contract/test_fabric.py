@@ -21,7 +21,7 @@ from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import acquire, check, release
+from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import reconcile
 from tests.contract.fabric_fixtures import SERVERS, SYSTEMS, System, configuration, start, stop_emulators
 

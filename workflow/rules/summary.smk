@@ -14,7 +14,7 @@ rule summary:
         cells=TABLES["cells_csv"],
         report=REPORT,
         figures=FIGURES,
-        recommendation=f"{RECOMMENDATION}.json",
+        recommendation=RECOMMENDATION,
     output:
         report(
             SUMMARY,

@@ -19,8 +19,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from campaign.archive import check, extract, report_from_archive
-from campaign.archive.open_results import tables_from
+from campaign.archive.open_results import report_from_archive, tables_from
+from campaign.archive.read import check, extract
 from campaign.plan.matrix import expand
 from campaign.report import figure
 from tests.unit.archive.archive_data import ARCHIVES

@@ -45,9 +45,7 @@ OF_OTHER_DATA = (
     "software_stack",
     "forecast",
     "reference",
-    "highest_rate",
     "latencies",
-    "goodput",
     "systems",
 )
 SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]

@@ -145,6 +145,8 @@ def _moves(plan: Plan) -> str:
 
 def _expected(plan: Plan) -> str:
     """Return what it will take, and how that is known."""
+    if not plan.missing:
+        return "expected: nothing is left to measure\n"
     alone = f"{_ALONE[isolation(plan.campaign)]}\n"
     if plan.factors_from < MIN_OFFS:
         off = f"a factor of {DEFAULT_FACTOR:g}, until {MIN_OFFS} leases that were forecast have ended"

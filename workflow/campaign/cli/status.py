@@ -113,7 +113,6 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
         "runs_done": plan.runs - plan.missing,
         "left": _left(plan),
         "outcomes": _outcomes(plan, results),
-        "predicted": sorted(name for name, workload in plan.campaign.workloads.items() if workload.predicts),
         "excluded_hosts": {
             host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
             for host, why in ExcludedHosts(results.slurm).current().items()
@@ -173,8 +172,6 @@ def _show(found: Mapping[str, Any]) -> None:
         say("\n".join([*found["not_measured"], f"'campaign logs {found['source']}' shows why, and how the logs end"]))
     for name, why in found["unfit"].items():
         say(f"configuration {name} does not fit and cannot be measured: {why}")
-    if found["predicted"]:
-        say(f"predicted by replay, not measured: {', '.join(found['predicted'])}")
     left = found["left"]
     if left["unknown"]:
         say(f"still to measure: {left['unknown']}")

@@ -415,9 +415,7 @@ def _held_by(system: SystemFile, configuration: Configuration, hosts: Collection
 
 def _donors(system: SystemFile, configuration: Configuration, hosts: Collection[str]) -> tuple[set[str], int]:
     """Return the hosts that further devices of a lease belong to, and the number of devices of the pool left idle on them."""
-    wanted: Counter[str] = Counter()
-    for shape in configuration.host_shapes:
-        wanted.update({each.model: each.fabric for each in shape.devices})
+    wanted = Counter({configuration.device: configuration.fabric_devices})
     donors: set[str] = set()
     left = 0
     # Devices that belong to no host, or to one of the lease's own, are counted first: a site is charged no more than it must.

@@ -76,7 +76,7 @@ def _place_configurations(campaign: Campaign, matrix: Matrix, results: Results) 
     by_system: dict[str, dict[str, Configuration]] = {}
     for cell in matrix.cells:
         by_system.setdefault(cell.configuration.system, {})[cell.configuration.name] = cell.configuration
-    placements = {}
+    placements: dict[str, PlannedPlacement] = {}
     for part in campaign.parts:
         if (configurations := by_system.get(part.part)) is None:
             continue

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from campaign.workloads.sample_flops import sample_flops
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.model_catalog import MODELS
-from campaign.workloads.trainer.models import Trainable, build, training_flops
+from campaign.workloads.trainer.models import Trainable, build
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 BERT = MODELS["bert-nano"].forward_flops_per_sample
@@ -66,19 +65,3 @@ def test_a_foreign_model_that_cannot_be_counted_has_no_number(monkeypatch: pytes
     assert models.training_flops("torchvision:nothing", {}, 1) is None
     with pytest.raises(RuntimeError):
         models.training_flops("bert-nano", {"seq_len": 63}, 1)
-
-
-NANO = {"kind": "train", "model": "bert-nano"}
-
-
-def test_operations_are_those_of_the_catalog_scaled_by_the_size_of_a_sample() -> None:
-    assert sample_flops(NANO, {}) == 54_558_720
-    for workload, options in ((NANO, {"seq_len": 32}), ({"kind": "train", "model": "resnet50w16"}, {"image_px": 64})):
-        counted = training_flops(workload["model"], options, 1)
-        assert counted is not None
-        assert sample_flops(workload, options) == pytest.approx(counted / 3, rel=0.1)
-
-
-@pytest.mark.parametrize("workload", [{}, {"kind": "command"}, {"kind": "train", "model": "transformers:bert"}])
-def test_of_other_programs_nothing_is_known(workload: dict[str, str]) -> None:
-    assert sample_flops(workload, {}) is None

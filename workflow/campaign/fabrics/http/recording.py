@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from campaign.credentials import MASK
-from campaign.fabrics.http.redaction import AUTHENTICATING, is_secret
+from campaign.credentials import MASK, names_secret
+from campaign.fabrics.http.redaction import AUTHENTICATING
 from campaign.fabrics.http.response import parsed
 from campaign.fabrics.protocol import RecordedRequest
 
@@ -89,7 +89,7 @@ class StandIns:
     def _member(self, name: str, value: Any) -> Any:
         """The value of a member, header or field: masked where its name says that it is a secret, which may be a known word."""
         told = isinstance(value, str | int) and not isinstance(value, bool)
-        return MASK if told and is_secret(name) else self.value(value)
+        return MASK if told and names_secret(name) else self.value(value)
 
     def _key(self, name: str) -> str:
         """Names of members are kept, but for those with a number or a dot in them, or that are names elsewhere."""
