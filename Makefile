@@ -54,6 +54,7 @@ style: $(VENV)/.dev $(VENV)/.rewritten
 bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (an hour and a half; those of Slurm need root)
 	python -m tests.benchmarks
 	python -m tests.benchmarks.truth
+	python -m tests.benchmarks.racing
 	python -m tests.benchmarks.forecasts
 
 format: $(VENV)/.dev  ## Put everything into shape

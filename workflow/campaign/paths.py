@@ -130,6 +130,11 @@ class Results:
         return self.plan / "plan.tsv"
 
     @property
+    def race(self) -> Path:
+        """How the race of `campaign run --until best` stands."""
+        return self.plan / "race.json"
+
+    @property
     def earlier_spread(self) -> Path:
         """How much compositions differed in earlier campaigns on the system."""
         return self.plan / "earlier_spread.json"

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from campaign.documents.race import RaceDocument, write_race
 from campaign.errors import ConfigError
+from campaign.paths import Results
 from campaign.plan.concurrency import limits
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
+from campaign.plan.write import write_plan
 from tests.campaign_files import write_files
 
 SHAPES = [{"hosts": [1, 2], "devices_per_host": 1, "attach": "fabric"}]
@@ -42,3 +45,34 @@ def test_hosts_that_cannot_be_left_out_are_named(hosts: str, words: str, tmp_pat
     with pytest.raises(ConfigError) as told:
         read_plan(PlanRequest(write_files(tmp_path), tmp_path / "results", without_hosts=hosts))
     assert words in str(told.value)
+
+
+def test_a_race_has_the_compositions_that_its_document_gives_to_each_configuration(tmp_path: Path) -> None:
+    changes = {
+        "campaign.configurations": SHAPES,
+        "campaign.protocol.compositions": 3,
+        "campaign.protocol.repetitions": 3,
+    }
+    request = PlanRequest(write_files(tmp_path, changes), tmp_path / "results", until="best")
+    results = Results(request.results, "small")
+
+    def leases() -> list[str]:
+        return sorted(lease.name for lease in read_plan(request).leases)
+
+    assert leases() == ["1x1-fabric.c1", "2x1-fabric.c1"]  # the first block
+    race = RaceDocument(
+        within_pct=5, blocks=3, ended=False, compositions={"1x1-fabric": 3, "2x1-fabric": 2}, compositions_planned=6
+    )
+    write_race(results.race, race)
+    plan = read_plan(request)
+    assert leases() == [f"1x1-fabric.c{n}" for n in (1, 2, 3)] + [f"2x1-fabric.c{n}" for n in (1, 2)]
+    whole = read_plan(replace(request, until=None))
+    assert len(whole.leases) == 6
+    assert {cell.id for cell in plan.matrix} == {cell.id for cell in whole.matrix}
+    # Names, runs and digests of leases are those of the whole campaign.
+    digests = {lease.name: lease.digest for lease in whole.leases}
+    assert all(lease.digest == digests[lease.name] for lease in plan.leases)
+    write_plan(plan, results)
+    assert results.race.exists()
+    write_plan(whole, results)  # whoever measures the rest has left the race
+    assert not results.race.exists()

@@ -15,7 +15,7 @@ REQUESTS = [
     PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results")),
     PlanRequest(
         Path("a.yaml"), Path("there"), "workload == 'bert' and 'x'", "driver-580", "host[1-2],host5", None, "slurm",
-        SlurmOptions(partition="gpu"), True, (Path(), Path("/tmp")),
+        SlurmOptions(partition="gpu"), True, "best", (Path(), Path("/tmp")),
     ),
 ]  # fmt: skip
 
@@ -41,6 +41,7 @@ def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: Pl
             "x",
             "campain: no such key; there are: campaign: Path of the campaign file. Default: ",
         ),
+        ("until", "fast", "--until: 'fast' is not one of best"),
         ("launcher", "pbs", "launcher: 'pbs' is not one of local, slurm"),
         ("skip_implied", "maybe", "skip_implied: 'maybe' is not one of yes, no"),
         ("slurm", "{", "--slurm: '{' is not JSON"),

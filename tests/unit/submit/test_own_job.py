@@ -50,3 +50,15 @@ def test_campaign_run_submits_itself_without_the_option(tmp_path: Path, fake_slu
     assert f"campaign={path}" in last
     assert " -q " in last
     assert "--submit" not in last
+
+
+def test_a_race_submits_the_command_that_goes_through_its_blocks(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    path = write_files(tmp_path)
+    options = ["--until", "best", "--within", "7", "--profile", "local", "--submit", "--", "--jobs", "3"]
+    done = CliRunner().invoke(main, ["run", str(path), "--results", str(tmp_path / "results"), *options])
+    assert done.exit_code == 0, done.output
+    (script,) = fake_slurm.files()
+    command, _, snakemake = script.splitlines()[-1].partition(" -- ")
+    assert f" -P -m campaign.cli run {path} --results={tmp_path / 'results'} --until=best --within=7" in command
+    assert command.endswith("--profile=local")
+    assert snakemake == "--jobs 3"

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from campaign.config.resolve import Campaign, load_campaign
+from campaign.documents.race import RaceDocument, write_race
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.files import write_json
@@ -326,6 +327,25 @@ def test_a_plan_in_the_results_is_all_that_is_read(tmp_path: Path, monkeypatch: 
     assert made.runs["composition"].tolist() == expected.runs["composition"].tolist()
     assert set(made.runs["composition"]) == {1, 2, 3}
     assert made.context == expected.context
+
+
+def test_compositions_that_a_race_did_not_need_are_not_missing(tmp_path: Path) -> None:
+    changes = {"campaign.protocol.compositions": 3, "campaign.protocol.repetitions": 3}
+    campaign = load_campaign(write_files(tmp_path, changes))
+    results = Results(tmp_path / "results", campaign.name)
+    names = [each.name for each in campaign.configurations]
+    composed = {name: 3 if name == names[0] else 2 for name in names}
+    race = RaceDocument(within_pct=5, blocks=3, ended=True, compositions=composed, compositions_planned=12)
+    write_race(results.race, race)
+    tables = tables_of(gather(campaign, results.directory))
+    planned = tables.cells.groupby("configuration")["n_planned"].unique()
+    assert {name: list(counts) for name, counts in planned.items()} == {name: [k] for name, k in composed.items()}
+    assert tables.cells["n_missing"].equals(tables.cells["n_planned"])
+    assert RaceDocument.model_validate(tables.context["race"]) == race
+    fill(campaign, results.directory)  # what was measured all the same counts
+    tables = tables_of(gather(campaign, results.directory))
+    assert set(tables.cells["n_planned"]) == set(tables.cells["n_ok"]) == {3}
+    assert set(tables.cells["n_missing"]) == {0}
 
 
 def test_runs_that_an_earlier_plan_asked_for_count(tmp_path: Path) -> None:

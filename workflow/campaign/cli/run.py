@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from campaign.cli.options import CAMPAIGN_FILE, dry_run_option, request_options, source_options
+from campaign.cli.options import CAMPAIGN_FILE, Number, dry_run_option, request_options, source_options
 from campaign.cli.source import results_of
 from campaign.config.resolve import load_campaign
 from campaign.paths import ROOT, SNAKEFILE, Results
@@ -30,12 +31,24 @@ from campaign.wording import plural
     is_flag=True,
     help="Submit the command itself as a Slurm job of one core, for sites that end what runs long on login nodes.",
 )
+@click.option(
+    "--within",
+    type=Number(min=0, max=100, min_open=True, max_open=True),
+    default=5.0,
+    metavar="PERCENT",
+    help="With --until: a configuration that is at most so much below the best is as good as the best.",
+)
 @click.argument("snakemake", nargs=-1, type=click.UNPROCESSED)
-def run(asked: PlanRequest, profile: str | None, dry_run: bool, submit: bool, snakemake: tuple[str, ...]) -> None:
+def run(
+    asked: PlanRequest, profile: str | None, dry_run: bool, submit: bool, within: float, snakemake: tuple[str, ...]
+) -> None:
     """Measure the runs that have no record, and write the report, through Snakemake.
 
     It is the same as 'snakemake --profile local --config campaign=CAMPAIGN'. Arguments after '--' go to Snakemake. The same
     command resumes what was interrupted. To measure runs again that have a record, use 'campaign redo' first.
+
+    With --until best, every configuration is composed once per block. After each block, those are dropped that cannot be within
+    --within percent of the best for any workload and precision. It ends when the best is known, or with the candidates left.
     """
     if str(asked.campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
         asked, snakemake = replace(asked, campaign=CAMPAIGN_FILE), (str(asked.campaign), *snakemake)
@@ -49,14 +62,37 @@ def run(asked: PlanRequest, profile: str | None, dry_run: bool, submit: bool, sn
     name = profile or ("slurm" if all(system.launcher == "slurm" for system in systems) else "local")
     own, shipped = (place / "profiles" / name for place in (Path.cwd(), ROOT))
     directory = own if (own / "config.yaml").is_file() else shipped
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
-    command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
-    command += [*(["-n"] if dry_run else []), *snakemake]
-    command += ["--config", *asked.snakemake_config()]
+    start = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
+    start += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
+
+    def snakemake_command(targets: Sequence[str] = ()) -> list[str]:
+        return [*start, *targets, *(["-n"] if dry_run else []), *snakemake, "--config", *asked.snakemake_config()]
+
+    command = snakemake_command()
     results = Results(asked.results, campaign.name)
     if submit:
+        if asked.until:
+            options = [f"--within={within:g}", *([f"--profile={profile}"] if profile else [])]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "campaign.cli",
+                "run",
+                *asked.arguments(),
+                *options,
+                "--",
+                *snakemake,
+            ]
         click.echo(submit_command(command, results, systems[0].slurm))
         return
+    if asked.until:
+        from campaign.cli.race import measure_race, show_race, stand_race  # loads pandas
+
+        if dry_run:
+            show_race(stand_race(asked, within))
+        else:
+            measure_race(asked, within, snakemake_command)
     sys.stdout.flush()
     os.execv(command[0], command)  # Ctrl-C is for Snakemake: a process that waits for it would kill it
 

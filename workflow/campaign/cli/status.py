@@ -12,6 +12,7 @@ import click
 
 from campaign.cli.options import Number, format_option, request_options
 from campaign.cli.terminal import TextTable, clear, say, show, show_json, warn
+from campaign.documents.race import RaceDocument, read_race
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
 from campaign.files import is_locked, read_json, read_json_lines
@@ -24,6 +25,7 @@ from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Plan, PlannedLease, time_words
 from campaign.plan.request import PlanRequest
 from campaign.report.campaign_summary import missing_reasons
+from campaign.report.sections.race import race_lines
 from campaign.run.preflight import missing_inputs
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
@@ -54,7 +56,8 @@ def status(asked: PlanRequest, everything: bool, watch: float | None, style: str
             if watch:
                 clear()
             _show(found)
-        if not watch or found["runs_done"] == found["runs"]:
+        is_racing = found["race"] and not found["race"]["ended"]
+        if not watch or (found["runs_done"] == found["runs"] and not is_racing):
             return
         time.sleep(watch)
 
@@ -65,7 +68,10 @@ def _asked_last(asked: PlanRequest) -> PlanRequest:
     written = read_json(Results(asked.results, file.name).plan_document)
     asked = replace(asked, version=asked.version or file.version or written.get("version"))
     asked = replace(asked, without_hosts=asked.without_hosts or written.get("without_hosts") or None)
-    return asked if asked.where is not None else replace(asked, where=written.get("where"))
+    if asked.where is not None:
+        return asked
+    until = "best" if Results(asked.results, file.name).race.exists() else None
+    return replace(asked, where=written.get("where"), until=until)
 
 
 def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
@@ -101,6 +107,7 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
         "campaign": plan.campaign.name,
         "source": str(asked.campaign),
         "where": asked.where,
+        "race": race.model_dump(mode="json") if asked.until and (race := read_race(results.race)) else None,
         "leases": leases,
         "runs": plan.runs,
         "runs_done": plan.runs - plan.missing,
@@ -158,6 +165,8 @@ def _show(found: Mapping[str, Any]) -> None:
     failed = found["runs_done"] - found["outcomes"].get("ok", 0) - found["outcomes"].get("implied", 0)
     where = found["where"]
     part = f" of the part that was asked for last (where {where}; --all shows the whole campaign)" if where else ""
+    if found["race"]:
+        say("\n".join(race_lines(RaceDocument.model_validate(found["race"]))))
     say(f"{found['runs_done']} of {found['runs']} runs{part} have a record: {tally}")
     if failed > 0 or found["not_measured"]:
         say("\n".join([*found["not_measured"], f"'campaign logs {found['source']}' shows why, and how the logs end"]))

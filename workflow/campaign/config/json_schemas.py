@@ -20,6 +20,7 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.fields import listed
 from campaign.documents.lease_plan import LeasePlan
 from campaign.documents.plan import PlanDocument
+from campaign.documents.race import RaceDocument
 from campaign.documents.record import Record
 from campaign.fabrics import FABRICS, fabric_kind
 from campaign.workloads import WORKLOADS, workload_class
@@ -33,6 +34,7 @@ SUBJECTS: dict[str, tuple[Any, str]] = {
     "import": (ImportFile, "Import map (import/1)"),
     "record": (Record, "Record of one run (record/1)"),
     "plan": (PlanDocument, "Plan of a campaign (plan/1)"),
+    "race": (RaceDocument, "Race for the best configuration (race/1)"),
     "published": (ReferenceSet, "Published claims (published/1)"),
     "lease-plan": (LeasePlan, "Plan of one lease (lease-plan/1)"),
 }

@@ -14,6 +14,7 @@ from typing import Any
 from campaign.config.open_fabric import PlannedPlacement, fabric_of, placing
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration
+from campaign.documents.race import read_race
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import compositions_of, whole
 from campaign.documents.superseded import RecordedHosts
@@ -45,6 +46,9 @@ def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool 
     results = Results(request.results, campaign.name)
     store = Store(results.directory)
     matrix = expand(campaign, request.where, hosts=RecordedHosts(store))
+    if request.until:
+        race = read_race(results.race)
+        matrix = replace(matrix, compositions=race.compositions if race else {})
     known = _read_known(campaign, matrix, store, checked)
     placements = _place_configurations(campaign, matrix, results)
     planned = _drop_unfit(matrix, placements, request.without_hosts) if request.without_hosts else matrix

@@ -46,6 +46,12 @@ class Matrix:
     warnings: tuple[str, ...] = ()
     """Rules that no cell fulfils."""
     where: str | None = None
+    compositions: Mapping[str, int] | None = None
+    """Compositions of each configuration that a race asks for, 1 of others; None where all that are planned are measured."""
+
+    def is_wanted(self, cell: Cell, composition: int) -> bool:
+        """Whether a cell is to be measured on a composition."""
+        return self.compositions is None or composition <= self.compositions.get(cell.configuration.name, 1)
 
 
 def expand(

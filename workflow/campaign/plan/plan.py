@@ -122,6 +122,8 @@ class Plan:
     """What the durations were learned from, in words; empty where there was nothing."""
     composing_from: str = ""
     """What recorded times the time of composing rests on, in words; empty where it rests on leases."""
+    is_race: bool = False
+    """Whether it has only the compositions that a race asks for."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
     without_hosts: str = ""
@@ -254,7 +256,7 @@ def build_plan(
         campaign,
         [
             _lease(name, composition, cells, known, in_the_middle, placements)
-            for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
+            for (name, composition), cells in _by_lease(campaign, matrix).items()
         ],
     )
     charges = Charges(campaign, placements)
@@ -274,6 +276,7 @@ def build_plan(
         matrix.cells,
         costs.learned_from(works),
         "; ".join(costs.composing_from),
+        is_race=matrix.compositions is not None,
         notes=matrix.notes,
         warnings=(*campaign.warnings, *matrix.warnings),
     )
@@ -297,12 +300,14 @@ def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
     return f"{'.'.join(parts)}.c{composition}"
 
 
-def _by_lease(campaign: Campaign, cells: Sequence[Cell]) -> dict[tuple[str, int], list[Cell]]:
+def _by_lease(campaign: Campaign, matrix: Matrix) -> dict[tuple[str, int], list[Cell]]:
     """Cells by the name and composition of their leases, each with its settings there, and last the reference."""
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
-    for cell in cells:
+    for cell in matrix.cells:
         for composition in compositions_of(cell.settings):
+            if not matrix.is_wanted(cell, composition):
+                continue
             here = cell
             if cell.settings.compositions > 1:
                 key = cell.settings, composition

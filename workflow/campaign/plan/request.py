@@ -71,6 +71,12 @@ def _is_no(value: object) -> bool:
     raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
 
 
+def _goal(value: object) -> str | None:
+    if value not in (None, "", "best"):
+        raise ConfigError(f"--until: '{value}' is not one of best")
+    return str(value) if value else None
+
+
 def _paths(value: object) -> tuple[Path, ...]:
     """One path, or several: a list, or separated by commas."""
     found = value if isinstance(value, list | tuple) else str(value).split(",")
@@ -134,6 +140,14 @@ class PlanRequest:
             key_meaning="`no` also runs batches that are skipped because a smaller batch ran out of memory.",
         ),
     ] = False  # fmt: skip
+    until: Annotated[
+        str | None,
+        PlanOption(
+            "Race for the best configuration: each block composes those that may still be the best, until it is known.",
+            _goal, "costs", choices=("best",),
+            key_meaning="`best`: only the block of a race that is next; `campaign run --until best` runs one after the other.",
+        ),
+    ] = None  # fmt: skip
     learn_from: Annotated[
         tuple[Path, ...],
         PlanOption(

@@ -166,6 +166,8 @@ def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = N
     """
     Store(results.directory).share(plan.campaign.document())
     files.make_directory(results.lease_plans)
+    if not plan.is_race:
+        results.race.unlink(missing_ok=True)
     analysis.keep(results, plan.campaign)
     keep(results.earlier_spread, plan.campaign.system_names, plan.earlier)
     again = {lease.name for lease in plan.leases if lease.missing} if renewed is None else renewed

@@ -9,9 +9,11 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from campaign import wording
-from campaign.files import load_json, open_regular, reading
+from campaign.documents.race import RaceDocument
+from campaign.files import load_json, open_regular, read_json, reading
 from campaign.paths import Results
 from campaign.report import in_page_order
+from campaign.report.sections.race import race_lines
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
@@ -46,6 +48,9 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
         advice = [" ".join(each["sentences"]) for each in answers]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
+    with reading(tables, _REMEDY):
+        if race := read_json(tables / "context.json").get("race"):
+            lines += ["", *race_lines(RaceDocument.model_validate(race))]
     there = results.report.is_file() or figures == results.figures  # the workflow writes both
     lines.append(f"\nReport: {results.report}" if there else f"\nNo report yet: campaign report {directory}")
     return "\n".join(lines)

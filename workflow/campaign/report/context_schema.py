@@ -8,6 +8,7 @@ from pydantic import Field
 
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.fields import ClosedModel, VersionedModel
+from campaign.documents.race import RaceDocument
 
 
 class MetricSaid(ClosedModel):
@@ -183,3 +184,7 @@ class ContextDocument(VersionedModel):
     references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims, `published/1`")
     published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
     forecast: tuple[ForecastSaid, ...] = ()
+    race: RaceDocument | None = Field(
+        default=None,
+        description="how the race for the best configuration ended, where the campaign was measured for one",
+    )

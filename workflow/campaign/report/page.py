@@ -28,6 +28,7 @@ from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cel
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
+from campaign.report.sections.race import describe_race
 from campaign.report.sections.recommendation import recommendation_section
 from campaign.report.templates import downloads, filled, inline
 from campaign.tables import measured_protocol
@@ -153,6 +154,7 @@ def build_context(
         "alarms": [each for each in shown if each["place"] == 0 and each["findings"]],
         "glances": first,
         "sentences": [each for each in answers if each["findings"] and each not in first][:SENTENCES],
+        "race": said.race and describe_race(said.race),
         "answers": answers,
         "open_answers": OPEN_ANSWERS - bool(advice),
         "evidence": evidence,

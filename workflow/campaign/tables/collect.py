@@ -14,6 +14,7 @@ from campaign.documents.earlier_spread import kept
 from campaign.documents.kept_lease import checked_lease
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.plan import parse_plan, plan_json
+from campaign.documents.race import read_race
 from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
@@ -47,6 +48,8 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
 
 def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     directory, results = store.results, Results.at(store.results)
+    if (race := read_race(results.race)) is not None:
+        matrix = replace(matrix, compositions=race.compositions)
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     present, settings = known.measured, {cell.id: cell.settings for cell in matrix.cells}
     imported = campaign.file.imported
@@ -90,6 +93,7 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
         reference=of_reference,
         earlier=kept(results.earlier_spread),
         analysis=analysis.kept(results.analysis),
+        race=race,
     )
 
 
@@ -178,7 +182,11 @@ def tables_of(collected: Collected) -> Tables:
     for cell in collected.matrix.cells:
         leases = {c: lease_name(collected.campaign.protocol, cell, c) for c in compositions_of(cell.settings)}
         why = {c: collected.reasons.get(lease) or nothing for c, lease in leases.items()}
-        runs_here = collected.known.planned(cell)
+        runs_here = tuple(
+            run
+            for run in collected.known.planned(cell)
+            if collected.matrix.is_wanted(cell, composition_of(run)) or (cell.id, run) in present
+        )
         if collected.campaign.file.imported:
             runs_here = _imported(runs_here, found.get(cell.id, []))
         missing = {run: why[composition_of(run)] for run in runs_here if (cell.id, run) not in present}

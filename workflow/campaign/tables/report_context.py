@@ -18,6 +18,7 @@ from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign, systems_of
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.operation_times import OPERATIONS
+from campaign.documents.race import RaceDocument
 from campaign.documents.readings import READ_AGAIN
 from campaign.documents.record import IMPORTED, Record, Store
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
@@ -64,6 +65,8 @@ class Collected:
     """How much compositions differed in earlier campaigns on the system."""
     analysis: Sequence[Analysis] = ()
     """The analysis as it was written down, and its later versions."""
+    race: RaceDocument | None = None
+    """How the race for the best configuration stands, where the campaign was measured for one."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
 
@@ -144,6 +147,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
+        **({"race": collected.race.model_dump(mode="json")} if collected.race else {}),
         "references": document.get("references", []),
     }
 

@@ -1,0 +1,100 @@
+"""The race of `campaign run --until best`: Snakemake measures one block after the other, until the best configuration is known."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import click
+
+from campaign.documents.race import RaceDocument, write_race
+from campaign.documents.record import Store
+from campaign.documents.run_numbers import compositions_of
+from campaign.errors import ConfigError, RecordError
+from campaign.paths import Results
+from campaign.plan.dag import read_plan
+from campaign.plan.request import PlanRequest
+from campaign.plan.selection import host_expression
+from campaign.processes.signals import ENDING
+from campaign.report.sections.race import race_lines
+
+
+def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[Sequence[str]], Sequence[str]]) -> None:
+    """Measure blocks until the race has ended; only tables and report are left to be made then.
+
+    Exits with Snakemake's exit status if a run of a block has no record.
+
+    Args:
+        request: the campaign.
+        within_pct: tolerance in percent of the best.
+        snakemake: the command that makes these targets.
+    """
+    measured: dict[str, int] = {}
+    while not show_race(race := stand_race(request, within_pct)).ended:
+        if race.compositions == measured:
+            raise RecordError("a block of the race was measured, and has runs without a record; see 'campaign status'")
+        measured = race.compositions
+        write_race(results_of_request(request).race, race)
+        if status := _call(snakemake(["measured"])):
+            sys.exit(status)
+    write_race(results_of_request(request).race, race)
+
+
+def show_race(race: RaceDocument) -> RaceDocument:
+    """Print how the race stands."""
+    click.echo("\n".join(race_lines(race)))
+    return race
+
+
+def results_of_request(request: PlanRequest) -> Results:
+    """Return the results directory of a request."""
+    return Results(request.results, request.load().name)
+
+
+def stand_race(request: PlanRequest, within_pct: float) -> RaceDocument:
+    """Return how the race stands by the records that are there. Raises ConfigError if the campaign cannot be raced."""
+    from campaign.insight.racing import race_configurations  # loads pandas
+    from campaign.tables.collect import gather, tables_of
+
+    plan = read_plan(replace(request, until=None))
+    campaign = plan.campaign
+    if request.where and host_expression(campaign, request.where):
+        raise ConfigError("--where: with --until, it selects cells by their axes, not by the hosts of earlier runs")
+    if max(len(compositions_of(cell.settings)) for cell in plan.matrix) < 2:
+        place = campaign.place("protocol", "compositions")
+        raise ConfigError(
+            f"{place}: --until needs at least 2 compositions of each configuration, since one does not show how much compositions "
+            "differ; set `compositions: 3` or more"
+        )
+    results = results_of_request(request)
+    collected = gather(campaign, results.directory, request.where, Store(results.directory))
+    tables = tables_of(collected) if collected.records else None
+    missing = {(lease.configuration.name, lease.composition) for lease in plan.leases if lease.missing}
+    race = race_configurations(plan.matrix, tables, lambda *key: key not in missing, within_pct)
+    return race.model_copy(update={"where": request.where, "unit": campaign.metric.unit})
+
+
+def _call(command: Sequence[str]) -> int:
+    """Run a command and return its exit status. Signals that end this process are for the command to end in good order."""
+    child: subprocess.Popen[bytes] | None = None
+    pending: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        if child is None:
+            pending.append(number)
+        else:
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in ENDING}
+    try:
+        child = subprocess.Popen(command)
+        for number in pending:
+            child.send_signal(number)
+        status = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status
