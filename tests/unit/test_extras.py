@@ -54,7 +54,7 @@ def test_what_measures_is_part_of_the_base_and_named_on_its_page() -> None:
 def test_every_extra_that_the_package_names_is_declared_and_in_all() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(MISSING) <= set(extras)
-    assert extras["all"] == ["composable-campaign[emulate,serve,train]"]
+    assert extras["all"] == ["composable-campaign[emulate,train]"]
 
 
 def test_needs_extra_lets_other_errors_pass() -> None:

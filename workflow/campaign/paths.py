@@ -74,11 +74,6 @@ class Results:
         """Which links were measured on which use of a lease."""
         return self.directory / "links"
 
-    @property
-    def devices(self) -> Path:
-        """Which check of devices belongs to which use of a lease."""
-        return self.directory / "devices"
-
     def telemetry(self, cell_id: str, repetition: int) -> Path:
         """Samples beside one run; `.json.gz` in place of `.parquet` where the host had no pyarrow."""
         return self.directory / "telemetry" / cell_id[:2] / f"{cell_id}.{repetition}.parquet"

@@ -110,9 +110,9 @@ def test_sets_in_results_may_have_keys_of_predictions_and_files_may_not() -> Non
         "claims": [{**each, "by_construction": ""} for each in now["claims"]],
         "models": {name: {**each, "replayed": ["x"]} for name, each in now["models"].items()},
     }
-    assert from_document(before, "references of the campaign") == load("falcon")
+    assert published_file.from_document(before, "references of the campaign") == load("falcon")
     with pytest.raises(ConfigError, match="by_construction"):
-        from_document(before, "claims.yaml", lambda *keys, name: ".".join(map(str, keys)))
+        published_file.from_document(before, "claims.yaml", lambda *keys, name: ".".join(map(str, keys)))
 
 
 def test_claims_that_stand_twice_are_named() -> None:

@@ -54,7 +54,7 @@ MEANINGS: Mapping[str, str] = {
     "telemetry": "samples beside the runs (Parquet, or JSON where a host had no pyarrow: time, host, part, quantity, value)",
     "leases": "one JSON file a lease: times, what was requested and what was obtained, faults",
     "links": "which measured links (in shared/) belong to which lease",
-    "devices": "which checks of devices (in shared/) belong to which lease",
+    "devices": "checks of devices (in shared/) by earlier versions, and their leases; nothing reads them",
     "manifests": "what became of the runs of each lease",
     "stops": "cells that a target for the interval ended before their most repetitions",
     "limits": "batches that ran out of memory, and those that contradict it",

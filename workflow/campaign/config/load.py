@@ -26,7 +26,7 @@ from campaign.documents.metric import unit_words
 from campaign.errors import ConfigError, nearest
 from campaign.fabrics import FABRICS, fabric_kind, fabric_modules
 from campaign.paths import CONFIG
-from campaign.workloads import workload_class
+from campaign.workloads import stored_class, without_removed_keys, workload_class
 from campaign.workloads.protocol import Workload
 
 NOUNS: dict[str, type[BaseModel]] = {
@@ -153,6 +153,8 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
         # Logs do not say in which order compositions were made, unless the import map does.
         protocol = {"lease_order": "least-recomposition", **source.data["protocol"]}
         source = replace(source, data={**source.data, "protocol": protocol})
+    if kind is Workload and not source.lines:
+        source = replace(source, data=without_removed_keys(source.data))
     calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
     if kind is SystemFile:
         calls.append(lambda: _check_fabric(source, stored))
@@ -187,7 +189,7 @@ def _model_of(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
         where = source.place(name="workload")
         raise ConfigError(f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds")
     try:
-        return workload_class(str(source.data["kind"]))
+        return workload_class(str(source.data["kind"])) if source.lines else stored_class(source.data)
     except ConfigError as error:
         raise ConfigError(f"{source.place('kind')}: {error}") from None
 

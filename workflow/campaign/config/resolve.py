@@ -171,13 +171,8 @@ class Campaign:
         return self.system.devices.get(model, DeviceModel())
 
     def device_of(self, configuration: Configuration) -> DeviceModel:
-        """What holds for all devices of a configuration: of several models, what all of them can do and no rate."""
-        first, *others = map(self.on(configuration).device, configuration.models)
-        if not others:
-            return first
-        limits = [set(each.precisions) for each in (first, *others) if each.precisions is not None]
-        able = tuple(sorted(set.intersection(*limits))) if limits else None
-        return DeviceModel(runs_on=first.runs_on, precisions=able)
+        """What the system of a configuration says of its device model."""
+        return self.on(configuration).device(configuration.device)
 
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
@@ -317,7 +312,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         name = Path(document["campaign"]["name"])
         stored = {key: _without_predictions(system) for key, system in systems_of(document).items()}
         sources = Sources(
-            YamlFile(name, document["campaign"], {}),
+            YamlFile(name, _without_check(document["campaign"]), {}),
             {key: YamlFile(name, system, {}) for key, system in stored.items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
@@ -342,6 +337,13 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
 
     references = (reference_set(each, f"{name}: references") for each in document["references"])
     return replace(campaign, references=tuple(references))
+
+
+def _without_check(campaign: Any) -> Any:
+    """Return a stored campaign without `protocol: check`, by which earlier versions checked devices."""
+    if type(campaign) is not dict or "protocol" not in campaign:
+        return campaign
+    return {**campaign, "protocol": _without(campaign["protocol"], "check")}
 
 
 def _without_predictions(system: Any) -> Any:

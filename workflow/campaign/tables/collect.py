@@ -162,7 +162,7 @@ def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
     from campaign.tables.cells import CellPlan, cells_table
     from campaign.tables.io import Tables
-    from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
+    from campaign.tables.runs import reference_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
     steps = step_times_table(collected.records)  # first: what it needs for a moment is free for the others then
@@ -197,7 +197,6 @@ def tables_of(collected: Collected) -> Tables:
         telemetry,
         steps,
         _named(collected, reference_table(collected.reference, collected.campaign.metric)),
-        requests_table(collected.records),
     )
 
 
@@ -209,17 +208,14 @@ def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     names = {cell.id: cell.configuration.name for cell in collected.matrix.cells}
-    devices = (device.partition(" (") for device in table["device"])
-    here = [
-        f"{model} on {on}{opens}{layout}" for (model, opens, layout), on in zip(devices, table["system"], strict=True)
-    ]
+    here = [f"{model} on {system}" for model, system in zip(table["device"], table["system"], strict=True)]
     configurations = [names.get(of, name) for of, name in zip(table["cell_id"], table["configuration"], strict=True)]
     columns = {"configuration": configurations, "device": here}
     return table.assign(**{name: pd.Series(values, index=table.index, dtype="str") for name, values in columns.items()})
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps, reference and requests (Parquet), leases.json, links.json,
+    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json,
     context.json; and costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 

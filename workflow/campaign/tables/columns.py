@@ -18,12 +18,12 @@ _CELL: Columns = _columns("""
 configuration text name of the configuration, the requested hardware
 system text name of the system that it is on
 hosts count hosts of the configuration
-devices_per_host count devices composed onto each host; the most where hosts differ, here and in the next two
+devices_per_host count devices composed onto each host
 local_devices_per_host count of these, the host's own; the others come from the fabric's pool
 devices_used count devices of each host that a run uses
 ranks count devices that a run uses over all hosts, one rank each
 devices count devices composed over all hosts
-device text device model; with the system where the campaign has several, and with the layout where hosts have unequal devices
+device text device model; with the system where the campaign has several
 attach text local, hybrid or fabric; ending in -p2p where peer-to-peer through the fabric is on
 storage text local, nvme or fabric-nvme
 workload text name of the workload
@@ -164,19 +164,6 @@ repetition count number of the run
 time_s number time of one measured step of the slowest rank; ascending inside of each run
 """)
 
-REQUESTS: Columns = _columns("""
-cell_id text cell of the run
-repetition count number of the run
-intended_s number when the request was to start, in seconds from the start of the load; latencies count from here
-sent_s number when it was sent; later than intended where the load generator was late
-first_s number when its first token came; null where none came
-last_s number when its last token came; null where none came
-prompt_tokens number tokens of its prompt, as the server counts them where it does
-output_tokens number tokens of its answer
-error text why it has no complete answer; empty where it has
-in_window flag whether it counts: it was to start after the warm-up and before the end of the load
-""")
-
 TELEMETRY: Columns = _columns("""
 cell_id text cell of the run; one run a cell is kept over time
 repetition count repetition of the run
@@ -195,7 +182,6 @@ _TABLES: Mapping[str, tuple[Columns, str]] = {
     "telemetry": (TELEMETRY, "one row a sample of a run, thinned"),
     "steps": (STEPS, "one row a measured step; of runs with more than 200 steps, 200 quantiles of them"),
     "reference": (REFERENCE, "one row a run of the reference, which is measured in every lease; empty without one"),
-    "requests": (REQUESTS, "one row a request to a service, also of runs that are invalid; empty without a service"),
 }
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     table: {name: means for name, (_, means) in columns.items()} for table, (columns, _) in _TABLES.items()

@@ -73,7 +73,7 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 DOCUMENTS = ("leases", "links", "context")
 _KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
-SERIES = ("telemetry", "steps", "reference", "requests")
+SERIES = ("telemetry", "steps", "reference")
 """Tables that are not for people to read: many rows a run, and the runs of the reference."""
 
 
@@ -89,7 +89,6 @@ class Tables:
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
-    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def design(self) -> Design:
@@ -163,7 +162,6 @@ class Context(BaseModel):
     hosts_left_out: list[dict[str, Any]] = []
     launchers: dict[str, int] = {}
     notes: list[str] = []
-    objectives: dict[str, dict[str, dict[str, float]]] = {}
     references: list[dict[str, Any]] = []
     schema_versions: dict[str, str] = {}
     software: list[dict[str, Any]] = []
