@@ -160,8 +160,8 @@ def test_a_hostile_archive_is_refused_in_words(
     [
         (b"[" * 100_000, "is not JSON"),
         (b'{"@graph": "\xe9"}', "is not JSON"),
-        (b"5", "does not read it"),
-        (b'{"@graph": [{"@id": 5}]}', "does not read it"),
+        (b"5", "is no RO-Crate"),
+        (b'{"@graph": [{"@id": 5}]}', "is no RO-Crate"),
     ],
 )
 def test_a_crate_that_is_none_is_a_problem(whole: tuple[Path, bytes], tmp_path: Path, crate: bytes, words: str) -> None:

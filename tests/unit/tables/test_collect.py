@@ -370,7 +370,6 @@ def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: P
         "telemetry": tables.telemetry,
         "steps": tables.steps,
         "reference": tables.reference,
-        "requests": tables.requests,
     }
     named = {name: set(columns) for name, columns in COLUMNS.items()}
     assert {name: set(frame.columns) for name, frame in frames.items()} == named

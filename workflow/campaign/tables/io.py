@@ -125,7 +125,9 @@ def read(directory: Path) -> Tables:
     with reading(directory, "its tables are damaged; delete them and run again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
-        series = [_read_parquet(directory / f"{name}.parquet") for name in SERIES]
+        # A site of campaigns keeps none but the reference.
+        paths = [directory / f"{name}.parquet" for name in SERIES]
+        series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
         runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
         leases = [checked_lease(each) for each in leases]
         links = [{**each, "document": dict(each["document"])} for each in links]

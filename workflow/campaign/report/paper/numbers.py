@@ -93,9 +93,9 @@ def numbers_latex(tables: Tables, compared: pd.DataFrame) -> str:
             f"Ratios of {metric.performance}, with 95 % intervals; above 1 is better. p-values are adjusted by Holm over the "
             f"comparisons of a figure. {conditions}"
         )
-        headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
-        rows = [_comparison_row(row) for row in compared.to_dict("records")]
-        parts.append(table("comparisons", title, headings, rows, "comparisons.csv"))
+        compared_headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
+        compared_rows = [_comparison_row(row) for row in compared.to_dict("records")]
+        parts.append(table("comparisons", title, compared_headings, compared_rows, "comparisons.csv"))
     if len(tables.cells):
         names = [name for name in naming_columns(tables.cells) if tables.cells[name].nunique(dropna=False) > 1]
         compositions = dict(zip(tables.design.cells, tables.design.compositions, strict=True))
