@@ -124,10 +124,11 @@ def _escaped(text: str) -> str:
 def _tables() -> Iterator[str]:
     yield "# Tables and columns"
     yield (
-        "Collected records become these tables, in `results/CAMPAIGN/tables/` and in every archive. `campaign sql` queries them, "
-        "and `campaign sql --tables` also lists the columns that one campaign adds: `option_NAME` for options of workloads and "
-        "`metric_NAME` for further numbers of a run. Units are at the end of a name. "
-        "A missing value was not measured; it is never 0."
+        "Collected records become these tables, in `results/CAMPAIGN/tables/` and in every archive, as Parquet files. `runs` and "
+        "`cells` are CSV files as well. Figures make `leases` and `operations` from `leases.json`. Campaigns add columns: "
+        "`option_NAME` for options of workloads and `metric_NAME` for further numbers of a run. Units are at the end of a name. "
+        "A missing value was not measured; it is never 0. Programs that read Parquet can "
+        "[query the tables](../how-to/publish.md#numbers)."
     )
     for name, columns in COLUMNS.items():
         yield f"## {name}"
@@ -157,10 +158,7 @@ def _formats() -> Iterator[str]:
         ("Directory", "Content"), ((f"`{part}/`", _escaped(sentence(words))) for part, words in MEANINGS.items())
     )
     keys = ", ".join(f"`{key}`" for key in Index("").document())
-    yield (
-        f"`{INDEX}` is the index, with the keys {keys}. `sha256` maps every other member to its checksum. "
-        "Archives of all earlier versions can still be read."
-    )
+    yield (f"`{INDEX}` is the index, with the keys {keys}. `sha256` maps every other member to its checksum.")
 
 
 def _keys(schema: Mapping[str, Any]) -> Iterator[str]:

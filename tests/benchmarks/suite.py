@@ -10,12 +10,12 @@ from tests.benchmarks import floors
 from tests.benchmarks.fabric import fabric
 from tests.benchmarks.falcon import falcon
 from tests.benchmarks.figure import Figure
-from tests.benchmarks.histories import histories, site
 from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
 from tests.benchmarks.project import Project
+from tests.benchmarks.site import site
 from tests.benchmarks.slurm import slurm
 from tests.benchmarks.telemetry import telemetry
 from tests.benchmarks.timing import Took, least
@@ -106,7 +106,6 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "telemetry": telemetry,
     "parsing": parsing,
     "train": train,
-    "histories": histories,
     "site": site,
 }
 

@@ -39,7 +39,7 @@ def test_kill_9_with_jobs_queued_and_running(site: FaultSite) -> None:
 
 def test_death_between_sbatch_and_its_journal(site: FaultSite) -> None:
     """A process that submits dies in the moment in which sbatch has answered, and all of the login node soon after."""
-    sbatch = wrapped(site, "sbatch", 'if mkdir "$STARTS.died"; then "$real" "$@"; kill -9 $PPID; fi')
+    sbatch = wrapped(site, "sbatch", 'if mkdir "$STARTS.died"; then "$real" "$@"; kill -9 $PPID $$; fi')
     site.gated(batch=[1, 2], lease_per="cell")
     process = site.start()
     site.until(lambda: len(site.jobs()) == 2)

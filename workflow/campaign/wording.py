@@ -135,9 +135,6 @@ def axis(column: str, value: Any) -> str:
 def shape(row: Mapping[Any, Any]) -> str:
     """The devices of a composition: '4 devices', '2 of 4 devices', '2 hosts × 4 devices'."""
     used, composed = int(row["devices_used"]), int(row["devices_per_host"])
-    if row.get("devices", row["hosts"] * composed) != row["hosts"] * composed:
-        part = "" if row["ranks"] == row["devices"] else f"{row['ranks']} of "
-        return f"{row['hosts']} hosts × unequal, {part}{plural(int(row['devices']), 'device')}"
     each = plural(composed, "device") if used == composed else f"{used} of {plural(composed, 'device')}"
     return each if row["hosts"] == 1 else f"{row['hosts']} hosts × {each}"
 

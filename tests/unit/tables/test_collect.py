@@ -20,6 +20,8 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
+from campaign.tables.columns import COLUMNS
+from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.report_context import Collected, baseline, context_document, device_evidence
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
@@ -335,3 +337,20 @@ def test_runs_that_an_earlier_plan_asked_for_count(tmp_path: Path) -> None:
     assert set(tables.cells["n_ok"]) == {3}
     assert set(tables.cells["n_planned"]) == {3}
     assert set(tables.cells["n_missing"]) == {2}
+
+
+def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: Path) -> None:
+    """The reference names the columns that the tables have."""
+    tables = tables_of(gather(campaign, results))
+    frames = {
+        "runs": tables.runs,
+        "cells": tables.cells,
+        "leases": leases_table(tables.leases),
+        "operations": operations_table(tables.leases),
+        "telemetry": tables.telemetry,
+        "steps": tables.steps,
+        "reference": tables.reference,
+        "requests": tables.requests,
+    }
+    named = {name: set(columns) for name, columns in COLUMNS.items()}
+    assert {name: set(frame.columns) for name, frame in frames.items()} == named

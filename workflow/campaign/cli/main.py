@@ -41,7 +41,6 @@ GROUPS = {
     "Look at results": {
         "summary": ("report", "Show the findings of a campaign on one screen: what was measured, and what to build."),
         "report": ("report", "Write the report as one HTML page."),
-        "sql": ("sql", "Run one query over the tables runs, cells, leases, links and telemetry."),
     },
     "Answer questions": {
         "recommend": ("recommend", "Recommend what to build, from measured cells."),
@@ -49,17 +48,9 @@ GROUPS = {
         "published": ("compare", "Show campaigns beside published claims, and how many of these they reach."),
     },
     "Publish and share": {
-        "figures": ("report", "Draw the figures of a campaign, for a page."),
-        "paper": (
-            "report",
-            "Write figures, numbers, methods and the artifact appendix of a campaign for a paper in LaTeX.",
-        ),
-        "site": ("site", "Write one static site over the results of many campaigns, with the history of every cell."),
-        "archive": ("archive", "Pack a campaign into one file; verify, merge and extract such archives."),
-        "reproduce": (
-            "reproduce",
-            "Make an archive's campaign run here, and hold its claims against what is measured.",
-        ),
+        "figures": ("report", "Draw the figures of a campaign, for a page or for a paper in LaTeX."),
+        "site": ("site", "Write one static site over the results of many campaigns."),
+        "archive": ("archive", "Pack a campaign into one file; verify and extract such archives."),
         "import": ("import_logs", "Make records from logs that were written without this program."),
     },
     "Your site": {
@@ -79,7 +70,7 @@ GROUPS = {
 }
 """Module of each command in this package, and what the command does."""
 _COMMANDS = {name: of for group in GROUPS.values() for name, of in group.items()}
-_READING = {"report", "recommend", "compare", "site", "sql"}
+_READING = {"report", "recommend", "compare", "site"}
 """Modules of the commands that start no runs."""
 
 

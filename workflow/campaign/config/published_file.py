@@ -275,9 +275,9 @@ def _place(name: str, location: tuple[str | int, ...], place: Callable[..., str]
 
 def _of_this_version(document: Mapping[str, object]) -> Mapping[str, object]:
     """Return a set in results without the keys that sets of earlier versions had for predictions."""
-    kept = {name: value for name, value in document.items() if name != "choices"}
+    kept = dict(document)
     if isinstance(claims := kept.get("claims"), list):
-        kept["claims"] = [_without(claim, "if_predicted", "by_construction") for claim in claims]
+        kept["claims"] = [_without(claim, "by_construction") for claim in claims]
     if isinstance(models := kept.get("models"), dict):
         kept["models"] = {name: _without(model, "replayed") for name, model in models.items()}
     return kept
@@ -293,7 +293,7 @@ def _without(document: object, *keys: str) -> object:
 def from_document(document: Mapping[str, object], name: str, place: Callable[..., str] | None = None) -> ReferenceSet:
     """The set that a document holds; ConfigError lists what is wrong in it.
 
-    place: names a key of its file and the line. Without it, the document is part of results, which may be of an earlier version.
+    place: names a key of its file and the line. Without it, the document is part of results.
     """
     if place is None:
         document = _of_this_version(document)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config import workload_inputs
-from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol, composed_once
+from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
@@ -171,13 +171,8 @@ class Campaign:
         return self.system.devices.get(model, DeviceModel())
 
     def device_of(self, configuration: Configuration) -> DeviceModel:
-        """What holds for all devices of a configuration: of several models, what all of them can do and no rate."""
-        first, *others = map(self.on(configuration).device, configuration.models)
-        if not others:
-            return first
-        limits = [set(each.precisions) for each in (first, *others) if each.precisions is not None]
-        able = tuple(sorted(set.intersection(*limits))) if limits else None
-        return DeviceModel(runs_on=first.runs_on, precisions=able)
+        """What the system of a configuration says of its device model."""
+        return self.on(configuration).device(configuration.device)
 
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
@@ -308,19 +303,16 @@ def _read_reference(name: str, path: Path, place: str) -> ReferenceSet:
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
-    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version.
-
-    One of before campaigns composed their configurations several times composed each once, in the order of least recomposition.
-    """
+    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version."""
     if document.get("schema_version") != CAMPAIGN_SCHEMA:
         raise ConfigError(
             f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {CAMPAIGN_SCHEMA}"
         )
     try:
         name = Path(document["campaign"]["name"])
-        stored = {key: _without_predictions(_without_memory(system)) for key, system in systems_of(document).items()}
+        stored = {key: _without_predictions(system) for key, system in systems_of(document).items()}
         sources = Sources(
-            YamlFile(name, composed_once(document["campaign"]), {}),
+            YamlFile(name, _without_check(document["campaign"]), {}),
             {key: YamlFile(name, system, {}) for key, system in stored.items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
@@ -347,11 +339,11 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     return replace(campaign, references=tuple(references))
 
 
-def _without_memory(system: Any) -> Any:
-    """Pools of before could list memory, which no configuration could name."""
-    if type(system) is not dict or not isinstance(pool := system.get("pool"), list):
-        return system
-    return {**system, "pool": [each for each in pool if type(each) is not dict or each.get("kind") != "memory"]}
+def _without_check(campaign: Any) -> Any:
+    """Return a stored campaign without `protocol: check`, by which earlier versions checked devices."""
+    if type(campaign) is not dict or "protocol" not in campaign:
+        return campaign
+    return {**campaign, "protocol": _without(campaign["protocol"], "check")}
 
 
 def _without_predictions(system: Any) -> Any:

@@ -324,14 +324,9 @@ class SystemFile(FileModel):
         return self
 
     def price_per_h(self, configuration: Configuration) -> float | None:
-        """Price of all composed devices for an hour; None where one of them has none."""
-        counts = Counter[str]()
-        for host in configuration.host_shapes:
-            for each in host.devices:
-                counts[each.model] += each.local + each.fabric
-        prices = {model: self.devices.get(model, DeviceModel()).price_per_h for model in counts}
-        known = {model: price for model, price in prices.items() if price is not None}
-        return sum(known[model] * count for model, count in counts.items()) if len(known) == len(prices) else None
+        """Price of all composed devices for an hour; None where their model has none."""
+        price = self.devices.get(configuration.device, DeviceModel()).price_per_h
+        return None if price is None else price * configuration.devices
 
     @property
     def pins_hosts(self) -> bool:

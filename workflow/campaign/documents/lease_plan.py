@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
-from campaign.documents.cell import Cell, Configuration, Scalar, Settings
+from campaign.documents.cell import Cell, Configuration, Scalar, Settings, drop_layout
 from campaign.documents.fields import ClosedModel
 from campaign.errors import ConfigError, first_problem
 from campaign.files import canonical_json, content_hash, hash_of, load_json
@@ -111,6 +111,10 @@ class PlannedCell(ClosedModel):
     """Equal for cells that differ in their batch alone: key of `batches`, and of the files in limits/."""
 
 
+def _without_layout(given: object) -> object:
+    return drop_layout(given) if isinstance(given, dict) else given
+
+
 class LeasePlan(ClosedModel):
     """One lease: what is composed, which runs are measured on it, and how."""
 
@@ -120,7 +124,7 @@ class LeasePlan(ClosedModel):
     """Name of the campaign."""
     lease: str
     """Name of the lease."""
-    configuration: Configuration
+    configuration: Annotated[Configuration, BeforeValidator(_without_layout)]
     """Hardware that is composed."""
     composition: int = 1
     """Which composition of the configuration it is, from 1."""

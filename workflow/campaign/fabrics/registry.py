@@ -34,20 +34,6 @@ FABRICS: dict[str, str] = {
 }
 """Module of each kind."""
 
-REMOVED = {
-    "redfish-zones": "use `h3` for Falcon boxes, `redfish` for services that compose by DMTF's standard",
-}
-"""Kinds of before, and what to use instead."""
-
-REMOVED_OPTIONS = {
-    ("simulated", "occupied"): "remove the key; leave what others hold out of `pool`",
-    ("h3", "api"): "remove the key; boxes are of GPUs (Falcon 4005)",
-    ("h3", "offline"): "remove the key; boxes are of GPUs (Falcon 4005)",
-    ("redfish", "composition"): "remove the key; systems are composed of exact devices, as `specific` said",
-    ("redfish", "reserve"): "remove the key; blocks are not marked as `Reserved`",
-}
-"""Options of before by kind and key, and what to do instead."""
-
 Offer = Literal["p2p"]
 
 
@@ -105,8 +91,6 @@ def fabric_modules() -> dict[str, str]:
 def fabric_kind(name: str) -> FabricKind:
     """Import one kind. Raises ConfigError that lists the kinds, or says what is wrong with its module."""
     module = FABRICS.get(name) or fabric_modules().get(name)
-    if module is None and name in REMOVED:
-        raise ConfigError(f"fabric {name!r} was removed; {REMOVED[name]}")
     if module is None:
         raise ConfigError(f"fabric {name!r} is not known; there are: {', '.join(fabric_modules())}")
     try:

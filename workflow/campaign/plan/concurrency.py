@@ -69,10 +69,9 @@ def needs(campaign: Campaign, configuration: Configuration) -> dict[str, int]:
     taken: Counter[str] = Counter({_resource(campaign, system, HOSTS): configuration.hosts})
     if configuration.storage == "fabric-nvme":
         taken[_resource(campaign, system, DRIVES)] = configuration.hosts
-    for host in configuration.host_shapes:
-        for each in host.devices:
-            taken[_resource(campaign, system, f"pool_{each.model}")] += each.fabric
-            taken[_resource(campaign, system, f"own_{each.model}")] += each.local > 0
+    taken[_resource(campaign, system, f"pool_{configuration.device}")] = configuration.fabric_devices
+    if configuration.local_devices_per_host:
+        taken[_resource(campaign, system, f"own_{configuration.device}")] = configuration.hosts
     return {name: taken[name] for name in there}
 
 

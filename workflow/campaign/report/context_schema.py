@@ -45,7 +45,7 @@ class CampaignSaid(ClosedModel):
     system: str
     baseline: str
     report: LayoutSaid = LayoutSaid()
-    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none in results of earlier versions")
+    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none without a plan")
     metric: MetricSaid = Field(default=MetricSaid(), description="the primary metric")
     metrics: tuple[MetricSaid, ...] = Field(
         default=(), description="it and those whose unit or direction a workload file says"
@@ -170,7 +170,7 @@ class ForecastSaid(ClosedModel):
 class ContextDocument(VersionedModel):
     """What the page needs beside tables, leases and figures. Unknown keys are errors."""
 
-    gone = frozenset({"inputs", "prediction", "questions"})
+    gone = frozenset({"inputs", "objectives", "prediction", "questions"})
 
     campaign: CampaignSaid
     campaign_yaml: str
@@ -189,7 +189,3 @@ class ContextDocument(VersionedModel):
     references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims, `published/1`")
     published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
     forecast: tuple[ForecastSaid, ...] = ()
-    objectives: dict[str, dict[str, dict[str, float]]] = Field(
-        default_factory=dict,
-        description="of services: workload -> latency -> percentile -> limit, such as ttft_ms: {p99: 500}",
-    )

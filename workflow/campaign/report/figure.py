@@ -91,8 +91,6 @@ class FigureData:
     """Runs of the reference (`campaign.tables.runs.reference_table`)."""
     operations: pd.DataFrame = field(default_factory=pd.DataFrame)
     """What operations of the fabric took (`campaign.tables.leases.operations_table`)."""
-    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Requests that were sent to services, one row each."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
@@ -323,7 +321,6 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         tables.context,
         tables.reference,
         operations_table(tables.leases),
-        requests=tables.requests,
         **given,
     )
 

@@ -57,8 +57,11 @@ def assemble(
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
 ) -> str:
-    """The report as HTML. drawings: by figure name, the document of its JSON file with the picture under `svg`; recommendation: what to
-    build.
+    """Return the report as HTML.
+
+    Args:
+        drawings: by figure name, the document of its JSON file with the picture under `svg`
+        recommendation: what to build
 
     Raises RecordError when the context document is not as ContextDocument says.
     """
@@ -189,7 +192,7 @@ def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
         return []
     first, *later = versions
     when = f"after {wording.plural(first.runs, 'run')}" if first.runs else "before the first run"
-    told = [f"Hash {first.hash} of figures, claims, objective, exclusions, metric, baseline, matrix and protocol, written {when}, "
+    told = [f"Hash {first.hash} of figures, claims, exclusions, metric, baseline, matrix and protocol, written {when}, "
             f"on {first.written} UTC."]  # fmt: skip
     for each in later:
         at = (

@@ -26,7 +26,6 @@ from campaign.launch.emulation_plan import NOT_EMULATED
 from campaign.launch.local_devices import verify_here
 from campaign.launch.protocol import Launcher, Limits
 from campaign.lease.campaign_leases import Obtained, Site, obtained_on_demand
-from campaign.observe.devices.stage import DeviceStage
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
@@ -108,9 +107,6 @@ class DriverSession:
         try:
             interval_s, directory = self.campaign.protocol.telemetry_s, self.work / "telemetry"
             with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
-                if todo:
-                    stage = DeviceStage(self.campaign, self.results, self.store, self.obtained, self.lease)
-                    stage.look(launcher, self.work / "devices", f"{self.mark}devices")
                 passed = self.pass_requirements(launcher, todo)
                 self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
                 for cell, repetition in todo:
@@ -361,7 +357,6 @@ class DriverSession:
             phases_s=dict(outcome.phases_s),
             ran_on=outcome.ran_on,
             in_force=dict(outcome.in_force),
-            requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",
             telemetry=str(samples.written.relative_to(self.results.directory)) if samples.written else "",

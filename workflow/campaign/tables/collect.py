@@ -57,7 +57,6 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     of_reference = [store.read(*key) for key in sorted(present) if key[0] in references]
     used = {record.lease_id for record in (*records, *of_reference)}
     names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
-    names |= set(map(_earlier_name, names))
     beside, of_other_labels = [], set()
     for other in (store.read(*key) for key in sorted(present.difference(wanted))):
         if other.lease_id in used:
@@ -98,18 +97,13 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
 def gather_planned(plan: Path) -> Collected:
     """What a campaign's results directory holds of a plan that was written into it (plan/plan.json and plan/leases/)."""
     directory = plan.parent.parent
-    document = plan_json(plan)
-    if "cells" not in document:  # written before plans held their cells
-        campaign = from_document(Store(directory).shared_document(document["campaign_hash"]))
-        return gather(campaign, directory, document["where"])
-    planned = parse_plan(plan, document)
+    planned = parse_plan(plan, plan_json(plan))
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
     campaign = from_document(leases[0].campaign_as_used)
     cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
-    if not cells.keys() >= set(planned.cells):  # written when a plan could leave cells without a lease
-        return gather(campaign, directory, planned.where)
     removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed)
-    matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
+    with reading(plan, "write it again with 'campaign plan --write'"):
+        matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
     return _gathered(campaign, matrix, Store(directory))
 
 
@@ -133,12 +127,6 @@ _COMMON = ("specification", "cell", "hosts", "lease_id", "composition", "environ
 
 def _share(own: dict[str, Any], other: Mapping[str, Any], names: Iterable[str]) -> None:
     own.update({name: other[name] for name in names if name in other and other[name] == own.get(name)})
-
-
-def _earlier_name(lease: str) -> str:
-    """The name that results written before 2026-12 give a lease of a configuration: '1x1-local', '1x1-local--c2'."""
-    name, _, composition = lease.rpartition(".c")
-    return name if composition == "1" else f"{name}--c{composition}"
 
 
 def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:
@@ -174,7 +162,7 @@ def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
     from campaign.tables.cells import CellPlan, cells_table
     from campaign.tables.io import Tables
-    from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
+    from campaign.tables.runs import reference_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
     steps = step_times_table(collected.records)  # first: what it needs for a moment is free for the others then
@@ -209,7 +197,6 @@ def tables_of(collected: Collected) -> Tables:
         telemetry,
         steps,
         _named(collected, reference_table(collected.reference, collected.campaign.metric)),
-        requests_table(collected.records),
     )
 
 
@@ -221,17 +208,14 @@ def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     names = {cell.id: cell.configuration.name for cell in collected.matrix.cells}
-    devices = (device.partition(" (") for device in table["device"])
-    here = [
-        f"{model} on {on}{opens}{layout}" for (model, opens, layout), on in zip(devices, table["system"], strict=True)
-    ]
+    here = [f"{model} on {system}" for model, system in zip(table["device"], table["system"], strict=True)]
     configurations = [names.get(of, name) for of, name in zip(table["cell_id"], table["configuration"], strict=True)]
     columns = {"configuration": configurations, "device": here}
     return table.assign(**{name: pd.Series(values, index=table.index, dtype="str") for name, values in columns.items()})
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps, reference and requests (Parquet), leases.json, links.json,
+    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json,
     context.json; and costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 

@@ -73,7 +73,7 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 DOCUMENTS = ("leases", "links", "context")
 _KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
-SERIES = ("telemetry", "steps", "reference", "requests")
+SERIES = ("telemetry", "steps", "reference")
 """Tables that are not for people to read: many rows a run, and the runs of the reference."""
 
 
@@ -89,7 +89,6 @@ class Tables:
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
-    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def design(self) -> Design:
@@ -126,10 +125,7 @@ def read(directory: Path) -> Tables:
     with reading(directory, "its tables are damaged; delete them and run again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
-        # Tables of earlier versions have fewer.
-        paths = [directory / f"{name}.parquet" for name in SERIES]
-        series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
-        runs, cells = (table.assign(version=table.get("version", "")) for table in (runs, cells))
+        series = [_read_parquet(directory / f"{name}.parquet") for name in SERIES]
         runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
         leases = [checked_lease(each) for each in leases]
         links = [{**each, "document": dict(each["document"])} for each in links]
@@ -164,7 +160,6 @@ class Context(BaseModel):
     hosts_left_out: list[dict[str, Any]] = []
     launchers: dict[str, int] = {}
     notes: list[str] = []
-    objectives: dict[str, dict[str, dict[str, float]]] = {}
     references: list[dict[str, Any]] = []
     schema_versions: dict[str, str] = {}
     software: list[dict[str, Any]] = []

@@ -34,7 +34,7 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
-from campaign.tables.provenance import checks_of_devices, labels, otherwise_read, read_again, updates
+from campaign.tables.provenance import labels, otherwise_read, read_again, updates
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 
 if TYPE_CHECKING:
@@ -131,7 +131,6 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *otherwise_read(campaign, collected.records, collected.store),
             *labels(campaign, collected.records, collected.store),
             *updates(collected.records, collected.store),
-            *checks_of_devices({record.lease_id for record in collected.records}, collected.store),
         ],
         "conditions": list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
         "excluded": [
@@ -145,7 +144,6 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
-        **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
         "references": document.get("references", []),
     }
 
@@ -200,13 +198,6 @@ def _system(campaign: Campaign) -> dict[str, Any]:
         **next((times for part in parts if (times := _times(part))), {}),
         **({"currency": campaign.currency} if campaign.currency else {}),
     }
-
-
-def objectives_of(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """What services have to hold, by workload."""
-    said = {name: workload.get("objective") or {} for name, workload in workloads.items()}
-    each = {name: {latency: limits for latency, limits in of.items() if limits} for name, of in said.items()}
-    return {name: limits for name, limits in each.items() if limits}
 
 
 def _reference(collected: Collected) -> dict[str, Any]:
@@ -297,9 +288,7 @@ def _unverified(campaign: Campaign) -> list[str]:
 
 
 def _emulation(campaign: Campaign) -> list[str]:
-    models = sorted(
-        {model for c in campaign.configurations for model in c.models if campaign.device(model).runs_on == "cpu"}
-    )
+    models = sorted({c.device for c in campaign.configurations if campaign.device(c.device).runs_on == "cpu"})
     return [
         f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
         "machine, they are not those of GPUs."

@@ -1,4 +1,4 @@
-"""The tables of runs, of their steps and of their requests. Their columns are fixed, also when they are empty."""
+"""The tables of runs and of their steps. Their columns are fixed, also when they are empty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
 from campaign.plan.control_runs import hardware
 from campaign.statistics.step_times import ties_pct, trend_pct
-from campaign.tables.columns import MEASURED, REQUESTS, RUNS, STEPS, types
+from campaign.tables.columns import MEASURED, RUNS, STEPS, types
 from campaign.tables.io import COUNT, NUMBER, TEXT, frame, typed
 from campaign.tables.leases import Busy, idle_before
 
@@ -90,7 +90,6 @@ def _run_row(record: Record) -> dict[str, Any]:
         **{name: getattr(cell, name) for name in _OF_CELL},
         "system": record.system,
         "version": record.specification.get("version", ""),
-        "device": requested.hardware,
         "ranks": ranks,
         "devices": requested.devices,
         "batch_global": cell.batch * ranks,
@@ -178,20 +177,3 @@ def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
         "time_s": typed(np.frombuffer(times, dtype=np.float64), NUMBER),
     }
     return pd.DataFrame({name: columns[name] for name in STEP_COLUMNS})
-
-
-REQUEST_COLUMNS = types(REQUESTS)
-
-
-def requests_table(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a request, by intended start inside of each run; also of invalid runs, in which too many failed."""
-    columns: dict[str, list[Any]] = {name: [] for name in REQUEST_COLUMNS}
-    for record in records:
-        if record.requests is None:
-            continue
-        found = {name: getattr(record.requests, name) for name in type(record.requests).model_fields}
-        count = len(record.requests.intended_s)
-        found |= {"cell_id": [record.cell_id] * count, "repetition": [record.repetition] * count}
-        for name, values in columns.items():
-            values.extend(found[name])
-    return pd.DataFrame({name: typed(columns[name], kind) for name, kind in REQUEST_COLUMNS.items()})

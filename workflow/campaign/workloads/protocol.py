@@ -16,7 +16,6 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import AxisName, FileModel, InputFiles, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
-from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.command_template import BESIDE
 from campaign.workloads.failures import classify
@@ -60,8 +59,8 @@ class Run:
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
         """How many of each host's devices the run uses, one rank each."""
-        shapes = self.cell.configuration.host_shapes
-        return {host.name: shape.used for host, shape in zip(self.composition.hosts, shapes, strict=False)}
+        wanted = self.cell.configuration
+        return {host.name: wanted.devices_used for host in self.composition.hosts[: wanted.hosts]}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -150,7 +149,6 @@ class Outcome:
     flags: tuple[str, ...] = ()
     ran_on: tuple[str, ...] = ()
     in_force: Mapping[str, str] = field(default_factory=dict)
-    requests: Requests | None = None
 
 
 @dataclass(frozen=True)
@@ -349,10 +347,6 @@ class Workload(FileModel):
     def hints(self, log: Log) -> Sequence[str]:
         """Why nothing was found in the log of an incomplete run."""
         return ()
-
-    def refusal(self, cell: Cell) -> str | None:
-        """Why a campaign cannot be planned with this cell, with the remedy, or None."""
-        return None
 
     def objection(self, cell: Cell, runs_on: Kind) -> str | None:
         """Why this cell cannot be run at all on such a device (`unsupported`), or None."""

@@ -40,16 +40,16 @@ _WHY_NONE = {
     PER_JOULE: "no cell has samples of power",
     PER_PRICE: "the system file has no prices (`price_per_h` of its devices)",
 }
+_NO_MIX = "no configuration has all workloads of the mix like this; choose a precision or options with --constraint"
 _NOTHING = "No cell was measured, so there is nothing to recommend."
 _NO_SYSTEM = "Shapes that were not measured are not listed: the hosts and pool of the system are unknown here."
-_NO_MIX = "no configuration has all workloads of the mix like this; choose a precision or options with --constraint"
 _BASIS = (
     "Answers rank measured cells by the mean of their runs; nothing is predicted. Intervals are 95\u202f%.",
-    "A configuration ties with the best if no test shows a difference (t on logarithms with the spread of compositions, Holm over "
-    f"all pairs of shapes of a question), and two one-sided tests show one of less than {TIE_PCT:.0f}\u202f% (Holm). What is neither "
-    "shown to be worse nor to tie is not told apart. Where each was measured on one composition, ties are unknown. Of ties, the one "
-    "with the fewest devices, on the fewest hosts, is named first. A mix compares all shapes with the precision and options that "
-    "each workload is fastest with. What failed is no candidate.",
+    "A configuration ties with the best if no test shows it to be worse, and two one-sided tests show a difference of less than "
+    f"{TIE_PCT:.0f}\u202f% (t on logarithms with the spread of compositions; Holm, over all pairs of shapes of a question for "
+    "differences). A configuration that is neither shown to be worse nor to tie is not told apart. Ties are unknown where each "
+    "was measured on one composition. Of ties, the one with the fewest devices, on the fewest hosts, is named first. A mix "
+    "compares all shapes with the precision and options that each workload is fastest with. What failed is no candidate.",
 )
 
 
@@ -113,15 +113,15 @@ def _questions(
         if objective.name == MIX:
             yield _mix_question(objective, workloads, allowed, named, tables.design, cells)
             continue
-        asked, design, own = replace(objective, currency=currency), tables.design, allowed
+        priced, design, own = replace(objective, currency=currency), tables.design, allowed
         if objective.name == PER_JOULE:
             design, own = energy, with_results(allowed, energy)
         by = ["workload", *named]
-        candidates, allowed_keys = dict(list(own.groupby(by, sort=False))), set(allowed.groupby(by).groups)
-        for key in rows.groupby(by, sort=False).groups:
+        candidates, possible = (dict(list(each.groupby(by, sort=False))) for each in (own, allowed))
+        for key, _ in rows.groupby(by, sort=False):
             about = wording.describe(dict(zip(by, key, strict=True)), by)
-            why_none = _WHY_NONE.get(objective.name, _NO_CANDIDATE) if key in allowed_keys else _NO_CANDIDATE
-            yield Question(asked, about, (str(key[0]),), design, cells), candidates.get(key, own.iloc[:0]), why_none
+            why_none = _WHY_NONE.get(objective.name, _NO_CANDIDATE) if key in possible else _NO_CANDIDATE
+            yield Question(priced, about, (str(key[0]),), design, cells), candidates.get(key, own.iloc[:0]), why_none
 
 
 def _mix_question(

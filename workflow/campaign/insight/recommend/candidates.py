@@ -39,7 +39,7 @@ def measured_candidates(
         energy_j=joules,
         shape=cells.groupby([*SHAPE, "system"], sort=False).ngroup(),
         cell=cells["cell_id"],
-        cells=[(cell,) for cell in cells["cell_id"]],
+        cells=pd.Series([(cell,) for cell in cells["cell_id"]], index=cells.index, dtype=object),
     )
     texts = [name for name in rows if not pd.api.types.is_numeric_dtype(rows[name])]
     # Rows are taken from the frame hundreds of times, which is slow for columns of Arrow's strings.

@@ -112,8 +112,8 @@ def score(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFram
         enough = rows["rate"] >= rows["rate"].max() * (1 - objective.within_pct / 100)
         factor = (_HOUR_S / rows["devices"] / _MILLION).where(enough)
     scored = rows.assign(factor=factor, score=np.log(factor * rows["rate"]))
-    scored = scored[np.isfinite(scored["score"])]
-    return scored.sort_values("score", ascending=False, kind="stable")
+    found: pd.DataFrame = scored[np.isfinite(scored["score"])]
+    return found.sort_values("score", ascending=False, kind="stable")
 
 
 def score_bounds(row: pd.Series[Any]) -> tuple[float, float]:
@@ -151,7 +151,7 @@ def _choice(question: Question, row: pd.Series[Any]) -> RecommendedChoice:
         between = wording.between(low, high, scale.number)
         interval = f"95\u202f% interval {between}" if row["known"] else f"{between} from run to run, on one composition"
         said = f"{said} ({interval})"
-    shape = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in SHAPE}
+    shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in SHAPE}
     return RecommendedChoice(
         configuration=str(row["configuration"]),
         shape=shape,

@@ -1,6 +1,7 @@
 """Shapes that the hosts and pool of a system allow and nobody measured, by name. Pure.
 
-Only numbers of hosts and devices are looked at. Drawers, cabling and other rules of a fabric are checked when a campaign is planned.
+Only numbers of hosts and devices are looked at. Drawers, cabling and other rules of a fabric are checked when a campaign is
+planned.
 """
 
 from __future__ import annotations
