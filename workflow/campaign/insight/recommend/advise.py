@@ -18,7 +18,7 @@ from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
 from campaign.insight.recommend.candidates import energy_design, measured_candidates, with_results
-from campaign.insight.recommend.choice import TIE_PCT, Question, choose
+from campaign.insight.recommend.choice import TIE_PCT, RankingQuestion, choose
 from campaign.insight.recommend.document import Evidence, RecommendationDocument
 from campaign.insight.recommend.objectives import (
     DEFAULT,
@@ -97,7 +97,7 @@ def _system_as_used(context: Mapping[str, Any]) -> SystemFile | None:
 
 def _questions(
     tables: Tables, energy: Design, named: Sequence[str], rows: pd.DataFrame, request: RecommendationRequest
-) -> Iterator[tuple[Question, pd.DataFrame, str]]:
+) -> Iterator[tuple[RankingQuestion, pd.DataFrame, str]]:
     """Yield the questions of a request, each with the candidates for it, and why there may be none.
 
     The objectives of the report are left out where the campaign has nothing for them.
@@ -121,7 +121,11 @@ def _questions(
         for key, _ in rows.groupby(by, sort=False):
             about = wording.describe(dict(zip(by, key, strict=True)), by)
             why_none = _WHY_NONE.get(objective.name, _NO_CANDIDATE) if key in possible else _NO_CANDIDATE
-            yield Question(priced, about, (str(key[0]),), design, cells), candidates.get(key, own.iloc[:0]), why_none
+            yield (
+                RankingQuestion(priced, about, (str(key[0]),), design, cells),
+                candidates.get(key, own.iloc[:0]),
+                why_none,
+            )
 
 
 def _mix_question(
@@ -131,14 +135,18 @@ def _mix_question(
     named: Sequence[str],
     design: Design,
     cells: Mapping[str, Evidence],
-) -> tuple[Question, pd.DataFrame, str]:
+) -> tuple[RankingQuestion, pd.DataFrame, str]:
     names, shares = zip(*(objective.shares or [(name, 1 / len(workloads)) for name in workloads]), strict=True)
     variants = fastest_variants(allowed, names, named)
     if len(variants) < len(names):
-        return Question(objective, f"a mix of {', '.join(names)}", names, design, cells), allowed.iloc[:0], _NO_MIX
+        return (
+            RankingQuestion(objective, f"a mix of {', '.join(names)}", names, design, cells),
+            allowed.iloc[:0],
+            _NO_MIX,
+        )
     about = " and ".join(f"{100 * share:.0f}\u202f% {way}" for way, share in zip(variants, shares, strict=True))
     rows, sums = mix_candidates(list(variants.values()), shares, design)
-    return Question(objective, f"a mix of {about}", names, sums, cells), rows, _NO_MIX
+    return RankingQuestion(objective, f"a mix of {about}", names, sums, cells), rows, _NO_MIX
 
 
 def _allowed(rows: pd.DataFrame, request: RecommendationRequest) -> npt.NDArray[np.bool_]:

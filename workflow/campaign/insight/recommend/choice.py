@@ -35,7 +35,7 @@ _MIN_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class Question:
+class RankingQuestion:
     """One objective for one workload as it is run, or for a mix.
 
     about: the workload and how it is run; design: what compares the candidates; cells: the measured ones by id.
@@ -59,7 +59,7 @@ class Question:
         )
 
 
-def choose(question: Question, rows: pd.DataFrame, why_none: str) -> RecommendationAnswer:
+def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> RecommendationAnswer:
     """Answer a question with the best row, or the one with the fewest devices among those that tie.
 
     Args:
@@ -142,7 +142,7 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     return alike & (holm(p_tie) < SIGNIFICANT), alike
 
 
-def _choice(question: Question, row: pd.Series[Any]) -> RecommendedChoice:
+def _choice(question: RankingQuestion, row: pd.Series[Any]) -> RecommendedChoice:
     scale, value = question.objective.scale, question.objective.scale.value(row["score"])
     bounds = score_bounds(row)
     low, high = sorted(scale.value(each) for each in bounds)
@@ -165,5 +165,5 @@ def _choice(question: Question, row: pd.Series[Any]) -> RecommendedChoice:
     )
 
 
-def _build(question: Question, choice: RecommendedChoice) -> str:
+def _build(question: RankingQuestion, choice: RecommendedChoice) -> str:
     return f"{question.about}: build {choice.built}: {choice.said}, measured{choice.compositions()}."
