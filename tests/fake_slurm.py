@@ -35,9 +35,7 @@ class FakeSlurm:
             )
             program.chmod(0o755)
         with self.memory() as memory:
-            memory.update(
-                last=0, jobs={}, sbatch=[], reachable=True, array_size_max=1001, partitions=["gpu", "wide"], hosts=[]
-            )
+            memory.update(last=0, jobs={}, sbatch=[], reachable=True, partitions=["gpu", "wide"], hosts=[])
 
     @contextmanager
     def memory(self) -> Iterator[dict[str, Any]]:
@@ -79,7 +77,7 @@ class FakeSlurm:
             del memory["jobs"][job_id]
 
     def put(self, **fields: Any) -> None:
-        """array_size_max, partitions, hosts (`NAME|STATE|GRES|REASON`, where states are joined by `+`)."""
+        """partitions, hosts (`NAME|STATE|GRES|REASON`, where states are joined by `+`)."""
         with self.memory() as memory:
             memory.update(fields)
 
@@ -148,17 +146,11 @@ def _answer(program: str, here: Path, memory: dict[str, Any], arguments: list[st
         case "squeue":
             return _squeue(memory["jobs"], given)
         case "scontrol":
-            return (
-                0,
-                f"MaxArraySize            = {memory['array_size_max']}\nSLURM_VERSION           = 22.05.8\n",
-                "",
-                False,
-            )
+            return 0, "SLURM_VERSION           = 22.05.8\n", "", False
         case "scancel":
             for job_id in arguments:
-                for each, job in memory["jobs"].items():
-                    if each == job_id or each.startswith(f"{job_id}_"):
-                        job["state"] = "CANCELLED"
+                if job_id in memory["jobs"]:
+                    memory["jobs"][job_id]["state"] = "CANCELLED"
             return 0, "", "", False
         case "sinfo":
             lines = memory["partitions"] if given.get("format") == "%R" else []
@@ -175,17 +167,15 @@ def _sbatch(here: Path, memory: dict[str, Any], text: str) -> tuple[int, str, st
         told = {"words": UNREACHABLE, "taken": False, "kill": False}
     flags = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH --")]
     given = dict(flag[2:].partition("=")[::2] for flag in flags)
-    tasks = int(given["array"].partition("%")[0].partition("-")[2]) + 1 if "array" in given else 0
     most, words = memory.get("most_jobs", (10**9, ""))
-    if sum(job["state"] not in ENDED for job in memory["jobs"].values()) + max(1, tasks) > most:
+    if sum(job["state"] not in ENDED for job in memory["jobs"].values()) >= most:
         told = {"words": words, "taken": False, "kill": False}
     if told["taken"]:
         memory["last"] += 1
         job_id = str(memory["last"])
         (here / "taken").mkdir(exist_ok=True)
         (here / "taken" / f"{job_id:0>6}.sh").write_text(text)
-        for each in [f"{job_id}_{task}" for task in range(tasks)] or [job_id]:
-            memory["jobs"][each] = _job(given["job-name"], given["comment"])
+        memory["jobs"][job_id] = _job(given["job-name"], given["comment"])
         if not told["words"]:
             return 0, f"{job_id}\n", "", told["kill"]
     if not told.get("code", 1):

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from campaign.insight.compare import compare, parse_rule
-from campaign.insight.compare.claims import expected
 from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.candidates import energy_design, measured_candidates
 from campaign.insight.recommend.objectives import THROUGHPUT, RecommendationObjective, RecommendationRequest
@@ -83,22 +82,6 @@ def lent(truth: Truth, earlier: Truth, campaigns: int = 300, seed: int = 1) -> S
     """`measured`, where an earlier campaign on the system (`earlier`) lends the spread of compositions."""
     before = comparisons.design(planted.runs(earlier, campaigns, seed + 1)).spread_of_compositions("pilot", "value")
     return _against_first(comparisons.design(planted.runs(truth, campaigns, seed), earlier=before), truth, campaigns)
-
-
-def repeated(truth: Truth, again: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
-    """Ratios to the first configuration that are measured again: cover has those inside the prediction interval of
-    the first time."""
-    before, after = (
-        comparisons.design(planted.runs(each, campaigns, seed + at)) for at, each in ((0, truth), (1000, again))
-    )
-    of, to = planted.pairs(truth, campaigns)
-    pairs = {"cell_id": of, "against_cell": to}
-    low, high = expected(before, after, pairs, pairs)
-    value = comparisons.ratios(of, to, after).of.ratio
-    known = np.isfinite(low) & np.isfinite(value)
-    cover = _covered(value, low, high, known, np.zeros(low.size))
-    nan = float("nan")
-    return Statements(cover, nan, nan, 100 * float(np.nanmedian(np.log(high / low))) / 2, 100 * float(known.mean()))
 
 
 def within(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:

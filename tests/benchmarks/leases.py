@@ -91,9 +91,9 @@ def _waiting(project: Project) -> Iterator[Figure]:
         yield Figure(
             f"{_WAITING} waiting leases: memory, what processes share counted once", memory_mib(pids), "MiB", 1500
         )
-        # With bash, Slurm's commands and the server, which has loaded everything by itself.
+        # With bash and Slurm's commands.
         yield Figure(f"{_WAITING} waiting leases: processor time of one", sum(map(_cpu_s, pids)) / _WAITING, "s", 0.25)
-        yield Figure(f"{_WAITING} waiting leases: calls of sbatch", calls["sbatch"], "", 9)
+        yield Figure(f"{_WAITING} waiting leases: calls of sbatch", calls["sbatch"], "", _WAITING)
         yield Figure(f"{_WAITING} waiting leases: calls of squeue", calls["squeue"], "", 3)
     finally:
         for _ in range(2):  # the second one cancels

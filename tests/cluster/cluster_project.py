@@ -73,7 +73,7 @@ class ClusterProject(Project):
 
     def queue(self) -> list[tuple[str, str, str]]:
         """Job id, name and state of every job in the queue."""
-        rows = self.slurm("squeue", "--noheader", "--array", "--format=%i|%j|%T").splitlines()
+        rows = self.slurm("squeue", "--noheader", "--format=%i|%j|%T").splitlines()
         return [(job_id, name, state) for job_id, name, state in (row.split("|") for row in rows)]
 
     def calls(self, campaign: str = "c") -> Counter[str]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from campaign import files
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.daemons import Daemon
@@ -84,22 +83,6 @@ class FaultSite(ClusterProject):
         assert process.poll() is None, self.said()
         return process
 
-    def submit_array(self, leases: int, *arguments: str) -> Started:
-        """The campaign in the background; all of its leases ask before one of them may submit."""
-        directory = self.results().slurm
-        with files.lock(directory / "submit.lock"):
-            process = self.start(*arguments)
-            self.until(lambda: len(list(directory.glob("requests/*.json"))) == leases or process.poll() is not None)
-        return process
-
-    def begin_array(self, leases: int, *arguments: str, running: int = 0) -> Started:
-        """As `submit_array`, as soon as so many of them (or all) run and all jobs are written down."""
-        process = self.submit_array(leases, *arguments)
-        self.until(lambda: len(self.starts()) >= (running or leases) or process.poll() is not None)
-        self.until(lambda: len(list(self.results().directory.glob("work/*/job.json"))) == leases)
-        assert self.accepted() == 1, self.said()
-        return process
-
     def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
         deadline_s = time.monotonic() + seconds
         while not condition():
@@ -124,13 +107,13 @@ class FaultSite(ClusterProject):
 
     def kill_all(self) -> None:
         """SIGKILL of whatever waits on the login node."""
-        while self.kill("snakemake", "measure", "lease"):
+        while self.kill("snakemake", "measure"):
             pass
 
     # -- Slurm -------------------------------------------------------------------------------------------------------------
 
     def accepted(self, campaign: str = "c") -> int:
-        """How often Slurm took a job or an array of the campaign."""
+        """How often Slurm took a job of the campaign."""
         path = self.results(campaign).slurm / "commands.jsonl"
         calls = [json.loads(line) for line in path.read_text().splitlines()]
         return sum(call["argv"][0] == "sbatch" and call["code"] == 0 for call in calls)
@@ -149,7 +132,7 @@ class FaultSite(ClusterProject):
 
     def log_of(self, job_id: str, campaign: str = "c") -> str:
         """What the driver said."""
-        return "".join(path.read_text() for path in self.results(campaign).slurm.glob(f"batches/*/{job_id}_0_log.*"))
+        return "".join(path.read_text() for path in self.results(campaign).slurm.glob(f"jobs/*/{job_id}_0_log.*"))
 
     def host_of(self, job_id: str) -> str:
         return self.slurm("squeue", "--noheader", f"--jobs={job_id}", "--format=%N").strip()

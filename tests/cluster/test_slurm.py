@@ -127,20 +127,17 @@ def test_jobs_beside_each_other_get_different_devices(cluster: Cluster) -> None:
     assert {process.communicate(timeout=60)[0].strip() for process in pair} == {"0,1", "2,3"}
 
 
-def test_an_array_goes_round_through_submitit(
-    cluster: Cluster, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_go_round_through_submitit(cluster: Cluster, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import submitit
 
     for name, value in environment(cluster).items():
         monkeypatch.setenv(name, value)
     executor = submitit.AutoExecutor(directory, cluster="slurm")
-    executor.update_parameters(
-        nodes=2, tasks_per_node=2, gpus_per_node=2, timeout_min=5, slurm_array_parallelism=2, slurm_nodelist="host[1-2]"
-    )
-    jobs = executor.map_array(
-        lambda number: (number * 2, socket.gethostname(), os.environ["CUDA_VISIBLE_DEVICES"]), range(3)
-    )
+    executor.update_parameters(nodes=2, tasks_per_node=2, gpus_per_node=2, timeout_min=5, slurm_nodelist="host[1-2]")
+    jobs = [
+        executor.submit(lambda number: (number * 2, socket.gethostname(), os.environ["CUDA_VISIBLE_DEVICES"]), number)
+        for number in range(3)
+    ]
     for number, job in enumerate(jobs):
         results = job.results()
         assert [result[0] for result in results] == [number * 2] * 4
@@ -149,7 +146,7 @@ def test_an_array_goes_round_through_submitit(
     accounted = ""
     deadline_s = time.monotonic() + 20
     while accounted.count("COMPLETED") < 3 and time.monotonic() < deadline_s:
-        accounted = run(cluster, "sacct", "-X", "-n", "-j", jobs[0].job_id.split("_")[0], "-o", "state")
+        accounted = run(cluster, "sacct", "-X", "-n", "-j", ",".join(job.job_id for job in jobs), "-o", "state")
         time.sleep(0.5)
     assert accounted.split() == ["COMPLETED"] * 3
 

@@ -156,14 +156,13 @@ def test_an_excluded_host_is_used_again_when_it_is_healthy(site: FaultSite) -> N
 # -- jobs ------------------------------------------------------------------------------------------------------------------
 
 
-def test_one_task_of_an_array_is_cancelled(site: FaultSite) -> None:
+def test_one_of_several_jobs_is_cancelled(site: FaultSite) -> None:
     site.gated(batch=[1, 2, 3], lease_per="cell")
-    process = site.begin_array(3)
+    process = site.begin(runs=3)
     cancelled = min(site.jobs())
-    assert cancelled.endswith("_0")
     site.slurm("scancel", cancelled)
     site.until_said(f"job {cancelled}: ended as CANCELLED")
-    site.finish(process, runs=3, accepted=2, again=1)
+    site.finish(process, runs=3, accepted=4, again=1)
 
 
 def test_a_job_that_a_person_holds_is_waited_for(site: FaultSite) -> None:
@@ -195,14 +194,17 @@ def test_a_service_ends_with_its_driver(tracking: str, tmp_path: Path, request: 
             "kind": "service",
             "precisions": ["fp32"],
             "server": {"command": ["sh", "-c", SERVER], "ready": {"tcp": True}},
-            "load": {"requests": 2000, "rate_per_s": 5, "prompt_tokens": 8, "output_tokens": 4},
+            "client": {
+                "command": ["sleep", "4711"],
+                "parsers": [{"metric": "throughput_per_s", "regex": r"rate (\S+)"}],
+            },
         },
     )
     site.campaign(batch=1)
     process = site.start(*SNAKEMAKE)
     try:
-        site.until(lambda: len(sleepers()) == 3 or process.poll() is not None)
-        assert len(sleepers()) == 3, site.said()
+        site.until(lambda: len(sleepers()) == 4 or process.poll() is not None)
+        assert len(sleepers()) == 4, site.said()
         for pid in drivers():
             os.kill(pid, signal.SIGKILL)
         site.until(lambda: not sleepers(), 10.0)
@@ -346,14 +348,14 @@ def test_a_run_ends_while_the_controller_is_away(untold: Begun) -> None:
 def test_jobs_end_unseen_on_a_cluster_without_accounting(plain: Cluster, tmp_path: Path) -> None:
     site = FaultSite(tmp_path / "site", plain)
     site.gated(batch=[1, 2], lease_per="cell")
-    process = site.begin_array(2)
+    process = site.begin(runs=2)
     site.kill_all()
     site.ends(process, -9)
     site.slurm("scancel", min(site.jobs()))
     site.open()
     site.until(lambda: not site.jobs())
     site.measure()
-    assert site.accepted() == 2
+    assert site.accepted() == 3
     site.assert_whole(runs=2, again=1)
 
 
@@ -373,7 +375,7 @@ def excluded(site: FaultSite) -> set[str]:
 
 
 SERVER = """trap '' TERM; setsid sleep 4711 & sleep 4711 & env -i setsid sleep 4711 &
-exec python3 -m campaign.emulators.queueing_server --port {port}"""
+exec python3 -m http.server {port} --bind 127.0.0.1"""
 """With processes that SIGTERM does not end: in the background, in sessions of their own, and without the mark of the run."""
 
 

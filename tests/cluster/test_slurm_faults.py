@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("slurm_installed")
 def test_kill_9_with_jobs_queued_and_running(site: FaultSite) -> None:
     other = site.occupy("host2,host3,host4,host5")
     site.gated(batch=[1, 2, 3], lease_per="cell")
-    process = site.begin_array(3, *SNAKEMAKE, running=1)
+    process = site.begin(*SNAKEMAKE)
     site.until(lambda: sorted(site.jobs().values()) == ["PENDING", "PENDING", "RUNNING"])
     site.kill_all()
     site.ends(process, -9)
@@ -34,15 +34,15 @@ def test_kill_9_with_jobs_queued_and_running(site: FaultSite) -> None:
     site.until_said("found its driver still there", times=3)
     assert site.jobs() == jobs
     site.slurm("scancel", other)
-    site.finish(again, runs=3, accepted=1)
+    site.finish(again, runs=3, accepted=3)
 
 
 def test_death_between_sbatch_and_its_journal(site: FaultSite) -> None:
-    """The process that submits dies in the moment in which sbatch has answered, and all of the login node soon after."""
-    sbatch = wrapped(site, "sbatch", 'if mkdir "$STARTS.died"; then "$real" "$@"; kill -9 0; fi')
+    """A process that submits dies in the moment in which sbatch has answered, and all of the login node soon after."""
+    sbatch = wrapped(site, "sbatch", 'if mkdir "$STARTS.died"; then "$real" "$@"; kill -9 $PPID $$; fi')
     site.gated(batch=[1, 2], lease_per="cell")
-    process = site.submit_array(2)
-    site.until_said("was killed")
+    process = site.start()
+    site.until(lambda: len(site.jobs()) == 2)
     site.kill_all()
     site.ends(process, -9)
     assert len(site.jobs()) == 2
@@ -50,7 +50,7 @@ def test_death_between_sbatch_and_its_journal(site: FaultSite) -> None:
     site.until_said("found its driver still there", times=2)
     site.open()
     site.ends(again)
-    assert sbatch.read_text().count("\n") == 1
+    assert sbatch.read_text().count("\n") == 2
     site.assert_whole(runs=2)
 
 

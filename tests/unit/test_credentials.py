@@ -7,6 +7,10 @@ import pytest
 from campaign.credentials import find, find_in, is_secret, masked, names_secret, secrets_of
 
 HF = "hf_" + "aB3" * 11
+SECRET_NAMES = [
+    *("HF_TOKEN", "PGPASSWORD", "api_key", "--api-key", "awsSecretAccessKey", "client_secret", "AccessKey", "Passphrase"),
+    *("private_key", "auth_key", "EncryptionKey", "signing_key", "accesskey", "PasswordHash", "X-Auth-Token", "token_value"),
+]  # fmt: skip
 SHAPES = [
     HF,
     "sk-proj-" + "aB3_" * 8,
@@ -61,15 +65,14 @@ def test_a_secret_is_known_by_its_name(text, hidden):
         "--token $HF_TOKEN --token={token} HF_TOKEN=/run/secrets/hf",
         "NCCL WARN key: value1234",
         "https://example.org:443/a@b",
+        "https://me:***@example.org/x",
     ],
 )
 def test_what_programs_print_of_tokens_and_keys_is_no_secret(text):
     assert masked(text) == text
 
 
-@pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "PGPASSWORD", "api_key", "--api-key", "awsSecretAccessKey", "client_secret"]
-)
+@pytest.mark.parametrize("name", SECRET_NAMES)
 def test_names_of_secrets(name):
     assert names_secret(name)
     assert is_secret(name, "swordfish")
@@ -79,8 +82,12 @@ def test_names_of_secrets(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["password_env", "token_file", "HF_TOKEN_PATH", "eos_token", "keyword", "max_tokens", "sort_key"]
-)
+    "name",
+    [
+        *("password_env", "token_file", "HF_TOKEN_PATH", "eos_token", "keyword", "max_tokens", "sort_key"),
+        *("TokenLifetime", "PasswordPolicy", "secretName", "token_type", "public_key", "HostKeyChecking", "time_per_token"),
+    ],
+)  # fmt: skip
 def test_names_of_what_is_none(name):
     assert not is_secret(name, "swordfish")
 

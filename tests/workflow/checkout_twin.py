@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from campaign.cli.lease_server import NAME as LEASE
 from campaign.documents.record import Record, Store
 from campaign.paths import Results
 from campaign.report.write import draw_figures, render_report
@@ -243,7 +242,7 @@ class Project:
             if int(entry.name) in own:
                 found.append(Process(int(entry.name), "snakemake"))
             elif mark in variables:
-                kind = {DRIVER: "driver", LEASE: "lease"}.get(name) or _kind(arguments, variables)
+                kind = "driver" if name == DRIVER else _kind(arguments, variables)
                 found.append(Process(int(entry.name), kind))
             elif session in sessions and arguments:  # forked by a `campaign measure` that was started without Snakemake
                 found.append(Process(int(entry.name), "measure"))
@@ -253,12 +252,9 @@ class Project:
         return [process.pid for process in self.processes() if process.kind in kinds]
 
     def kill(self, *kinds: str, number: int = signal.SIGKILL) -> int:
-        """Signal every process of these kinds (of all kinds when none is named); gives how many.
-
-        Leases come first: the death of its `measure` is a hang-up for a lease, which then begins to end its driver.
-        """
+        """Signal every process of these kinds (of all kinds when none is named); gives how many."""
         hit = 0
-        for process in sorted(self.processes(), key=lambda process: process.kind != "lease"):
+        for process in self.processes():
             if not kinds or process.kind in kinds:
                 try:
                     os.kill(process.pid, number)
@@ -268,12 +264,8 @@ class Project:
         return hit
 
     def await_quiet(self, seconds: float = 30.0) -> None:
-        """Wait until no process of the project is left but the server of leases, which ends half a minute after the last one."""
-
-        def left() -> list[Process]:
-            return [process for process in self.processes() if process.kind != "server"]
-
-        until(lambda: not left(), seconds, lambda: f"still alive: {left()}")
+        """Wait until no process of the project is left."""
+        until(lambda: not self.processes(), seconds, lambda: f"still alive: {self.processes()}")
 
 
 def _kind(arguments: str, variables: list[bytes]) -> str:
@@ -281,7 +273,6 @@ def _kind(arguments: str, variables: list[bytes]) -> str:
         return "run"
     for part, kind in (
         ("submitit.core._submit", "driver"),
-        ("campaign.cli.lease_server", "server"),
         ("campaign.cli\0measure", "measure"),
         ("bin/campaign\0measure", "measure"),
         ("bin/snakemake", "snakemake"),

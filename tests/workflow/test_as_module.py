@@ -194,7 +194,7 @@ def test_without_profile_and_cores_it_is_said_how_to_start(tmp_path: Path) -> No
 
 def test_an_archive_is_reported_by_its_command(tmp_path: Path) -> None:
     archive = tmp_path / "an archive.zip"
-    archive.write_bytes((DATA / "archives" / "archive-2.zip").read_bytes())
+    archive.write_bytes((DATA / "archives" / "made-up.zip").read_bytes())
     arguments = ["-s", str(SNAKEFILE), "-n", "-p", "--config", f"archive={archive.name}", "where=batch >= 2"]
     command = "report 'an archive.zip' --where 'batch >= 2' --output 'results/archives/an archive/report.html'"
     assert command in snakemake(tmp_path, *arguments)

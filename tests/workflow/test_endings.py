@@ -111,7 +111,7 @@ def test_nothing_starts_after_an_ending_and_the_same_command_again_goes_on(proje
     assert len(project.started()) == len(project.record_files())
 
 
-PARTS: Sequence[tuple[str, ...]] = (("measure",), ("lease",), ("server",), ("measure", "lease", "server"))
+PARTS: Sequence[tuple[str, ...]] = (("measure",), ("driver",), ("measure", "driver"))
 
 
 def test_a_lease_whose_processes_are_killed_is_tried_again_by_retries(project: Project) -> None:
@@ -133,7 +133,7 @@ def test_a_lease_whose_processes_are_killed_is_tried_again_by_retries(project: P
     project.await_quiet(SECONDS)
     assert len(project.record_files()) == 12
     campaign.check("the end")
-    # One was interrupted with each part, the forks of a killed server none.
+    # One was interrupted with each part.
     again = Counter({run: count - 1 for run, count in project.started().items() if count > 1})
     assert again.total() <= 2 * len(PARTS), again
     assert project.held() == {}

@@ -124,12 +124,11 @@ KILLS = [
     ("composing", ("snakemake",)),
     ("driver starts", EVERYTHING),
     ("first run", ("measure",)),
-    ("first run", ("lease",)),
     ("first run", ("driver",)),
     ("between runs", EVERYTHING),
     ("first run", ("snakemake",)),
-    ("last run", ("snakemake", "measure", "lease")),
-    ("releasing", ("snakemake", "measure", "lease")),
+    ("last run", ("snakemake", "measure")),
+    ("releasing", ("snakemake", "measure")),
 ]
 
 
@@ -144,7 +143,7 @@ def test_kill_9_at_each_moment_and_the_same_command_again(project: Project) -> N
         assert going_on.items() <= starts.items(), "a run was started twice although its driver lived"
         project.kill(*kinds)
         wait(process)
-        going_on = starts if kinds and not {"driver", "measure", "lease"} & set(kinds) else Counter()
+        going_on = starts if kinds and not {"driver", "measure"} & set(kinds) else Counter()
         finished |= with_starts(project)
     complete(project, RUNS * len(KILLS))
     assert finished.items() <= with_starts(project).items(), "a finished record was changed or measured again"
@@ -177,7 +176,7 @@ def test_a_driver_that_lost_its_invocation_is_found_again(project: Project) -> N
     project.workload("logged", body='echo rate: 10; while [ ! -e "$STARTS.found" ]; do sleep 0.1; done')
     project.campaign(attach=["fabric"], repetitions=4)
     process = start_until(project, "first run")
-    project.kill("snakemake", "measure", "lease")
+    project.kill("snakemake", "measure")
     wait(process)
     assert len(project.pids("driver")) == 1
     again = project.start("--until", "measure")
@@ -198,7 +197,7 @@ def test_a_run_that_outlives_its_driver_does_not_disturb_the_next(project: Proje
     project.campaign(repetitions=2)
     process = start_until(project, "first run")
     until((project.directory / "starts.log.hung").exists, TIME_OUT_S, project.said)
-    project.kill("snakemake", "measure", "lease", "driver")
+    project.kill("snakemake", "measure", "driver")
     wait(process)
     left = project.pids("run")
     assert left, "the run died with its driver"
@@ -210,7 +209,7 @@ def test_a_run_that_outlives_its_driver_does_not_disturb_the_next(project: Proje
 def test_kills_at_random_moments(project: Project) -> None:
     runs = small(project, repetitions=8)
     moments = random.Random(20260730)
-    choices = [(), ("snakemake",), ("measure",), ("lease",), ("snakemake", "measure", "lease"), ("driver",)]
+    choices = [(), ("snakemake",), ("measure",), ("snakemake", "measure"), ("driver",)]
     finished: dict[Path, tuple[bytes, int]] = {}
     for _ in range(5):
         process = project.start("--until", "measure")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.workflow.checkout_twin import Project
+import pytest
+
+from tests.workflow.checkout_twin import TIME_OUT_S, Project
 
 
 def planned(project: Project) -> Path:
@@ -102,3 +106,16 @@ def test_an_edited_one_is_refused(project: Project) -> None:
     path.write_text(path.read_text().replace('"batch":1', '"batch":2'))
     assert "was edited or is not complete" in project.run_campaign("measure", str(path), expect=1)
     assert project.starts() == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
+def test_closed_standard_files_change_nothing(closed: str, project: Project) -> None:
+    """As daemons and `ssh host command <&-` start programs."""
+    project.campaign(batch=[1, 2])
+    command = f"exec {sys.executable} -P -m campaign.cli measure {planned(project)} {closed}"
+    ended = subprocess.run(command, shell=True, cwd=project.directory, env=project.environment, timeout=TIME_OUT_S)
+    assert ended.returncode == 0
+    assert [record.status for record in project.records()] == ["ok", "ok"]
+    assert set(project.started().values()) == {1}
+    (lease,) = project.leases()
+    assert lease["faults"] == []

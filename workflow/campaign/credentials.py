@@ -11,8 +11,14 @@ from typing import Any, NamedTuple
 
 MASK = "***"
 
-_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "token")
-_KEYS = {"api", "access", "secret", "private", "account", "auth", "encryption", "signing"}
+_KEYS = ("api", "access", "secret", "private", "account", "auth", "encryption", "signing")
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "token", *(f"{kind}key" for kind in _KEYS))
+# Last words of names that only tell of a secret: password_env, token_file, TokenLifetime.
+_ABOUT = {
+    *("file", "path", "dir", "env", "variable", "url", "uri", "endpoint", "name", "ref", "type", "policy", "format", "algorithm"),
+    *("length", "len", "count", "limit", "budget", "size", "ttl", "lifetime", "expires", "expiry", "expiration", "timeout"),
+    *("required", "enabled", "supported", "status", "state", "mode"),
+}  # fmt: skip
 # Of language models: pad_token, time_to_first_token.
 _MODEL_TOKENS = {
     *("pad", "eos", "bos", "unk", "cls", "sep", "mask", "special", "stop", "start", "end", "per", "first", "last", "next"),
@@ -73,13 +79,20 @@ class Found(NamedTuple):
     end: int
 
 
-def names_secret(name: str) -> bool:
-    """Whether a variable, option or key of this name holds a secret: HF_TOKEN, --api-key, dbPassword; not pad_token, token_file."""
-    words = [word.lower() for word in _WORD.findall(name)] or [""]
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last == "key":
-        return before in _KEYS
-    return last.endswith(_ENDINGS) and not (last == "token" and before in _MODEL_TOKENS)
+def names_secret(name: object) -> bool:
+    """Return whether a variable, option or member of this name holds a secret.
+
+    HF_TOKEN, --api-key, dbPassword, AccessKey and PasswordHash do; pad_token, token_file and sort_key do not.
+    """
+    words = [word.lower() for word in _WORD.findall(name)] if isinstance(name, str) else []
+    if not words or words[-1] in _ABOUT:
+        return False
+    return any(
+        before in _KEYS
+        if word == "key"
+        else word.endswith(_ENDINGS) and not (word == "token" and before in _MODEL_TOKENS)
+        for before, word in zip(["", *words], words, strict=False)
+    )
 
 
 def is_secret(name: str, value: object) -> bool:
@@ -94,7 +107,7 @@ def is_secret(name: str, value: object) -> bool:
 
 def find(text: str) -> Iterator[Found]:
     """The secrets in a text, such as a log, a command line or a JSON document, in order; none overlaps another."""
-    found = [_of_shape(match) for match in _SHAPES.finditer(text)]
+    found = [_of_shape(match) for match in _SHAPES.finditer(text) if match[match.lastgroup or ""] != MASK]
     found += [_of_name(match) for match in _NAMED.finditer(text) if _is_given(match)]
     end = 0
     for each in sorted(found, key=lambda each: (each.begin, -each.end)):

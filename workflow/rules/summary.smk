@@ -9,7 +9,7 @@ SUMMARY = f"{RESULTS}/summary.txt"
 
 rule summary:
     input:
-        plan=PLAN_FILE,
+        plan=plan_file,
         measured=MEASURED,
         cells=TABLES["cells_csv"],
         report=REPORT,

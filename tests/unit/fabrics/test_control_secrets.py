@@ -9,9 +9,12 @@ from contextlib import suppress
 
 import pytest
 
+from campaign.credentials import MASK
 from campaign.fabrics.errors import ProtocolViolation
+from campaign.fabrics.http.recording import StandIns
 from campaign.fabrics.http.redaction import Hidden
 from tests.unit.fabrics.raw_server import OK, RawServer, client, impatient, reply, says
+from tests.unit.test_credentials import SECRET_NAMES
 
 __all__ = ["impatient"]
 
@@ -75,6 +78,20 @@ def test_a_rehearsal_shows_neither_who_we_are_nor_how_we_prove_it() -> None:
         assert [one.url.removeprefix(server.url) for one in sent] == ["/api/sessions", "/api/x", "/api/y?q=1", "/api/z"]
         assert [dict(one.headers) for one in sent] == [{}, {}, {}, {"If-Match": "1"}]
         assert (server.asked, asking.requests) == ([], 0)
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_messages_rehearsals_and_recordings_go_by_the_names_of_secrets_in_system_files(name: str) -> None:
+    with RawServer(says(reply(403, b"no swordfish-1 here"))) as server:
+        asking = client(server)
+        with asking.rehearsal() as sent:
+            asking.change("POST", "/x", {"deep": [{name: "swordfish-1"}]})
+        assert [one.body for one in sent] == [{"deep": [{name: MASK}]}]
+        with asking.recording() as recorded:
+            assert asking.change("POST", "/x", {"deep": [{name: "swordfish-1"}]}).words() == "HTTP 403 no *** here"
+    (exchange,) = recorded
+    # A word that adapters know is kept elsewhere in a recording.
+    assert StandIns(str, ["swordfish-1"]).value(json.loads(exchange.sent)) == {"deep": [{name: MASK}]}
 
 
 def test_an_error_that_quotes_the_wire_does_not_quote_a_secret() -> None:

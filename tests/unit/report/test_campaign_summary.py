@@ -65,21 +65,6 @@ def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> No
     assert "3 measured runs without the primary metric, in no figure of it\n" in said
 
 
-@pytest.mark.parametrize(
-    ("predicted", "words"), [(["true"] * 2, "predicted"), (["true", "false"], "measured or predicted")]
-)
-def test_replayed_runs_are_called_predicted(tmp_path: Path, predicted: list[str], words: str) -> None:
-    of = results(tmp_path / "r", {"a": 2, "b": 2})
-    lines = (of / "tables" / "cells.csv").read_text().splitlines()
-    marked = [f"{line},{each}" for line, each in zip(lines, ["predicted", *predicted], strict=True)]
-    (of / "tables" / "cells.csv").write_text("\n".join(marked))
-    (of / "tables" / "context.json").write_text(json.dumps({"prediction": "bert was replayed."}))
-    said = campaign_summary.summary(of)
-    assert f"2 cells, 6 runs: 6 {words}, 0 failed" in said
-    assert f"2 configurations {words}, 4 compositions" in said
-    assert "bert was replayed." in said
-
-
 @pytest.mark.parametrize("name", ["cells", "runs"])
 @pytest.mark.parametrize("content", ["a\n1\n", "x" * 200_000])
 def test_damaged_tables_are_one_message(tmp_path: Path, name: str, content: str) -> None:

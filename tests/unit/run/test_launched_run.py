@@ -25,9 +25,6 @@ class HereLauncher:
     def __init__(self) -> None:
         self.marks: list[str] = []
 
-    @staticmethod
-    def load(*, torch: bool) -> None: ...
-
     @property
     def links(self) -> Mapping[str, Any] | None:
         return None

@@ -292,8 +292,6 @@ def test_the_queue_of_a_real_slurm() -> None:
     assert not told["21"].alive
     assert told["21"].hosts == ("host2",)
     assert told["22"].alive
-    assert not told["23_1"].alive
-    assert told["23_3"].alive
 
 
 def test_the_pending_jobs_of_a_real_slurm() -> None:

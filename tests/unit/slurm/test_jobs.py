@@ -26,7 +26,7 @@ def results(tmp_path: Path) -> Results:
     return Results(tmp_path / "results", "study")
 
 
-@given(st.from_regex(r"\A[0-9]{1,9}(_[0-9]{1,4})?\Z"), st.text(min_size=1, max_size=30), st.floats(0, 2e9))
+@given(st.from_regex(r"\A[0-9]{1,9}\Z"), st.text(min_size=1, max_size=30), st.floats(0, 2e9))
 def test_reading_gives_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, job_id: str, folder: str, time_s: float
 ) -> None:
@@ -63,15 +63,12 @@ def test_a_file_that_cannot_be_written_leaves_the_former_one(results: Results) -
     assert submitted_jobs.read(results, "one") == submitted("one", "1", "f", 1.0)
 
 
-def test_a_lease_is_expected_while_it_is_not_known_what_became_of_its_batch(results: Results) -> None:
-    intent = results.slurm / "batches" / "a1.json"
-    files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0})
+def test_a_lease_is_expected_while_it_is_not_known_what_became_of_its_submission(results: Results) -> None:
+    submitted_jobs.write(results, submitted("one", "", "f", 1.0))
     assert submitted_jobs.is_expected(results, "one", 0.0)
-    assert not submitted_jobs.is_expected(results, "three", 0.0)
-    files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0, "written": ["7_0", "7_1"]})
-    assert not submitted_jobs.is_expected(results, "one", 0.0)
-    intent.write_text("{")
-    assert not submitted_jobs.is_begun(results, "one")
+    assert submitted_jobs.read(results, "one") is None
+    assert submitted_jobs.read_unanswered(results, "one") == submitted("one", "", "f", 1.0)
+    assert not submitted_jobs.is_expected(results, "two", 0.0)
 
 
 def test_a_job_is_expected_for_as_long_as_it_is_queued(results: Results, fake_slurm: FakeSlurm) -> None:
@@ -99,7 +96,7 @@ def test_a_job_is_known_by_its_token_and_not_by_its_number(
     results: Results, fake_slurm: FakeSlurm, comment: str, name: str, ours: bool
 ) -> None:
     job_id = fake_slurm.add(name, comment=comment)
-    submitted_jobs.write(results, submitted("one", job_id, "batches/a1", 1.0))
+    submitted_jobs.write(results, submitted("one", job_id, "jobs/a1", 1.0))
     assert submitted_jobs.is_expected(results, "one", 0.0) == ours
 
 

@@ -55,9 +55,7 @@ class Controller(Slurm):
         if self.accounting is None:
             return DISABLED
         asked = next(word for word in argv if word.startswith("--jobs=")).removeprefix("--jobs=").split(",")
-        told = [
-            f"{name}|{state}|0:0|host1|None|n" for name, state in self.accounting.items() if name.split("_")[0] in asked
-        ]
+        told = [f"{name}|{state}|0:0|host1|None|n" for name, state in self.accounting.items() if name in asked]
         return Finished(0, "".join(f"{row}\n" for row in told), "")
 
     @property
@@ -91,7 +89,7 @@ def poll(site: Site) -> Poll:
 
 
 def test_the_first_asks_and_the_others_read(site: Site) -> None:
-    site.slurm.queue = {"1": "RUNNING", "2_3": "PENDING"}
+    site.slurm.queue = {"1": "RUNNING", "2": "PENDING"}
     processes = [site.process() for _ in range(5)]
     snapshots = [poll.snapshot() for poll in processes]
     assert site.slurm.asked == ["squeue"]
@@ -100,9 +98,9 @@ def test_the_first_asks_and_the_others_read(site: Site) -> None:
     assert (snapshots[0].asked_s, snapshots[0].reachable) == (site.clock.now, True)
 
 
-def test_it_asks_for_ones_own_jobs_of_all_states_and_for_each_task(site: Site) -> None:
+def test_it_asks_for_ones_own_jobs_of_all_states(site: Site) -> None:
     site.process().snapshot()
-    assert site.slurm.calls[0][:5] == ("squeue", "--me", "--states=all", "--array", "--noheader")
+    assert site.slurm.calls[0][:4] == ("squeue", "--me", "--states=all", "--noheader")
 
 
 def test_one_look_an_interval(site: Site) -> None:
@@ -124,19 +122,19 @@ def test_fresh_asks_but_not_twice_in_a_moment(site: Site, poll: Poll) -> None:
 
 
 def test_a_job_that_left_the_queue_is_looked_for_in_the_accounting_once(site: Site, poll: Poll) -> None:
-    site.slurm.queue = {"1": "RUNNING", "2_0": "RUNNING", "9": "RUNNING"}
-    for job_id in ("1", "2_0", "2_1"):
+    site.slurm.queue = {"1": "RUNNING", "2": "RUNNING", "9": "RUNNING"}
+    for job_id in ("1", "2", "3"):
         poll.watch(job_id)
         poll.watch(job_id)
-    site.slurm.accounting = {"1": "TIMEOUT", "2_0": "CANCELLED by 0", "2_1": "COMPLETED", "2_7": "FAILED"}
+    site.slurm.accounting = {"1": "TIMEOUT", "2": "CANCELLED by 0", "3": "COMPLETED", "7": "FAILED"}
     poll.snapshot()
     site.wait(31)
     site.slurm.queue = {}
     jobs = poll.snapshot().jobs
     assert {name: (job.state, job.queued) for name, job in jobs.items()} == {
         "1": ("TIMEOUT", False),
-        "2_0": ("CANCELLED", False),
-        "2_1": ("COMPLETED", False),
+        "2": ("CANCELLED", False),
+        "3": ("COMPLETED", False),
     }
     assert site.slurm.calls[-1][1] == "--jobs=1,2"
     site.wait(31)

@@ -71,7 +71,6 @@ def test_a_controller_that_does_not_answer_is_transient(text: str) -> None:
         (f"{_FAILED}Requested reservation is invalid", "additional"),
         (f"{_FAILED}Invalid node name specified", "nodelist"),
         ("sbatch: unrecognized option '--nonsense'\nTry \"sbatch --help\" for more information", "additional"),
-        (f"{_FAILED}Invalid job array specification", ""),
         (f"{_RETRYING}\n{_FAILED}Invalid license specification", "additional"),
         (f"{_FAILED}User's group not permitted to use this partition", "partition"),
         (f"{_FAILED}Job's QOS not permitted to use this partition (a allows b not c)", "qos"),

@@ -5,17 +5,15 @@ from pathlib import Path
 import pytest
 
 from campaign.slurm import poll
-from campaign.submit import allocation_requests, batches, slurm
+from campaign.submit import job_submission, slurm
 from tests.unit.submit.login import ALIKE, Login, login
 
 
 @pytest.fixture(autouse=True)
 def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that stand for Slurm's answer at once: nothing is to be waited for."""
-    monkeypatch.setattr(slurm, "_GATHER_S", 0.0)
-    monkeypatch.setattr(slurm, "_ASK_S", 0.02)
-    monkeypatch.setattr(allocation_requests, "_GATHER_S", 0.0)
-    monkeypatch.setattr(batches, "_SBATCH_S", 0.0)
+    monkeypatch.setattr(slurm, "_LOCK_S", 0.02)
+    monkeypatch.setattr(job_submission, "_SBATCH_S", 0.0)
     monkeypatch.setattr(poll, "_FRESH_S", 0.0)
 
 

@@ -1,13 +1,7 @@
-"""A login node of the tests: a campaign for Slurm, its submitters, and drivers to submit.
-
-Run as a module, with a directory, a lease, how many are to be ready, and how long to wait then (s), it is another process that
-asks.
-"""
+"""A login node of the tests: a campaign for Slurm, its submitters, and drivers to submit."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -25,9 +19,7 @@ from campaign.paths import Results
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
 from campaign.run.driver import Driver
-from campaign.slurm import poll
-from campaign.submit import batches, slurm
-from campaign.submit.allocation_requests import AllocationRequest
+from campaign.submit import slurm
 from campaign.submit.protocol import Submission
 from tests.campaign_files import write_files
 from tests.planned_leases import plans_of
@@ -90,13 +82,6 @@ class Login:
         with self.measuring(lease):
             return self.submitter().submit(self.request(lease, **changes))
 
-    def ask(self, *leases: str) -> None:
-        """Leave requests, as processes do that ask at the same moment."""
-        submitter = self.submitter()
-        for lease in leases:
-            request = self.request(lease)
-            submitter.requests.ask(AllocationRequest(request, submitter.parameters(request)))
-
 
 def login(directory: Path, changes: Mapping[str, Any] | None = None, **settings: Any) -> Login:
     write_files(directory, changes)
@@ -116,21 +101,3 @@ def finish(submission: Submission, driven: DriverResult | None = None) -> None:
     """Leave a result as the driver would."""
     document = (driven or DriverResult()).document()
     files.write_json(submission.result_file, {"token": submission.request.token, **document})
-
-
-def main(directory: str, lease: str, others: str, after_s: str) -> None:
-    batches._SBATCH_S = poll._FRESH_S = 0.0
-    here = Login(Path(directory))
-    ready = here.directory / "ready"
-    ready.mkdir(exist_ok=True)
-    with here.measuring(lease):
-        request = here.request(lease)
-        (ready / lease).touch()
-        while len(list(ready.iterdir())) < int(others):
-            time.sleep(0.01)
-        time.sleep(float(after_s))
-        print(here.submitter().submit(request).job_id, flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

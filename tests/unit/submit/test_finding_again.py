@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -18,7 +17,7 @@ from campaign import files
 from campaign.documents.driver_messages import DriverResult
 from campaign.slurm import poll, submitted_jobs
 from campaign.slurm.parse import JOB_FORMAT
-from campaign.submit import allocation_requests, batches, slurm
+from campaign.submit import job_submission, slurm
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, finish, login, request_in
 
@@ -38,9 +37,8 @@ def killed(here: Login, lease: str) -> None:
 
 
 def left_undone(here: Login) -> list[str]:
-    """Batches of which it is not written down what became of them."""
-    found = (json.loads(path.read_text()) for path in (here.results.slurm / "batches").glob("*.json"))
-    return [list(document["leases"]) for document in found if "written" not in document]
+    """Leases with a submission of which it is not written down what became of it."""
+    return [job.lease for job in submitted_jobs.read_all(here.results) if not job.job_id]
 
 
 def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(
@@ -48,7 +46,7 @@ def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(
 ) -> None:
     fake_slurm.answer(taken=True, kill=True)
     killed(here, lease)
-    assert left_undone(here) == [[lease]]
+    assert left_undone(here) == [lease]
     assert submitted_jobs.read(here.results, lease) is None
     found = here.submitter().find(lease)
     assert found is not None
@@ -69,51 +67,19 @@ def test_death_before_sbatch_is_forgotten(here: Login, lease: str, fake_slurm: F
     assert len(fake_slurm.jobs()) == 1
 
 
-def test_the_others_of_an_array_find_their_jobs_when_its_submitter_died(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    here = login(tmp_path, {**ALIKE, "campaign.axes.batch": [1, 2, 3]})
-    dead, *others = here.leases("1x2-local")
-    with here.measuring(*others):
-        here.ask(*others)
-        fake_slurm.answer(taken=True, kill=True)
-        killed(here, dead)
-        assert [sorted(leases) for leases in left_undone(here)] == [sorted([dead, *others])]
-        # They only ask on: whoever has the lock finds out.
-        found = {
-            lease: here.submitter().submit(here.request(lease))
-            for lease in others
-            if not submitted_jobs.read(here.results, lease)
-        }
-    assert len(found) == 1, "the first of them recovers all"
-    for lease in (dead, *others):
-        job = submitted_jobs.read(here.results, lease)
-        assert job is not None
-        assert request_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.request(lease)
-    assert len(fake_slurm.calls("sbatch")) == 1
-
-
-@pytest.mark.parametrize("written", [0, 1, 2])
-@pytest.mark.parametrize("renamed", [0, 1, 3])
-def test_an_array_that_was_written_down_in_part_is_finished(
-    written: int, renamed: int, tmp_path: Path, fake_slurm: FakeSlurm
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_submission_that_was_not_written_down_is_finished(
+    renamed: bool, here: Login, lease: str, fake_slurm: FakeSlurm
 ) -> None:
-    here = login(tmp_path, {**ALIKE, "campaign.axes.batch": [1, 2, 3]})
-    first, *others = leases = here.leases("1x2-local")
-    with here.measuring(*others):
-        here.ask(*others)
-        here.submit(first)
-    before = {lease: submitted_jobs.read(here.results, lease) for lease in leases}
-    for lease in leases[written:]:
-        submitted_jobs.remove(here.results, lease)
-    (intent,) = (here.results.slurm / "batches").glob("*.json")
-    document = json.loads(intent.read_text())
-    intent.write_text(json.dumps({name: document[name] for name in ("leases", "name", "time_s")}))
-    for number, path in enumerate(sorted(intent.with_suffix("").glob("*_submitted.pkl"))[renamed:]):
-        path.rename(path.with_name(f"{number}abc.pkl"))
-    assert here.submitter().find(first) is not None
-    assert {lease: submitted_jobs.read(here.results, lease) for lease in leases} == before
-    for lease, job in before.items():
-        assert job is not None
-        assert request_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.request(lease)
+    """By when submitit had given the driver its name, or had not."""
+    found = here.submit(lease)
+    job = submitted_jobs.read(here.results, lease)
+    assert job is not None
+    submitted_jobs.write(here.results, replace(job, job_id=""))
+    if not renamed:
+        (found.folder / "1_submitted.pkl").rename(found.folder / "abc.pkl")
+    assert here.submitter().find(lease) == found
+    assert request_in(found.folder / "1_submitted.pkl") == here.request(lease)
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
@@ -146,10 +112,10 @@ def test_a_job_whose_number_was_not_told_is_found(
 def test_a_job_that_has_left_the_queue_is_known_by_its_log(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
     fake_slurm.answer(taken=True, kill=True)
     killed(here, lease)
-    (folder,) = (path for path in (here.results.slurm / "batches").iterdir() if path.is_dir())
+    (folder,) = here.results.submissions.iterdir()
     (folder / "1_0_log.out").touch()
     fake_slurm.forget("1")
-    here.submitter().stop("another lease")
+    here.submitter().submissions.settle(lease)
     job = submitted_jobs.read(here.results, lease)
     assert job is not None
     assert job.job_id == "1"
@@ -158,13 +124,13 @@ def test_a_job_that_has_left_the_queue_is_known_by_its_log(here: Login, lease: s
 def test_an_sbatch_that_outlives_its_caller_is_given_time(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "_SBATCH_S", 1.0)
+    monkeypatch.setattr(job_submission, "_SBATCH_S", 1.0)
     here = login(tmp_path, ALIKE)
     lease = here.leases()[0]
-    folder = here.results.slurm / "batches" / ("0" * 16)
+    folder = here.results.submissions / ("0" * 16)
     folder.mkdir(parents=True)
-    leases = {lease: here.request(lease).document()}
-    files.write_json(folder.with_suffix(".json"), {"leases": leases, "name": "small/1x1-local", "time_s": time.time()})
+    job = submitted_jobs.Submitted(here.request(lease), "", str(folder), time.time(), "small/1x1-local")
+    submitted_jobs.write(here.results, job)
     late = threading.Timer(0.5, lambda: fake_slurm.add("small/1x1-local", comment=f"python=x token={folder.name}"))
     late.start()
     try:
@@ -316,9 +282,26 @@ def test_what_a_person_holds_and_what_befalls_all_hosts_is_waited_for(
 
 
 def test_looking_for_a_driver_waits_for_nobody_who_submits(here: Login, fake_slurm: FakeSlurm) -> None:
-    """Or leases that are asked for at the same time would come one after the other, each with an sbatch of its own."""
     with files.lock(here.results.slurm / "submit.lock"):
         assert here.submitter().find(here.leases()[0]) is None
+
+
+def test_a_look_that_began_before_sbatch_answered_tells_nothing_of_the_job(
+    tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = login(tmp_path, ALIKE, poll_s=600.0)
+    submitter = here.submitter()
+    call = job_submission.call_sbatch
+
+    def slow(*arguments: Any) -> str:
+        submitter.poll.snapshot()
+        return call(*arguments)
+
+    monkeypatch.setattr(job_submission, "call_sbatch", slow)
+    lease = here.leases()[0]
+    with here.measuring(lease):
+        found = submitter.submit(here.request(lease))
+    assert submitter.fate(found).words == "job 1: was submitted"
 
 
 def test_a_pending_job_is_given_up_when_looks_in_a_row_find_that_it_cannot_start(
@@ -383,7 +366,7 @@ def test_a_job_that_got_the_number_later_is_neither_found_nor_cancelled(
 
 
 def test_a_job_that_was_given_up_is_cancelled_at_the_end_and_no_other(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
-    """As when a controller that was killed remembers a job again, or a batch that it had said nothing of."""
+    """As when a controller that was killed remembers a job again, or one that it had said nothing of."""
     here = login(tmp_path, {**ALIKE, "campaign.axes.batch": [1, 2, 3]})
     given_up, waited_for, over, unheard = here.leases()[:4]
     here.submit(given_up)
@@ -393,9 +376,8 @@ def test_a_job_that_was_given_up_is_cancelled_at_the_end_and_no_other(tmp_path: 
     here.submitter().forget(over)
     fake_slurm.answer(taken=False, kill=True)
     killed(here, unheard)
-    (token,) = (
-        path.stem for path in here.results.batches.glob("*.json") if "written" not in json.loads(path.read_text())
-    )
+    (job,) = (job for job in submitted_jobs.read_all(here.results) if not job.job_id)
+    token = Path(job.folder).name
     assert here.submitter().find(unheard) is None
     late = fake_slurm.add("small/late", comment=f"python=x token={token}")
     fake_slurm.add("theirs", comment="python=x token=0123456789abcdef")
@@ -413,18 +395,6 @@ def test_stopping_ends_what_was_submitted_by_a_process_that_was_killed(
     killed(here, lease)
     here.submitter().stop(lease)
     assert fake_slurm.jobs()["1"]["state"] == "CANCELLED"
-
-
-def test_one_task_of_an_array_is_stopped_alone(here: Login, fake_slurm: FakeSlurm) -> None:
-    first, other = here.leases("1x2-local")
-    with here.measuring(other):
-        here.ask(other)
-        here.submit(first)
-    here.submitter().stop(first)
-    (task,) = (job_id for job_id, job in fake_slurm.jobs().items() if job["state"] == "CANCELLED")
-    assert fake_slurm.calls("scancel") == [[task]]
-    assert here.submitter().find(first) is None
-    assert here.submitter().find(other) is not None
 
 
 def test_a_driver_that_has_ended_is_not_cancelled(here: Login, lease: str, fake_slurm: FakeSlurm) -> None:
@@ -457,7 +427,7 @@ def test_waiting_for_the_end_of_a_job_costs_few_calls(
     now = [0.0]
     monkeypatch.setattr(slurm.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(slurm.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(slurm, "_ASK_S", 0.1)
+    monkeypatch.setattr(slurm, "_LOCK_S", 0.1)
     submitter = here.submitter()
     looks = []
     answer = submitter.slurm("squeue", "--me", JOB_FORMAT)
@@ -466,7 +436,7 @@ def test_waiting_for_the_end_of_a_job_costs_few_calls(
         looks.append(argv)
         return answer
 
-    for part in (submitter, submitter.poll, submitter.cancellations):
+    for part in (submitter, submitter.poll):
         monkeypatch.setattr(part, "slurm", never_ends)
     submitter.stop(lease)
     assert now[0] > 90
@@ -474,7 +444,7 @@ def test_waiting_for_the_end_of_a_job_costs_few_calls(
     assert len(looks) < 20
 
 
-def test_hundreds_of_pending_jobs_are_picked_up_by_one_look_and_cancelled_by_one_call(
+def test_hundreds_of_pending_jobs_are_picked_up_by_one_look(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll, "_FRESH_S", 5.0)
@@ -483,12 +453,12 @@ def test_hundreds_of_pending_jobs_are_picked_up_by_one_look_and_cancelled_by_one
     request = here.request(here.leases()[0])
     with fake_slurm.memory() as memory:
         memory["jobs"] = {
-            f"7_{number}": {"name": "c/x", "comment": "token=t", "state": "PENDING", "reason": "Priority", "hosts": ""}
+            str(number): {"name": "c/x", "comment": "token=t", "state": "PENDING", "reason": "Priority", "hosts": ""}
             for number in range(300)
         }
     for number, lease in enumerate(leases):
         job = submitted_jobs.Submitted(
-            replace(request, lease=lease), f"7_{number}", str(tmp_path / "t"), time.time() - 60, "c/x"
+            replace(request, lease=lease), str(number), str(tmp_path / "t"), time.time() - 60, "c/x"
         )
         submitted_jobs.write(here.results, job)
     for lease in leases:
@@ -497,10 +467,9 @@ def test_hundreds_of_pending_jobs_are_picked_up_by_one_look_and_cancelled_by_one
     assert all(submitted_jobs.is_expected(here.results, lease, 30.0) for lease in leases)
     assert len(fake_slurm.calls("squeue")) == 1
 
-    monkeypatch.setattr(allocation_requests, "_GATHER_S", 1.0)
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda lease: here.submitter().stop(lease), leases[:20]))
-    assert {fake_slurm.jobs()[f"7_{number}"]["state"] for number in range(20)} == {"CANCELLED"}
-    assert fake_slurm.jobs()["7_20"]["state"] == "PENDING"
-    assert len(fake_slurm.calls("scancel")) <= 3
+    assert {fake_slurm.jobs()[str(number)]["state"] for number in range(20)} == {"CANCELLED"}
+    assert fake_slurm.jobs()["20"]["state"] == "PENDING"
+    assert len(fake_slurm.calls("scancel")) == 20
     assert len(fake_slurm.calls("squeue")) <= 6

@@ -39,14 +39,12 @@ class Clock:
 
 def picked_up(here: Login, slurm: FakeSlurm, clock: Clock) -> list[tuple[module.SlurmSubmitter, Submission]]:
     """All leases, whose jobs run, each found by the submitter of a process of its own, as after a kill of all of them."""
-    first, *others = here.leases()
-    with here.measuring(*others):
-        here.ask(*others)
-        here.submit(first)
+    for lease in here.leases():
+        here.submit(lease)
     for job_id in slurm.jobs():
         slurm.set(job_id, state="RUNNING", reason="None", hosts="host1")
     waiting = []
-    for lease in (first, *others):
+    for lease in here.leases():
         submitter = here.submitter()
         submitter.poll.clock = clock
         clock.advance(START_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.submit.batches import UnansweredSubmission, submit, without_personal_defaults
+from campaign.submit.job_submission import UnansweredSubmission, call_sbatch, without_personal_defaults
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, login
 
@@ -21,20 +21,19 @@ print({said!r})
 SAID = "sbatch: this site says: 12 hours at most\nSubmitted batch job 42 on cluster cluster1"
 
 
-def submitted(tmp_path: Path, slurm: FakeSlurm, said: str, number: int) -> tuple[list[str], list[str], list[str]]:
-    """Ids of the jobs, arguments of sbatch, names of its environment."""
+def submitted(tmp_path: Path, slurm: FakeSlurm, said: str) -> tuple[str, list[str], list[str]]:
+    """Id of the job, arguments of sbatch, names of its environment."""
     out = tmp_path / "called"
     (slurm.bin / "sbatch").write_text(PROGRAM.format(python=sys.executable, out=str(out), said=said))
     here = login(tmp_path / "project", ALIKE)
-    drivers = [here.submitter().driver(here.request(lease)) for lease in here.leases()[:number]]
+    driver = here.submitter().driver(here.request(here.leases()[0]))
     folder = tmp_path / "jobs"
     folder.mkdir()
-    found = submit(folder, drivers, {"job_name": "c/1x1", "time": 7}, "comment")
-    assert all((folder / f"{job_id}_submitted.pkl").exists() for job_id in found)
-    return found, *json.loads(out.read_text())
+    job_id = call_sbatch(folder, driver, {"job_name": "c/1x1", "time": 7}, "comment")
+    assert (folder / f"{job_id}_submitted.pkl").exists()
+    return job_id, *json.loads(out.read_text())
 
 
-@pytest.mark.parametrize(("number", "expected"), [(1, ["42"]), (3, ["42_0", "42_1", "42_2"])])
 @pytest.mark.parametrize(
     "shell", [{}, {"SBATCH_TIMELIMIT": "1", "SBATCH_PARTITION": "debug", "SLURM_HINT": "nomultithread"}]
 )
@@ -43,16 +42,14 @@ def test_defaults_of_the_users_shell_change_no_job(
     monkeypatch: pytest.MonkeyPatch,
     fake_slurm: FakeSlurm,
     shell: dict[str, str],
-    number: int,
-    expected: list[str],
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     for name, value in shell.items():
         monkeypatch.setenv(name, value)
-    job_ids, argv, names = submitted(tmp_path, fake_slurm, SAID, number)
-    assert job_ids == expected
-    assert ("#SBATCH --array=0-2" in Path(argv[0]).read_text()) == (number > 1)
+    job_id, argv, names = submitted(tmp_path, fake_slurm, SAID)
+    assert job_id == "42"
+    assert "#SBATCH --job-name=c/1x1" in Path(argv[0]).read_text()
     assert not {*shell} & {*names}
     assert {"SLURM_CONF", "PATH"} <= {*names}
     assert {*shell} <= {*os.environ}
@@ -74,4 +71,4 @@ def test_inside_of_a_job_its_own_variables_do_not_shape_the_next(monkeypatch: py
 @pytest.mark.parametrize("said", ["", "Submitted", "sbatch: error 12", "4x"])
 def test_an_answer_without_a_number_is_not_guessed_at(tmp_path: Path, fake_slurm: FakeSlurm, said: str) -> None:
     with pytest.raises(UnansweredSubmission):
-        submitted(tmp_path, fake_slurm, said, 1)
+        submitted(tmp_path, fake_slurm, said)

@@ -39,13 +39,6 @@ def scheduled(login: Login) -> None:
     login.submit(login.leases()[0])
 
 
-def array(login: Login) -> None:
-    first, *others = login.leases("1x2-local")
-    with login.measuring(*others):
-        login.ask(*others)
-        login.submit(first)
-
-
 def without_a_host(login: Login) -> None:
     ExcludedHosts(login.results.slurm).add({"host1": "not responding"}, "1x1-local", login.campaign.system)
     scheduled(login)
@@ -57,7 +50,6 @@ CASES: dict[str, tuple[Mapping[str, Any], SlurmOptions, Callable[[Login], None]]
     "dynamic": ({**TWO_HOSTS, "system.slurm": {"strategy": "dynamic", "slurmd": SLURMD}}, SlurmOptions(), one),
     "reservation": ({**TWO_HOSTS, "system.slurm": {"strategy": "reservation"}}, SlurmOptions(), one),
     "resume": ({**TWO_HOSTS, "system.slurm": {"strategy": "resume"}}, SlurmOptions(), lambda login: one(login, ())),
-    "array": (ALIKE, SlurmOptions(), array),
     "host-left-out": (ALIKE, SlurmOptions(), without_a_host),
     "overrides": (
         {

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.lease_client import INVOCATION, end_server
 from campaign.cli.options import PATH
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import CampaignError, LaunchError, RecordError, unwritable
@@ -18,6 +17,9 @@ from campaign.paths import Results
 from campaign.processes.signals import Interrupted
 from campaign.run import measure_lease
 from campaign.run.driver_supervisor import LeftRunning
+
+INVOCATION = "CAMPAIGN_INVOCATION"
+"""Variable with the token of the Snakemake that starts leases, which look once for what dead processes left."""
 
 
 @click.command()
@@ -89,7 +91,6 @@ def measured(plan: Path, strict: bool, out: Path | None) -> None:
     from campaign.run.measured_leases import end_left_behind, measured_runs
 
     results = Results.at(plan.absolute().parent.parent)
-    end_server()
     for problem in end_left_behind(results, plan):
         click.echo(problem, err=True)
     found = measured_runs(results, plan, missing_reasons(results.directory))

@@ -11,13 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, cast
 
 from campaign.accelerators import ACCELERATORS
 from campaign.accelerators.nvidia import ORDER
@@ -30,10 +29,8 @@ from campaign.launch.disturbances import LOOK_S, Disturbances
 from campaign.launch.protocol import Limits
 from campaign.launch.rank_placement import ProcessPlace, UsedDevices, open_placement
 from campaign.launch.sidecar import local_sidecar, start_process
-from campaign.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib, words_of
-from campaign.processes.signals import ENDING
+from campaign.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib
 from campaign.workloads.protocol import Ended, Step
-from campaign.workloads.trainer import forkserver
 from campaign.workloads.trainer.rank_interface import result_path
 
 _MEMORY_LOOK_S = 0.1
@@ -53,12 +50,6 @@ class LocalLauncher:
         self._devices = UsedDevices(composition, system)
         self._parents: dict[str, _Parent] = {}
         self._memory_kills = MemoryKills()
-
-    @staticmethod
-    def load(*, torch: bool) -> None:
-        if torch:
-            with suppress(ImportError):  # each run says what is missing
-                forkserver.prepare()
 
     @property
     def links(self) -> Mapping[str, Any] | None:
@@ -244,57 +235,19 @@ class _Forked:
         return self.returncode
 
 
-class _ForkedParent(_Forked):
-    """A fork of this process, which has loaded all that ranks need, as the server that forks them."""
-
-    def __init__(self) -> None:
-        orders, stdin = os.pipe()
-        stdout, answers = os.pipe()
-        self.args = [word.decode() for word in words_of(os.getpid(), "cmdline")[:-1]]
-        pid = os.fork()
-        if not pid:
-            _serve(orders, answers)
-        os.close(orders)
-        os.close(answers)
-        super().__init__(pid)
-        self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
-
-
-def _serve(orders: int, answers: int) -> NoReturn:
-    """In the fork: let go of everything of the process that it was, and serve."""
-    code = 70
-    try:
-        os.setpgid(0, 0)
-        for number in ENDING:
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(orders, 0)
-        os.dup2(answers, 1)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        sys.stdin = os.fdopen(0, closefd=False)
-        code = forkserver.main()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
 class _Parent:
     """The long-lived process that has torch loaded and forks ranks (protocol: `campaign.workloads.trainer.forkserver`)."""
 
     def __init__(self, module: str) -> None:
-        self._process: _ForkedParent | subprocess.Popen[str]
-        if forkserver.is_prepared():
-            self._process = _ForkedParent()
-        else:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{module}.forkserver"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                process_group=0,
-            )
-        self._argv = cast(list[str], self._process.args)
+        self._argv = [sys.executable, "-m", f"{module}.forkserver"]
+        self._process = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            process_group=0,
+        )
         try:
             self.answer()
         except BaseException:

@@ -22,10 +22,6 @@ class Limits:
 class Launcher(Protocol):
     """Starts steps, one at a time, on the composition that it was opened for."""
 
-    @staticmethod
-    def load(*, torch: bool) -> None:
-        """Load what launchers will need, before processes that open some are forked from this one. torch: whether runs need it."""
-
     @property
     def links(self) -> Mapping[str, Any] | None:
         """The document of `campaign.launch.emulation_plan`; None where the system emulates no links."""

@@ -68,10 +68,6 @@ class SrunLauncher:
         self._hosts = SlurmPlacement(system, composition, find_from_environment() if system.emulation else None)
         self._reaper = () if _follows_every_process() else _REAPER
 
-    @staticmethod
-    def load(*, torch: bool) -> None:
-        """Ranks start on other hosts, with interpreters of their own."""
-
     @cached_property
     def _memory_of_host_mib(self) -> float:
         return memory_of_host_mib(call(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"], "--oneliner"], 60.0)[1])

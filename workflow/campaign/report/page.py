@@ -22,13 +22,12 @@ from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text, reading
 from campaign.insight.recommend.document import RecommendationDocument
-from campaign.report import in_page_order, prediction
+from campaign.report import in_page_order
 from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cells
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
-from campaign.report.sections.question import questions
 from campaign.report.sections.recommendation import recommendation_section
 from campaign.report.templates import downloads, filled, inline
 from campaign.tables import measured_protocol
@@ -144,7 +143,6 @@ def build_context(
     return {
         "campaign": said.campaign,
         "system": said.system,
-        "prediction": said.prediction,
         "notes": said.notes,
         "basis": _basis(runs, said),
         "conditions": [f"{each[:1].upper()}{each[1:]}." for each in said.conditions],
@@ -155,14 +153,12 @@ def build_context(
         "alarms": [each for each in shown if each["place"] == 0 and each["findings"]],
         "glances": first,
         "sentences": [each for each in answers if each["findings"] and each not in first][:SENTENCES],
-        "questions": questions(said.questions),
         "answers": answers,
         "open_answers": OPEN_ANSWERS - bool(advice),
         "evidence": evidence,
         "apparatus": apparatus,
         "coverage": {
             **covered,
-            "became": wording.became(prediction.of_cells(cells).basis),
             "meanings": [
                 (state, _STATES[state]) for state, count in state_counts(cells) if state in _STATES and count != "0"
             ],
@@ -196,7 +192,7 @@ def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
         return []
     first, *later = versions
     when = f"after {wording.plural(first.runs, 'run')}" if first.runs else "before the first run"
-    told = [f"Hash {first.hash} of figures, claims, objective, exclusions, metric, baseline, matrix and protocol, written {when}, "
+    told = [f"Hash {first.hash} of figures, claims, exclusions, metric, baseline, matrix and protocol, written {when}, "
             f"on {first.written} UTC."]  # fmt: skip
     for each in later:
         at = (
@@ -276,8 +272,6 @@ def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, An
 def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
     """What stands behind the numbers, in a line: '30 compositions, 81 runs; the fabric is simulated'."""
     valid = runs[runs["status"] == "ok"]
-    if said.prediction and not said.launchers:  # simulated
-        return wording.plural(valid["cell_id"].nunique(), "predicted cell")
     leases = valid.loc[valid["lease_id"] != "", "lease_id"].nunique()
     counted = [wording.plural(leases, "composition")] if leases else []
     counted.append(wording.plural(len(valid), "valid run"))

@@ -27,12 +27,12 @@ ENDED = frozenset(
 
 NOTHING = frozenset({"(null)", "None", "none", "N/A", "n/a"})
 _STATE = re.compile(r"[A-Z][A-Z_]+")
-_JOB_ID = re.compile(r"(\d+)(?:_(\d+|\[[^\]]+\])|\+\d+)?")
+_JOB_ID = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job, or one task of an array. job_id: `12` or `12_3`; state: Slurm's long word (PENDING, NODE_FAIL ..).
+    """One job. state: Slurm's long word (PENDING, NODE_FAIL ..).
 
     reason: empty when there is none. hosts: where it runs or ran.
     exit_code: of the batch script, minus the signal's number when a signal ended it; None when not told.
@@ -55,12 +55,11 @@ class SlurmJob:
 
 
 def parse_squeue(text: str) -> tuple[SlurmJob, ...]:
-    """Jobs from `squeue --noheader --array` with JOB_FORMAT. Tasks that squeue shows as one line all the same are told apart."""
+    """Parse the output of `squeue --noheader` with JOB_FORMAT. Tasks of arrays are skipped: no lease is one."""
     return tuple(
-        SlurmJob(each, state, reason, hosts_in(nodes), name, comment)
+        SlurmJob(job_id, state, reason, hosts_in(nodes), name, comment)
         for job_id, state, reason, nodes, name, comment in rows(text, 6)
-        if _STATE.fullmatch(state)
-        for each in _ids(job_id)
+        if _STATE.fullmatch(state) and _JOB_ID.fullmatch(job_id)
     )
 
 
@@ -75,30 +74,15 @@ def rows(text: str, columns: int) -> Iterator[list[str]]:
 def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
     """Jobs from `sacct --noheader --parsable2 --allocations` with ACCOUNTING_FORMAT.
 
-    `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) are skipped. Of a job that was requeued and is told twice
-    (--duplicates) the last line counts.
+    `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) and of tasks of arrays are skipped. Of a job that was requeued
+    and is told twice (--duplicates) the last line counts.
     """
     jobs: dict[str, SlurmJob] = {}
     for job_id, said, exit_code, nodes, reason, name in rows(text, 6):
-        if state := _STATE.match(said):
-            for each in _ids(job_id):
-                jobs[each] = SlurmJob(
-                    each, state[0], reason, hosts_in(nodes), name, exit_code=_exit_code(exit_code), queued=False
-                )
+        if (state := _STATE.match(said)) and _JOB_ID.fullmatch(job_id):
+            code = _exit_code(exit_code)
+            jobs[job_id] = SlurmJob(job_id, state[0], reason, hosts_in(nodes), name, exit_code=code, queued=False)
     return tuple(jobs.values())
-
-
-def _ids(text: str) -> list[str]:
-    """`12`, `12_3`, or each task of `12_[2-4,7%2]`; none when it is not a job (a step, a warning)."""
-    match = _JOB_ID.fullmatch(text)
-    if match is None:
-        return []
-    if not match[2] or not match[2].startswith("["):
-        return [text]
-    tasks = match[2][1:-1].partition("%")[0]
-    if "..." in tasks:  # shortened by Slurm: whose line it is, is not told
-        return []
-    return [f"{match[1]}_{task}" for task in _numbers(tasks)]
 
 
 def _exit_code(text: str) -> int | None:
@@ -114,13 +98,6 @@ def duration_s(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-def array_size_max(text: str) -> int:
-    """How many tasks one array can have, from `scontrol show config`: Slurm's default where it does not say."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
-    # The largest index is one less, and the first is 0.
-    return int(found[1]) if found else 1001
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
@@ -161,7 +138,7 @@ def _expand(part: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """`1-3,07` gives 1, 2, 3, 07; a step, as in array tasks `0-6:2`, is understood."""
+    """`1-3,07` gives 1, 2, 3, 07; a step, as in `0-6:2`, is understood."""
     numbers: list[str] = []
     for piece in ranges.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)

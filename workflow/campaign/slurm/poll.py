@@ -31,7 +31,7 @@ class QueueSnapshot:
 
     asked_s: when it was polled (Unix seconds, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
     are the last known; accounting: whether sacct can be asked (None: not needed yet, or no answer); problem: what did not
-    answer, in its words. jobs: by id as squeue shows it (`12`, `12_3`); a watched job that was seen to end stays.
+    answer, in its words. jobs: by id; a watched job that was seen to end stays.
     """
 
     asked_s: float
@@ -117,7 +117,7 @@ class Poll:
     def _ask(self, before: QueueSnapshot) -> QueueSnapshot:
         # Before squeue: what is watched by now was submitted, so that squeue has to show it.
         watched, asked_s = self.watched(), self.clock()
-        answer = self.slurm("squeue", "--me", "--states=all", "--array", "--noheader", JOB_FORMAT)
+        answer = self.slurm("squeue", "--me", "--states=all", "--noheader", JOB_FORMAT)
         if not answer.ok:
             return replace(before, asked_s=asked_s, reachable=False, problem=answer.words)
         jobs = {job.job_id: job for job in parse_squeue(answer.out)}
@@ -130,11 +130,10 @@ class Poll:
         return QueueSnapshot(asked_s, True, accounting, problem, ended | jobs)
 
     def _account(self, gone: frozenset[str]) -> tuple[bool | None, str, dict[str, SlurmJob]]:
-        """What accounting says of jobs: whether there is any, what was wrong, and the jobs (with others of their arrays)."""
-        numbers = ",".join(sorted({name.split("_")[0] for name in gone}))
+        """What accounting says of jobs: whether there is any, what was wrong, and the jobs."""
         try:
             options = ("--noheader", "--parsable2", "--allocations", ACCOUNTING_FORMAT)
-            answer = self.slurm("sacct", f"--jobs={numbers}", *options)
+            answer = self.slurm("sacct", f"--jobs={','.join(sorted(gone))}", *options)
         except ConfigError as error:
             return False, str(error), {}
         if _DISABLED in answer.err + answer.out:

@@ -40,7 +40,6 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
     ("QOS not permitted", "the quality of service may not be used in the partition", "qos"),
     ("partition", "the partition is not known, or too small for the request", "partition"),
     ("qos", "the quality of service is not known, or not yours", "qos"),
-    ("array spec", "the array has more tasks than Slurm's MaxArraySize allows", ""),
     ("feature spec", "no host has the features", "constraint"),
     ("generic resource", "the generic resource is not known", "gres"),
     ("time limit", "the time limit is not allowed", "time_min"),

@@ -1,6 +1,6 @@
 """Which job measures which lease, and jobs that Slurm has started again.
 
-One small file per lease: written when its driver was submitted, removed when the driver's result was read.
+One small file per lease: written before its driver is submitted, and removed when the driver's result was read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import ConfigError, LaunchError
-from campaign.files import load_json, read_bytes, write_json
+from campaign.files import read_bytes, write_json
 from campaign.paths import Results
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import JOB_FORMAT, SlurmJob, parse_squeue
@@ -25,7 +25,11 @@ RESTARTS_MAX = 10
 
 @dataclass(frozen=True)
 class Submitted:
-    """A driver's job. job_id: as squeue shows it (`12`, `12_3`); folder: its batch's; submitted_s: Unix time; name: of the job."""
+    """A driver's job.
+
+    job_id: empty until sbatch has answered; folder: of the submission; submitted_s: when sbatch answered, or was called (Unix
+    time); name: of the job.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     request: DriverRequest
@@ -64,7 +68,24 @@ def _path(results: Results, lease: str) -> Path:
 
 
 def read(results: Results, lease: str) -> Submitted | None:
-    """The job of a lease; None where none was submitted, or where its end was read."""
+    """Read the job of a lease. Return None if none was submitted, if sbatch has not answered, or if its end was read."""
+    job = _read(results, lease)
+    return job if job and job.job_id else None
+
+
+def read_unanswered(results: Results, lease: str) -> Submitted | None:
+    """Read the submission of a lease of which it is not known what became. Return None if there is none."""
+    job = _read(results, lease)
+    return job if job and not job.job_id else None
+
+
+def read_all(results: Results) -> list[Submitted]:
+    """Read the jobs and the unanswered submissions of all leases."""
+    leases = [path.parent.name for path in results.work("").glob("*/job.json")]
+    return [job for lease in leases if (job := _read(results, lease))]
+
+
+def _read(results: Results, lease: str) -> Submitted | None:
     try:
         return _DOCUMENT.validate_json(read_bytes(_path(results, lease)))
     except (OSError, ValueError):
@@ -79,23 +100,11 @@ def remove(results: Results, lease: str) -> None:
     _path(results, lease).unlink(missing_ok=True)
 
 
-def is_begun(results: Results, lease: str) -> bool:
-    """Whether the lease is in a batch (`submission.batches`) of which it is not written down what became of it."""
-    for intent in results.batches.glob("*.json"):
-        try:
-            document = load_json(intent)
-        except (OSError, ValueError):
-            continue  # it was discarded meanwhile
-        if "written" not in document and lease in document["leases"]:
-            return True
-    return False
-
-
 def is_expected(results: Results, lease: str, poll_s: float) -> bool:
     """Whether a job of the lease is queued or runs, as far as can be found out: who left it will come back for it."""
-    job = read(results, lease)
-    if job is None:
-        return is_begun(results, lease)
+    job = _read(results, lease)
+    if job is None or not job.job_id:
+        return job is not None
     slurm = Slurm(results.slurm_calls)
     try:
         # The shared look does for a job that it shows: of hundreds, not each is to be asked for by each that looks for orphans.

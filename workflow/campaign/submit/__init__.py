@@ -1,12 +1,11 @@
 """Submission: how a driver gets to where it measures. One table says which ways there are.
 
-submitit writes the batch file, calls sbatch, makes arrays, and starts a driver again after a preemption or a time limit. This
-package and `campaign.slurm` add what submitit has no place for. Leases are processes that share no memory: those that ask at
-one moment become one array, and one process polls the queue for all. A submission is written down before sbatch is called and
-marked by a token in the job's comment: after kill -9 of any process the job is found again, none is lost, and none is made
-twice. Refusals of sbatch are told apart: a limit is waited for, a mistake names the key of the system file. Jobs that end are
-judged without accounting, hosts that fail are excluded, and hosts are reserved or registered again with the devices that were
-composed for them.
+submitit writes the batch file, calls sbatch, and starts a driver again after a preemption or a time limit. This package and
+`campaign.slurm` add what submitit has no place for. Leases are processes that share no memory: each submits its own job, and
+one process polls the queue for all. A submission is written down before sbatch is called and marked by a token in the job's
+comment: after kill -9 of any process the job is found again, none is lost, and none is made twice. Refusals of sbatch are told
+apart: a limit is waited for, a mistake names the key of the system file. Jobs that end are judged without accounting, hosts
+that fail are excluded, and hosts are reserved or registered again with the devices that were composed for them.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def open_submitter(
 
 
 _SBATCH_S = 60.0
-_MEMORY = "2G"  # of 64 processes that wait, and of the stages after them
+_MEMORY = "4G"  # of 64 processes that wait, and of the stages after them
 
 
 def submit_command(command: Sequence[str], results: Results, options: SlurmOptions) -> str:

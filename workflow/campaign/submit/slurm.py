@@ -1,20 +1,18 @@
-"""Drivers as Slurm jobs, submitted by submitit: one allocation a lease, and one array for the leases whose allocations are alike.
+"""Drivers as Slurm jobs, submitted by submitit: one allocation a lease.
 
-Each lease has a process of its own that asks; whoever of them gets the lock submits for all that ask at that moment. When Slurm
-takes no more jobs, all of them wait together, and one of them tries again after a while.
+Each lease has a process of its own, which submits its job; the lock `submit.lock` has one of them submit at a time. When Slurm
+takes no more jobs, all of them wait together (`waits.json`), and one of them tries again after a while.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from campaign import files
 from campaign.config.resolve import Campaign
@@ -23,7 +21,7 @@ from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.driver_messages import DriverRequest
 from campaign.documents.lease_plan import LeaseForecast, LeasePlan, read_lease_plan
 from campaign.documents.record import Store
-from campaign.errors import LaunchError
+from campaign.errors import ConfigError, LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.lease.campaign_leases import lease_id
 from campaign.paths import Results
@@ -33,19 +31,15 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.cut_short import FirstRun
 from campaign.slurm.excluded_hosts import ExcludedHosts, outage
 from campaign.slurm.job_state import QUEUED, JobState, judge
-from campaign.slurm.parse import array_size_max
 from campaign.slurm.poll import Poll
 from campaign.slurm.refusal import LISTED, Refusal
 from campaign.slurm.sbatch_options import sbatch_parameters
 from campaign.slurm.strategies import open_strategy
 from campaign.slurm.strategies.controller import NODES, parse_nodes
-from campaign.submit.allocation_requests import MANY, AllocationRequest, AllocationRequests, Cancellations
-from campaign.submit.batches import Batches, UnansweredSubmission
+from campaign.submit.job_submission import JobSubmissions, UnansweredSubmission
 from campaign.submit.protocol import Fate, MakeDriver, StillQueued, Submission
 
-_GATHER_S = 1.0  # each lease has a process of its own, and they start one after the other
-_GATHERS = 20
-_ASK_S = 0.1
+_LOCK_S = 0.1
 _STOP_S = 90.0  # KillWait, and a slow epilog
 _STOP_LOOK_S = 10.0
 _LOOK_S = 0.5
@@ -65,9 +59,8 @@ class SlurmSubmitter:
         self.directory = results.slurm.resolve()
         self.slurm = Slurm(results.slurm_calls.resolve())
         self.poll = Poll(self.directory, self.slurm, self.settings.poll_s)
-        self.batches = Batches(results, self.directory, self.slurm, self.poll)
-        self.cancellations = Cancellations(self.directory, self.slurm)
-        self.requests = AllocationRequests(self.directory, self.settings.poll_s)
+        self.submissions = JobSubmissions(results, self.slurm, self.poll)
+        self._wait_file = self.directory / "waits.json"
         self.look_s = min(_LOOK_S, self.settings.poll_s)
         self.latency_s = self.settings.latency_s
         self._missing_since: dict[str, float | None] = {}
@@ -75,7 +68,7 @@ class SlurmSubmitter:
         self._ran_on: dict[str, tuple[str, ...]] = {}
         self._said = ""
 
-    # -- asking ------------------------------------------------------------------------------------------------------------
+    # -- submitting --------------------------------------------------------------------------------------------------------
 
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
         lease, until = request.lease, time.monotonic() + queue_s
@@ -83,21 +76,49 @@ class SlurmSubmitter:
             raise LaunchError(
                 f"job {there.job_id} of an earlier driver is still there; 'scancel {there.job_id}' ends it"
             )
-        self.requests.ask(AllocationRequest(request, self.parameters(request)))
+        parameters = self.parameters(request)
+        while (found := self._submitted(lease)) is None:
+            with files.try_lock(self.directory / "submit.lock") as is_mine:
+                if is_mine and not self._read_wait()[0]:
+                    self._submit(request, parameters)
+                    continue
+            words, left_s = self._read_wait()
+            self._say_once(words)
+            if time.monotonic() > until:
+                raise StillQueued(words or "Slurm takes no more jobs")
+            time.sleep(max(_LOCK_S, min(left_s, until - time.monotonic())))
+        return found
+
+    def _submit(self, request: DriverRequest, parameters: dict[str, Any]) -> None:
+        """Submit, or write down what all have to wait for; under the lock. ConfigError, LaunchError: Slurm refused."""
         try:
-            while (found := self._submitted(lease)) is None:
-                self.requests.raise_refusal(lease)
-                with files.try_lock(self.directory / "submit.lock") as leads:
-                    if leads:
-                        self._lead(lease)
-                words, left_s = self.requests.waiting()
-                self._say_once(words)
-                if time.monotonic() > until:
-                    raise StillQueued(words or "Slurm takes no more jobs")
-                time.sleep(max(_ASK_S, min(left_s, until - time.monotonic())))
-            return found
-        finally:
-            self.requests.withdraw(lease)
+            self.submissions.settle(request.lease)
+        except UnansweredSubmission as error:
+            self._write_wait(str(error))
+            return
+        if self._submitted(request.lease) is not None:
+            return
+        limit = self.settings.max_jobs
+        if limit is not None and self._count_queued() >= limit:
+            self._write_wait(f"max_jobs is {limit}, and so many jobs are queued; waiting until some have ended")
+            return
+        refusal = self.submissions.submit(self.driver(request), parameters, self._comment(request, parameters))
+        if refusal is None:
+            return
+        if refusal.kind not in ("wait", "transient"):
+            self._raise_refusal(refusal, request, parameters)
+        self._write_wait(refusal.words)
+
+    def _write_wait(self, words: str) -> None:
+        """Have no process try before the next look at the queue."""
+        files.write_json(self._wait_file, {"words": words, "until_s": time.time() + self.settings.poll_s})
+
+    def _read_wait(self) -> tuple[str, float]:
+        """Read what all processes wait for, and for how long still (s); empty and 0 when one of them may try."""
+        document = files.read_json(self._wait_file)
+        left_s = document.get("until_s", 0.0) - time.time()
+        # Clocks of login nodes differ: nobody waits longer than from one look to the next.
+        return (document["words"], left_s) if 0 < left_s <= self.settings.poll_s else ("", 0.0)
 
     def _say_once(self, words: str) -> None:
         if words and words != self._said:
@@ -139,130 +160,38 @@ class SlurmSubmitter:
                 f"(slurm.time_min: {limit_min}): it will be recorded as time_limit; raise or remove slurm.time_min"
             )
 
-    def _lead(self, lease: str) -> None:
-        """Submit for everybody who asks, unless all wait or the lease has its answer; under the lock."""
-        if self.requests.waiting()[0] or self.requests.is_refused(lease) or self._submitted(lease) is not None:
-            return
-        if not self.requests.is_open(lease):
-            raise LaunchError(
-                f"{lease}: its request is gone though it is still asking; does the file system of {self.directory} lock files "
-                "for all its hosts?"
-            )
-        self._gather()
-        try:
-            self.batches.recover()
-        except UnansweredSubmission as error:
-            self.requests.wait(str(error))
-            return
-        for group in self._alike():
-            if not self._submit_group(group):
-                return
-
-    def _gather(self) -> None:
-        """Wait for others that ask at the same time, as long as there come more."""
-        asked = 0
-        for _ in range(_GATHERS):
-            if (now := self.requests.number()) == asked:
-                return
-            asked = now
-            time.sleep(_GATHER_S)
-
-    def _alike(self) -> list[list[AllocationRequest]]:
-        """What is asked for, by what can be one array."""
-        alike: dict[str, list[AllocationRequest]] = defaultdict(list)
-        for lease, asked in self.requests.open():
-            asker_lives = files.is_locked(self.results.measure_lock(lease))
-            if asked is None or not asker_lives or self._submitted(lease) is not None:
-                self.requests.withdraw(lease)
-            else:
-                # Equal but for their time limits: the longest of them is enough for all.
-                alike[json.dumps({**asked.parameters, "time": None}, sort_keys=True)].append(asked)
-        return list(alike.values())
-
-    def _submit_group(self, group: Sequence[AllocationRequest]) -> bool:
-        """Submit what is alike, in as few arrays as Slurm takes; False when what is left has to wait."""
-        most = self.requests.at_once()
-        while group:
-            room = self._room()
-            if room < 1:
-                limit = f"max_jobs is {self.settings.max_jobs}"
-                self.requests.wait(f"{limit}, and so many jobs are queued; waiting until some have ended", most)
-                return False
-            size = min(len(group), room, most)
-            size = max(1, min(size, self._array_size())) if size > 1 else 1
-            chunk = [asked for asked in group[:size] if self.requests.is_open(asked.request.lease)]
-            if not chunk:
-                group = group[size:]
-                continue
-            longest = max(chunk, key=lambda asked: asked.parameters["time"])
-            drivers = [self.driver(asked.request) for asked in chunk]
-            refusal = self.batches.submit(drivers, longest.parameters, self._comment(longest))
-            if refusal is None:
-                most = min(2 * most, MANY)
-            elif refusal.kind == "wait" and size > 1:
-                most = size // 2  # a limit may leave room for some of them
-                continue
-            elif refusal.kind in ("wait", "transient"):
-                self.requests.wait(refusal.words, most)
-                return False
-            else:
-                self._refuse(chunk, refusal)
-            for asked in chunk:
-                self.requests.withdraw(asked.request.lease)
-            group = group[size:]
-        return True
-
-    def _room(self) -> int:
-        """How many more jobs the campaign's own limit leaves room for."""
-        limit = self.settings.max_jobs
-        if limit is None:
-            return MANY
+    def _count_queued(self) -> int:
+        """Count the campaign's jobs in the queue, also those that the last look does not show yet."""
         snapshot = self.poll.snapshot()
         queued = sum(job.active and job.name.startswith(f"{self.campaign.name}/") for job in snapshot.jobs.values())
-        return limit - queued - self.batches.unseen(snapshot)
+        return queued + self.submissions.count_unseen(snapshot)
 
-    def _array_size(self) -> int:
-        """Most tasks of one array; asked once a campaign."""
-        path = self.directory / "controller.json"
-        try:
-            return int(files.load_json(path)["array_size_max"])
-        except (OSError, ValueError, KeyError, TypeError):
-            answer = self.slurm("scontrol", "show", "config")
-        if not answer.ok:
-            return 1
-        files.write_json(path, {"array_size_max": (most := array_size_max(answer.out))})
-        return most
-
-    def _comment(self, asked: AllocationRequest) -> str:
+    def _comment(self, request: DriverRequest, parameters: dict[str, Any]) -> str:
         """What a job says of itself to a ResumeProgram."""
-        configuration = asked.parameters["job_name"].partition("/")[2]
+        configuration = parameters["job_name"].partition("/")[2]
         return (
-            f"campaign={asked.request.lease_plan} results={self.results.root.resolve()} configuration={configuration} "
+            f"campaign={request.lease_plan} results={self.results.root.resolve()} configuration={configuration} "
             f"python={sys.executable}"
         )
 
-    def _refuse(self, chunk: Sequence[AllocationRequest], refusal: Refusal) -> None:
-        """Tell those who asked; they raise it."""
+    def _raise_refusal(self, refusal: Refusal, request: DriverRequest, parameters: dict[str, Any]) -> NoReturn:
         mistake = refusal.kind == "mistake"
-        words = f"sbatch refused {chunk[0].parameters['job_name']}: {refusal.words}"
+        words = f"sbatch refused {parameters['job_name']}: {refusal.words}"
         if mistake:
-            asked = f", which asks for {hosts}" if (hosts := chunk[0].parameters.get("nodelist")) else ""
-            leases = ", ".join(each.request.lease for each in chunk)
-            words = f"system {self.campaign.system.name}: slurm: {leases}{asked}: {refusal.words}"
+            asked = f", which asks for {hosts}" if (hosts := parameters.get("nodelist")) else ""
+            words = f"system {self.campaign.system.name}: slurm: {request.lease}{asked}: {refusal.words}"
         if refusal.key in LISTED:
             what, form = LISTED[refusal.key]
             there = sorted(set(self.slurm("sinfo", "--noheader", f"--format={form}").out.split()))
             words += f"; {what} here: {', '.join(there)}" if there else ""
-        self.requests.refuse([asked.request.lease for asked in chunk], words, mistake=mistake)
+        raise (ConfigError if mistake else LaunchError)(words)
 
     # -- finding again -----------------------------------------------------------------------------------------------------
 
     def find(self, lease: str) -> Submission | None:
-        # Nobody is kept from asking while somebody submits, or what is asked for at one time would not be one array.
-        while self.requests.is_open(lease) or submitted_jobs.is_begun(self.results, lease):
+        while submitted_jobs.read_unanswered(self.results, lease) is not None:
             try:
-                # Of a process that died asking: for another use of the lease, perhaps.
-                self._withdraw(lease)
+                self.submissions.settle(lease)
             except UnansweredSubmission as error:
                 self._say_once(str(error))
                 time.sleep(self.settings.poll_s)
@@ -275,12 +204,6 @@ class SlurmSubmitter:
             return found
         self.forget(lease)
         return None
-
-    def _withdraw(self, lease: str) -> None:
-        """Nobody asks for this lease any more, and what became of its batch is known. Unanswered: that has to wait."""
-        with files.lock(self.directory / "submit.lock"):
-            self.requests.withdraw(lease)
-            self.batches.recover()
 
     def _submitted(self, lease: str) -> Submission | None:
         job = submitted_jobs.read(self.results, lease)
@@ -348,9 +271,8 @@ class SlurmSubmitter:
         }
 
     def stop(self, lease: str) -> None:
-        self.requests.withdraw(lease)
         try:
-            self._withdraw(lease)
+            self.submissions.settle(lease)
         except UnansweredSubmission as error:
             self.say(f"{error}; the same command again looks for it")
         found = self._submitted(lease)
@@ -361,17 +283,16 @@ class SlurmSubmitter:
 
     def _ended(self, submission: Submission) -> bool:
         """Cancel a job, if it still is the one of this number, and wait for its end. False: it could not be had."""
-        pause_s, since_s, until = _ASK_S, time.time(), time.monotonic() + _STOP_S
+        pause_s, since_s, until = _LOCK_S, time.time(), time.monotonic() + _STOP_S
         job = submitted_jobs.read(self.results, submission.lease)
-        asked = False
+        cancelled = False
         while job is not None and not submission.result_file.exists():
             there = self._is_there(job, since_s)
             if there is False:
                 return True
-            if there and not asked:
-                self.cancellations.ask(job.job_id)
-                asked = True
-            self.cancellations.send()
+            if there and not cancelled:
+                answer = self.slurm("scancel", job.job_id)
+                cancelled = answer.ok or "Invalid job id" in answer.err  # it has ended meanwhile
             if time.monotonic() > until:
                 return False
             time.sleep(pause_s)
@@ -390,7 +311,7 @@ class SlurmSubmitter:
 
     def end_left_behind(self) -> None:
         """Cancel jobs that no lease waits for, such as one that a controller that was killed remembers again."""
-        for job_id in self.batches.left_behind(self.poll.snapshot(fresh=True)):
+        for job_id in self.submissions.list_left_behind(self.poll.snapshot(fresh=True)):
             self.say(f"job {job_id} was given up earlier and is still there; it is cancelled")
             self.slurm("scancel", job_id)
 

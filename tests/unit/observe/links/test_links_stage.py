@@ -24,7 +24,6 @@ from campaign.observe.links.external_tools import LinkBench
 from campaign.observe.links.lease_links import measure_links
 from campaign.processes.marked import children
 from campaign.workloads.protocol import Ended
-from campaign.workloads.trainer import forkserver
 from tests.unit.launch.compositions import composition, system
 
 SIZES = (8, 4096, 65536)
@@ -228,24 +227,3 @@ def test_a_rank_without_a_valid_specification_says_so(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert str(tmp_path / "spec.json") in ended.stderr
     assert "budget_s" in ended.stderr
-
-
-def test_where_torch_is_loaded_the_parent_of_ranks_is_a_fork_that_keeps_nothing_of_us(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forkserver, "is_prepared", lambda: True)
-    two = composition((2, 0))
-    launcher = LocalLauncher(system(), two)
-    before = children() or set()
-    with (tmp_path / "ours").open("w"):
-        (tmp_path / "links").mkdir()
-        document = measure(launcher, two, tmp_path / "links")
-        (server,) = (children() or set()) - before
-        about = Path("/proc") / str(server)
-        assert (about / "cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
-        open_files = [str(each.readlink()) for each in (about / "fd").iterdir()]
-        assert not any("ours" in each for each in open_files), open_files
-        assert "Threads:\t1\n" in (about / "status").read_text()
-    assert document.problems == ()
-    launcher.close()
-    assert not about.exists()

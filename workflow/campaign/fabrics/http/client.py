@@ -11,22 +11,20 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-import h11
-
 from campaign.credentials import MASK
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
-from campaign.fabrics.http.connection import HttpConnection, Unanswered, Unsent, wire_headers
+from campaign.fabrics.http.connection import HttpConnection
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.http.redaction import AUTHENTICATING, Hidden
-from campaign.fabrics.http.response import Answer, joined, parsed, printable, shallow
+from campaign.fabrics.http.response import Answer, Unanswered, Unsent, joined, parsed, printable, shallow
 from campaign.fabrics.operations import Answered, timing
 from campaign.fabrics.protocol import RecordedRequest, Sent
 
@@ -253,7 +251,7 @@ class Client:
         *,
         reads: bool = False,
     ) -> Answer:
-        request = self._request(method, target, content, kind, headers or {})
+        sent_headers = self._headers(method, target, content, kind, headers or {})
         left_s = min(self.connection.request_s, self.left_s())
         if left_s <= 0:
             raise Unsent(f"{self.connection.operation_s:g} s (operation_s) have passed", permanent=True)
@@ -262,7 +260,7 @@ class Client:
         idle_max_s = IDLE_READ_S if reads else IDLE_CHANGE_S
         began = time.monotonic()
         try:
-            received = wire.exchange(request, content, began + left_s, idle_max_s=idle_max_s)
+            received = wire.exchange(method, target, sent_headers, content, began + left_s, idle_max_s=idle_max_s)
         except Unanswered as error:
             self._record(method, target, content, began, error=str(error))
             raise
@@ -271,9 +269,9 @@ class Client:
         self._record(method, target, content, began, **came)
         return answer
 
-    def _request(
+    def _headers(
         self, method: str, target: str, content: bytes, kind: str | None, headers: Mapping[str, str]
-    ) -> h11.Request:
+    ) -> list[tuple[bytes, bytes]]:
         for name, value in (*self.authorization.items(), *headers.items()):
             if name in self.authorization or name.lower() in AUTHENTICATING:
                 self._shared.hidden.add_header(value)
@@ -289,11 +287,26 @@ class Client:
         if content or method in ("POST", "PUT", "PATCH"):
             chosen["content-length"] = ("Content-Length", str(len(content)))
         try:
-            return h11.Request(method=method, target=target, headers=wire_headers(list(chosen.values())))
-        except (h11.LocalProtocolError, ValueError) as error:
+            return _encode_headers(chosen.values())
+        except ValueError as error:
             raise ProtocolViolation(
                 self.scrub(f"{method} {self._address.url(target)}: not a valid request: {error}")
             ) from None
+
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def _encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """Headers as bytes. ValueError: HTTP cannot carry a name or value (the message does not quote the value)."""
+    encoded = []
+    for name, value in headers:
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError("the name of a header is not one that HTTP allows")
+        if not isinstance(value, str) or not value.isascii() or any(ord(c) < 32 or ord(c) == 127 for c in value):
+            raise ValueError(f"the header {name} has a value that HTTP does not allow")
+        encoded.append((name.encode("ascii"), value.strip().encode("ascii")))
+    return encoded
 
 
 def _shown(body: Any) -> Any:

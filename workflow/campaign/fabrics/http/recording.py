@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from campaign.credentials import MASK
-from campaign.fabrics.http.redaction import AUTHENTICATING, is_secret
+from campaign.credentials import MASK, names_secret
+from campaign.fabrics.http.redaction import AUTHENTICATING
 from campaign.fabrics.http.response import parsed
 from campaign.fabrics.protocol import RecordedRequest
 
@@ -33,8 +33,6 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NUMBER = re.compile(r"[-+]?(0x)?0*(?=[0-9A-Fa-f]*\d)[0-9A-Fa-f]{1,4}h?|\d{1,3}(\.\d{1,3}){1,2}|[.:+_-]+")
 """Numbers of at most four digits, versions, and signs."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.+-]+Z?)?")
-_COUNTED = re.compile(r"-\d{1,4}$")
-"""End of a name that an adapter made of a model."""
 _VERSION = re.compile(r"\.v\d+(_\d+)+")
 _UUID = re.compile(r"((?:[A-Za-z]+-)?)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _HEX = re.compile(r"((?:0x)?)(?=[0-9A-Fa-f]*\d)([0-9A-Fa-f]{5,})")
@@ -91,7 +89,7 @@ class StandIns:
     def _member(self, name: str, value: Any) -> Any:
         """The value of a member, header or field: masked where its name says that it is a secret, which may be a known word."""
         told = isinstance(value, str | int) and not isinstance(value, bool)
-        return MASK if told and is_secret(name) else self.value(value)
+        return MASK if told and names_secret(name) else self.value(value)
 
     def _key(self, name: str) -> str:
         """Names of members are kept, but for those with a number or a dot in them, or that are names elsewhere."""
@@ -111,7 +109,7 @@ class StandIns:
             return True
         if self._named.search(word.lower()):
             return False
-        if _NUMBER.fullmatch(word) or _TIME.fullmatch(word) or _COUNTED.sub("", word).lower() in self._kept:
+        if _NUMBER.fullmatch(word) or _TIME.fullmatch(word) or word.lower() in self._kept:
             return True
         letters = _VERSION.sub("", word)
         parts = _CAMEL.findall(letters)

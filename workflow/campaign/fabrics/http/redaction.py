@@ -10,14 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from campaign.credentials import MASK
+from campaign.credentials import MASK, names_secret
 
 AUTHENTICATING = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-auth-token", "x-api-key"}
 )
 """Headers (lower case) whose values are secrets."""
-
-_TELLING = ("password", "passwd", "secret", "token", "api_key", "apikey")
 
 
 class Hidden:
@@ -73,7 +71,7 @@ class Hidden:
         """A JSON value or form, where secrets are masked: by what they are, or by their name."""
         if isinstance(value, Mapping):
             return {
-                name: MASK if is_secret(name) and isinstance(one, str) else self.masked(one)
+                name: MASK if names_secret(name) and isinstance(one, str) else self.masked(one)
                 for name, one in value.items()
             }
         if isinstance(value, list | tuple):
@@ -84,12 +82,7 @@ class Hidden:
 def _secrets(value: Any) -> Iterator[str]:
     named = value.items() if isinstance(value, Mapping) else ((None, one) for one in value)
     for name, one in named:
-        if isinstance(one, str) and is_secret(name):
+        if isinstance(one, str) and names_secret(name):
             yield one
         elif isinstance(one, Mapping | list | tuple):
             yield from _secrets(one)
-
-
-def is_secret(name: object) -> bool:
-    """True for the name of a member, field or option whose value is a secret."""
-    return isinstance(name, str) and any(word in name.lower() for word in _TELLING)

@@ -1,4 +1,4 @@
-"""An answer of a control plane, whatever it is: HTML, bare numbers, nothing and half of a JSON document are answers. Pure.
+"""An answer of a control plane, whatever it is, or why there is none. HTML, bare numbers and nothing are answers, too. Pure.
 
 The functions that read JSON take what is missing, or of another type than it should be, for nothing.
 """
@@ -17,6 +17,32 @@ from campaign.fabrics.errors import ProtocolViolation
 
 DEPTH_MAX = 64
 _DIGITS_MAX = 40
+
+
+class Unanswered(Exception):
+    """permanent: trying again would be the same. garbled: what came is not HTTP."""
+
+    def __init__(self, message: str, *, garbled: bool = False, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.garbled = garbled
+        self.permanent = permanent
+
+
+class Unsent(Unanswered):
+    """Nothing of the request was sent."""
+
+
+class Lost(Unanswered):
+    """The request, or a part of it, was sent, and no whole answer came back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An answer as it came."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -54,9 +53,9 @@ class _Order(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     ranks: tuple[_Rank, ...] = Field(min_length=1)
     cwd: Path
-    module: Literal[
-        "campaign.workloads.trainer.rank", "campaign.observe.links.rank", "campaign.observe.devices.rank"
-    ] = "campaign.workloads.trainer.rank"
+    module: Literal["campaign.workloads.trainer.rank", "campaign.observe.links.rank"] = (
+        "campaign.workloads.trainer.rank"
+    )
 
 
 def _fork(order: _Order, answers: int) -> list[int]:
@@ -126,31 +125,13 @@ def _die_with_launcher() -> None:
         raise ProcessLookupError("the launcher ended while this rank was starting")
 
 
-@cache
-def prepare() -> None:
-    """Import all that a rank needs, without a thread and without touching CUDA (a fork could not use it any more)."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        _import_everything()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-
-
-def is_prepared() -> bool:
-    """Whether this process has all that a rank needs, so that a fork of it is a server at once."""
-    return prepare.cache_info().currsize > 0
-
-
 def _import_everything() -> None:
+    """Import all that a rank needs, without a thread and without touching CUDA (a fork could not use it any more)."""
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     import torch
 
     torch.set_num_threads(1)
     for name in (
-        "campaign.observe.devices.rank",
         "campaign.observe.links.rank",
         "campaign.observe.links.rank_measurement",
         "campaign.workloads.trainer.rank",
@@ -174,7 +155,7 @@ def main() -> int:
 
     start_s = time.perf_counter()
     try:
-        prepare()
+        _import_everything()
     except ImportError as error:
         problem = f"PyTorch cannot be imported ({error}); load the site's own, or install it"
         answer(problem=str(missing_extra("train", problem)))
