@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from campaign import wording
+from campaign.config.resolve import stored_system
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
@@ -49,7 +50,8 @@ _BASIS = (
     f"{TIE_PCT:.0f}\u202f% (t on logarithms with the spread of compositions; Holm, over all pairs of shapes of a question for "
     "differences). A configuration that is neither shown to be worse nor to tie is not told apart. Ties are unknown where each "
     "was measured on one composition. Of ties, the one with the fewest devices, on the fewest hosts, is named first. A mix "
-    "compares all shapes with the precision and options that each workload is fastest with. What failed is no candidate.",
+    "compares all shapes with the precision and options that each workload is fastest with. What failed is no candidate. "
+    "Configurations that always ran on hosts of their own are compared with their hosts, and never tie.",
 )
 
 
@@ -90,7 +92,7 @@ def _system_as_used(context: Mapping[str, Any]) -> SystemFile | None:
     """Return the system file of the campaign as used; None where the tables hold no readable one, or several."""
     try:
         document = yaml.load(context.get("campaign_yaml", ""), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-        return SystemFile.model_validate(document["system"])
+        return stored_system(document["system"])
     except (yaml.YAMLError, TypeError, KeyError, ValidationError):
         return None
 

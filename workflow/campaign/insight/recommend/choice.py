@@ -24,7 +24,7 @@ from campaign.insight.recommend.objectives import (
 )
 from campaign.statistics.comparisons import Design, ratios
 from campaign.statistics.experiment_design import Marks
-from campaign.statistics.intervals import SIGNIFICANT, holm
+from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm
 
 TIE_PCT = 5.0
 """Configurations tie where none is shown to be better, and a test shows that they differ by less than this."""
@@ -129,11 +129,13 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     """Return which other rows tie with the best one, and which are not shown to be worse.
 
     Tests of differences are adjusted over all pairs, as the best one was selected by its number. A tie is shown by two one-sided
-    tests (Schuirmann 1987), adjusted by Holm.
+    tests (Schuirmann 1987), adjusted by Holm. Configurations on hosts of their own are compared as they were measured, and never
+    tie: how much of a difference is that of hosts is unknown.
     """
     found = ratios(others["cell"], pd.Series(best["cell"], index=others.index), design)
     ratio = found.of.ratio * (others["factor"] / best["factor"]).to_numpy(dtype=np.float64)
-    p = np.where(found.tested, replace(found.of, ratio=ratio).p(), np.nan)
+    measured = found.tested | (found.method == CONFOUNDED)
+    p = np.where(measured, replace(found.of, ratio=ratio).p(), np.nan)
     adjusted = np.minimum(holm(p) * (np.isfinite(p).sum() + 1) / 2, 1.0)
     alike = ~((adjusted < SIGNIFICANT) & (ratio < 1))
     outside = np.abs(np.log(ratio)) + np.log1p(-TIE_PCT / 100)
