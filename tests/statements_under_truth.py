@@ -157,7 +157,7 @@ def mixed(truth: Truth, campaigns: int = 300, seed: int = 5) -> Statements:
     cells = np.arange(campaign.size) * truth.cells
     names = np.array([f"{c:06}.{i:03}" for c, i in zip(campaign, at, strict=True)])
     known = design.places(pd.Series(cells)) >= 0
-    parts = pd.DataFrame({"sum": names, "cell_id": cells, "weight": 1 / truth.workloads})[known]
+    parts = pd.DataFrame({"sum": names, "kind": "mix", "cell_id": cells, "weight": 1 / truth.workloads})[known]
     sums = combine_cells(design, parts)
     cost = truth.times().mean(axis=0)
     of = names[:: truth.workloads].reshape(campaigns, -1)

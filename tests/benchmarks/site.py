@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.unit.insight.test_demo_choice import default_campaign
-
 from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.measured_again import measured, results
+from tests.simulated_campaigns import default_campaign
 
 CAMPAIGNS = 200
 

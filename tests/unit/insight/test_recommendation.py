@@ -278,6 +278,24 @@ def test_shapes_that_the_system_allows_and_nobody_measured_are_named(planted: Ta
     assert "1x8-local" not in recommend(crashed, "throughput").unmeasured
 
 
+def test_a_stored_system_with_keys_of_an_earlier_version_is_read() -> None:
+    earlier = {**planted_shapes.SYSTEM, "parameters": {"bus": 0.9}, "devices": {"A100": {"memory_gib": 40}}}
+    assert recommend(planted_shapes.tables(system=earlier), "throughput").unmeasured
+
+
+def test_configurations_on_hosts_of_their_own_are_compared_and_never_tie() -> None:
+    def alike(at: Configuration, workload: str, batch: int, precision: str) -> float:
+        return (0.004 + 0.002 * batch) * at.ranks * (9.0 if at.ranks == 1 else 1.0)
+
+    tables = planted_shapes.tables(planted_shapes.SHAPES[:3], truth=alike)
+    tied = answer(tables, "throughput")
+    assert {"local-2", "local-4"} == {tied.choice.configuration, *(each.configuration for each in tied.tied)}
+    apart = replace(tables, runs=tables.runs.assign(host_names="host of " + tables.runs["configuration"]))
+    best = answer(apart, "throughput")
+    assert (best.tied_total, best.not_told_apart_total) == (0, 1)
+    assert {"local-2", "local-4"} == {best.choice.configuration, best.not_told_apart[0].configuration}
+
+
 def test_without_the_system_no_shape_is_named_and_the_reason_is() -> None:
     document = recommend(planted_shapes.tables(system=None), "throughput")
     assert document.answers[0].choice is not None

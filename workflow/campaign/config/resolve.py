@@ -339,6 +339,11 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     return replace(campaign, references=tuple(references))
 
 
+def stored_system(system: Any) -> SystemFile:
+    """Return a system as a stored campaign has it. Raises ValidationError if it is no system."""
+    return SystemFile.model_validate(_without_predictions(system))
+
+
 def _without_check(campaign: Any) -> Any:
     """Return a stored campaign without `protocol: check`, by which earlier versions checked devices."""
     if type(campaign) is not dict or "protocol" not in campaign:

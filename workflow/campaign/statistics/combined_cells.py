@@ -23,7 +23,7 @@ def combine_cells(by: Design, parts: pd.DataFrame) -> Design:
 
     Args:
         by: the design of the cells
-        parts: one row per sum and cell: `sum` (id), `cell_id`, `weight`
+        parts: one row per sum and cell: `sum` (id), `kind` (of sums that may share the drift of blocks), `cell_id`, `weight`
 
     Raises ValueError if the design lacks a cell.
     """
@@ -58,6 +58,7 @@ def _runs_of_sums(by: Design, parts: pd.DataFrame) -> pd.DataFrame:
     one = runs[complete].groupby([*of_cell, "n"], as_index=False).agg({"cost": "mean", "host": "first"})
     by_run = one.groupby(["sum", "block", "n"], as_index=False)
     sums = by_run.agg(cost=("cost", "sum"), host=("host", "first"), hosts=("host", "nunique"), cell=("cell", "first"))
+    kinds = parts.drop_duplicates("sum").set_index("sum")["kind"]
     groups, first = by.means.groups, sums["cell"]
     systems, workloads = (
         np.array(names, dtype=object)[groups.stratum[first]] for names in (groups.systems, groups.workloads)
@@ -69,6 +70,7 @@ def _runs_of_sums(by: Design, parts: pd.DataFrame) -> pd.DataFrame:
             "cell_id": sums["sum"],
             "configuration": sums["sum"],
             "workload": workloads,
+            "precision": sums["sum"].map(kinds),
             "system": systems,
             "campaign": groups.campaign[first],
             "lease_id": sums["sum"].astype("str") + ".c" + sums["block"].astype("str"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,6 @@ from campaign.tables.io import COUNT, NUMBER, TEXT, frame, typed
 from campaign.tables.leases import Busy, idle_before
 
 RUN_COLUMNS = types(RUNS)
-CONFIRMED = 2
-"""A failure counts once so many compositions show it, or all that a cell has: a single one may be the lease's."""
 
 
 def runs_table(
@@ -50,13 +48,6 @@ def reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> p
     equal = {record.cell_id: hardware(record.specification) for record in records}
     table = runs_table(records, metric=metric)
     return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
-
-
-def compositions_with(runs: pd.DataFrame, status: Collection[str] | None = None) -> Mapping[str, int]:
-    """On how many compositions each cell has a run; status: of those that count, all without it. By cell_id, none for 0."""
-    counted = runs if status is None else runs[runs["status"].isin(status)]
-    compositions = counted["repetition"].map(composition_of)
-    return {str(cell): int(n) for cell, n in compositions.groupby(counted["cell_id"]).nunique().items()}
 
 
 def metric_column(name: str) -> str:

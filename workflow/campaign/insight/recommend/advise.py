@@ -13,12 +13,13 @@ import yaml
 from pydantic import ValidationError
 
 from campaign import wording
+from campaign.config.resolve import stored_system
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import SHAPE_AXES
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
 from campaign.insight.recommend.candidates import energy_design, measured_candidates, with_results
-from campaign.insight.recommend.choice import TIE_PCT, Question, choose
+from campaign.insight.recommend.choice import TIE_PCT, RankingQuestion, choose
 from campaign.insight.recommend.document import Evidence, RecommendationDocument
 from campaign.insight.recommend.objectives import (
     DEFAULT,
@@ -49,7 +50,8 @@ _BASIS = (
     f"{TIE_PCT:.0f}\u202f% (t on logarithms with the spread of compositions; Holm, over all pairs of shapes of a question for "
     "differences). A configuration that is neither shown to be worse nor to tie is not told apart. Ties are unknown where each "
     "was measured on one composition. Of ties, the one with the fewest devices, on the fewest hosts, is named first. A mix "
-    "compares all shapes with the precision and options that each workload is fastest with. What failed is no candidate.",
+    "compares all shapes with the precision and options that each workload is fastest with. What failed is no candidate. "
+    "Configurations that always ran on hosts of their own are compared with their hosts, and never tie.",
 )
 
 
@@ -90,14 +92,14 @@ def _system_as_used(context: Mapping[str, Any]) -> SystemFile | None:
     """Return the system file of the campaign as used; None where the tables hold no readable one, or several."""
     try:
         document = yaml.load(context.get("campaign_yaml", ""), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-        return SystemFile.model_validate(document["system"])
+        return stored_system(document["system"])
     except (yaml.YAMLError, TypeError, KeyError, ValidationError):
         return None
 
 
 def _questions(
     tables: Tables, energy: Design, named: Sequence[str], rows: pd.DataFrame, request: RecommendationRequest
-) -> Iterator[tuple[Question, pd.DataFrame, str]]:
+) -> Iterator[tuple[RankingQuestion, pd.DataFrame, str]]:
     """Yield the questions of a request, each with the candidates for it, and why there may be none.
 
     The objectives of the report are left out where the campaign has nothing for them.
@@ -121,7 +123,11 @@ def _questions(
         for key, _ in rows.groupby(by, sort=False):
             about = wording.describe(dict(zip(by, key, strict=True)), by)
             why_none = _WHY_NONE.get(objective.name, _NO_CANDIDATE) if key in possible else _NO_CANDIDATE
-            yield Question(priced, about, (str(key[0]),), design, cells), candidates.get(key, own.iloc[:0]), why_none
+            yield (
+                RankingQuestion(priced, about, (str(key[0]),), design, cells),
+                candidates.get(key, own.iloc[:0]),
+                why_none,
+            )
 
 
 def _mix_question(
@@ -131,14 +137,18 @@ def _mix_question(
     named: Sequence[str],
     design: Design,
     cells: Mapping[str, Evidence],
-) -> tuple[Question, pd.DataFrame, str]:
+) -> tuple[RankingQuestion, pd.DataFrame, str]:
     names, shares = zip(*(objective.shares or [(name, 1 / len(workloads)) for name in workloads]), strict=True)
     variants = fastest_variants(allowed, names, named)
     if len(variants) < len(names):
-        return Question(objective, f"a mix of {', '.join(names)}", names, design, cells), allowed.iloc[:0], _NO_MIX
+        return (
+            RankingQuestion(objective, f"a mix of {', '.join(names)}", names, design, cells),
+            allowed.iloc[:0],
+            _NO_MIX,
+        )
     about = " and ".join(f"{100 * share:.0f}\u202f% {way}" for way, share in zip(variants, shares, strict=True))
     rows, sums = mix_candidates(list(variants.values()), shares, design)
-    return Question(objective, f"a mix of {about}", names, sums, cells), rows, _NO_MIX
+    return RankingQuestion(objective, f"a mix of {about}", names, sums, cells), rows, _NO_MIX
 
 
 def _allowed(rows: pd.DataFrame, request: RecommendationRequest) -> npt.NDArray[np.bool_]:

@@ -24,7 +24,7 @@ from campaign.insight.recommend.objectives import (
 )
 from campaign.statistics.comparisons import Design, ratios
 from campaign.statistics.experiment_design import Marks
-from campaign.statistics.intervals import SIGNIFICANT, holm
+from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm
 
 TIE_PCT = 5.0
 """Configurations tie where none is shown to be better, and a test shows that they differ by less than this."""
@@ -35,7 +35,7 @@ _MIN_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class Question:
+class RankingQuestion:
     """One objective for one workload as it is run, or for a mix.
 
     about: the workload and how it is run; design: what compares the candidates; cells: the measured ones by id.
@@ -59,7 +59,7 @@ class Question:
         )
 
 
-def choose(question: Question, rows: pd.DataFrame, why_none: str) -> RecommendationAnswer:
+def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> RecommendationAnswer:
     """Answer a question with the best row, or the one with the fewest devices among those that tie.
 
     Args:
@@ -129,11 +129,13 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     """Return which other rows tie with the best one, and which are not shown to be worse.
 
     Tests of differences are adjusted over all pairs, as the best one was selected by its number. A tie is shown by two one-sided
-    tests (Schuirmann 1987), adjusted by Holm.
+    tests (Schuirmann 1987), adjusted by Holm. Configurations on hosts of their own are compared as they were measured, and never
+    tie: how much of a difference is that of hosts is unknown.
     """
     found = ratios(others["cell"], pd.Series(best["cell"], index=others.index), design)
     ratio = found.of.ratio * (others["factor"] / best["factor"]).to_numpy(dtype=np.float64)
-    p = np.where(found.tested, replace(found.of, ratio=ratio).p(), np.nan)
+    measured = found.tested | (found.method == CONFOUNDED)
+    p = np.where(measured, replace(found.of, ratio=ratio).p(), np.nan)
     adjusted = np.minimum(holm(p) * (np.isfinite(p).sum() + 1) / 2, 1.0)
     alike = ~((adjusted < SIGNIFICANT) & (ratio < 1))
     outside = np.abs(np.log(ratio)) + np.log1p(-TIE_PCT / 100)
@@ -142,7 +144,7 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     return alike & (holm(p_tie) < SIGNIFICANT), alike
 
 
-def _choice(question: Question, row: pd.Series[Any]) -> RecommendedChoice:
+def _choice(question: RankingQuestion, row: pd.Series[Any]) -> RecommendedChoice:
     scale, value = question.objective.scale, question.objective.scale.value(row["score"])
     bounds = score_bounds(row)
     low, high = sorted(scale.value(each) for each in bounds)
@@ -165,5 +167,5 @@ def _choice(question: Question, row: pd.Series[Any]) -> RecommendedChoice:
     )
 
 
-def _build(question: Question, choice: RecommendedChoice) -> str:
+def _build(question: RankingQuestion, choice: RecommendedChoice) -> str:
     return f"{question.about}: build {choice.built}: {choice.said}, measured{choice.compositions()}."

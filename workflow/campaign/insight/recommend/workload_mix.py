@@ -57,7 +57,7 @@ def mix_candidates(
     if parts.empty:
         return parts, design
     apart = parts[parts["cell"] != parts["fastest"]]
-    sums = combine_cells(design, _sums((parts, "cell"), (apart, "cell"), (apart, "fastest")))
+    sums = combine_cells(design, _sums(parts, apart))
     shapes = parts.groupby(_BY_SHAPE, sort=False)
     rows = shapes.agg(slow=("slow", "sum"), batch=("batch", ", ".join), cells=("cell", tuple)).reset_index()
     rows = rows.assign(cell=rows["cells"].map(_id))
@@ -80,14 +80,17 @@ def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
     )
 
 
-def _sums(*columns: tuple[pd.DataFrame, str]) -> pd.DataFrame:
-    """Return the parts of sums, one sum per shape and column of cell ids; equal sums once."""
-    found = [
-        pd.DataFrame(
-            {"sum": parts.groupby("shape")[name].transform(_id), "cell_id": parts[name], "weight": parts["weight"]}
-        )
-        for parts, name in columns
-    ]
+def _sums(parts: pd.DataFrame, apart: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of all sums; equal sums once.
+
+    They are those of all workloads on each shape, and of the workloads that are faster elsewhere: on the shape, and where they are
+    the fastest. The latter have cells in common, so each is a kind of its own.
+    """
+    found = []
+    for rows, name in ((parts, "cell"), (apart, "cell"), (apart, "fastest")):
+        ids = rows.groupby("shape")[name].transform(_id)
+        kind = "mix" if rows is parts else ids
+        found.append(pd.DataFrame({"sum": ids, "kind": kind, "cell_id": rows[name], "weight": rows["weight"]}))
     return pd.concat(found).drop_duplicates(["sum", "cell_id"], ignore_index=True)
 
 
