@@ -35,9 +35,7 @@ class FakeSlurm:
             )
             program.chmod(0o755)
         with self.memory() as memory:
-            memory.update(
-                last=0, jobs={}, sbatch=[], reachable=True, partitions=["gpu", "wide"], hosts=[]
-            )
+            memory.update(last=0, jobs={}, sbatch=[], reachable=True, partitions=["gpu", "wide"], hosts=[])
 
     @contextmanager
     def memory(self) -> Iterator[dict[str, Any]]:
