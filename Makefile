@@ -9,22 +9,18 @@ unexport PYTHONDONTWRITEBYTECODE
 # None is used; pydantic would look for some among all installed packages in every process.
 export PYDANTIC_DISABLE_PLUGINS := __all__
 
-.PHONY: help demo study test test-fast check types style bench format docs clean
+.PHONY: help demo test test-fast check types style bench format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 # A look at what is measured by then, beside the runs, which wait most of the time.
-demo: $(VENV)/.demo  ## Look at the devices of a host, run the default campaign and write its report (three minutes)
-	@campaign check falcon-demo --devices --short --host host1 || echo "Going on all the same: the demo's devices are processes of this machine."
+demo: $(VENV)/.demo  ## Run the default campaign and write its report (three minutes)
 	@(sleep 40 > /dev/null 2>&1; nice campaign report config/campaign.yaml --output results/demo/first.html > /dev/null 2>&1 \
 	  && echo "Measured so far: file://$(CURDIR)/results/demo/first.html") & first=$$!; \
 	snakemake --profile local --quiet host reason; code=$$?; kill $$first 2> /dev/null; exit $$code
 	@python -c 'from pathlib import Path; print("Open it:", Path("results/demo/report.html").absolute().as_uri())'
-
-study: $(VENV)/.dev  ## Predict three published studies, and write which of their claims that reaches into docs (a minute; ARGS=--replay checks it, ten minutes)
-	@python -m docs.predicted_studies $(ARGS)
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two cores)
@@ -58,9 +54,7 @@ style: $(VENV)/.dev $(VENV)/.rewritten
 bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (an hour and a half; those of Slurm need root)
 	python -m tests.benchmarks
 	python -m tests.benchmarks.truth
-	python -m tests.benchmarks.queues
 	python -m tests.benchmarks.composing
-	python -m tests.benchmarks.devices
 
 format: $(VENV)/.dev  ## Put everything into shape
 	ruff check --fix .
@@ -81,7 +75,7 @@ $(VENV)/bin/pip:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
-	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[serve,train]'
+	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[train]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip

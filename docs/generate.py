@@ -28,7 +28,6 @@ from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import AXES
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kinds
-from campaign.model.parameters import DEFAULTS, EMULATED, Prior
 from campaign.paths import CONFIG, ROOT
 from campaign.plan.request import key_meanings
 from campaign.tables.columns import COLUMNS, ROWS
@@ -125,10 +124,11 @@ def _escaped(text: str) -> str:
 def _tables() -> Iterator[str]:
     yield "# Tables and columns"
     yield (
-        "Collected records become these tables, in `results/CAMPAIGN/tables/` and in every archive. `campaign sql` queries them, "
-        "and `campaign sql --tables` also lists the columns that one campaign adds: `option_NAME` for options of workloads and "
-        "`metric_NAME` for further numbers of a run. Units are at the end of a name. "
-        "A missing value was not measured; it is never 0."
+        "Collected records become these tables, in `results/CAMPAIGN/tables/` and in every archive, as Parquet files. `runs` and "
+        "`cells` are CSV files as well. Figures make `leases` and `operations` from `leases.json`. Campaigns add columns: "
+        "`option_NAME` for options of workloads and `metric_NAME` for further numbers of a run. Units are at the end of a name. "
+        "A missing value was not measured; it is never 0. Programs that read Parquet can "
+        "[query the tables](../how-to/publish.md#numbers)."
     )
     for name, columns in COLUMNS.items():
         yield f"## {name}"
@@ -158,10 +158,7 @@ def _formats() -> Iterator[str]:
         ("Directory", "Content"), ((f"`{part}/`", _escaped(sentence(words))) for part, words in MEANINGS.items())
     )
     keys = ", ".join(f"`{key}`" for key in Index("").document())
-    yield (
-        f"`{INDEX}` is the index, with the keys {keys}. `sha256` maps every other member to its checksum. "
-        "Archives of all earlier versions can still be read."
-    )
+    yield (f"`{INDEX}` is the index, with the keys {keys}. `sha256` maps every other member to its checksum.")
 
 
 def _keys(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -254,19 +251,6 @@ def _workload_schema(kind: str) -> dict[str, Any]:
     return {**definitions[workload_class(kind).__name__], "$defs": definitions}
 
 
-def _parameters(prior: Prior) -> Iterator[str]:
-    rows = (
-        (
-            f"`{name}`",
-            f"{each.low:g}" if each.exact else f"{each.low:g} to {each.high:g}",
-            each.unit,
-            sentence(each.source),
-        )
-        for name, each in prior.items()
-    )
-    yield table(("Parameter", "80 % between", "Unit", "Meaning and source"), rows)
-
-
 def _meanings(header: str, meanings: Mapping[str, str]) -> Iterator[str]:
     """A table of names in the left column and their meanings in the right one."""
     yield table((header, "Meaning"), ((f"`{name}`", _escaped(sentence(text))) for name, text in meanings.items()))
@@ -284,8 +268,6 @@ PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "kinds of workloads": _workload_kinds,
     "shipped workload files": _shipped_workloads,
     "parsers": lambda: _meanings("`parser`", PARSERS),
-    "parameters of the model": lambda: _parameters(DEFAULTS),
-    "parameters of emulated systems": lambda: _parameters(EMULATED),
     "keys of --config": lambda: _meanings("Key", dict(key_meanings())),
 }
 """What stands between the marks of a page: name -> what makes it."""

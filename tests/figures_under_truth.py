@@ -17,7 +17,7 @@ import pandas as pd
 
 from campaign.insight import compare as comparing
 from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.objectives import asked
+from campaign.insight.recommend.objectives import parse_request
 from campaign.plan.matrix import expand
 from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
@@ -159,9 +159,9 @@ def _told(true: np.ndarray, none: np.ndarray, low: pd.Series, high: pd.Series, p
 def of_advice(tables: Tables, speeds: Mapping[str, float]) -> Told:
     """Wrong: a configuration that is as fast as the fastest is not named beside it. Found: a slower one is told apart."""
     measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
-    advice = advise(tables, asked(["throughput"], [], [], [str(name) for name in measured], []))
+    document = advise(tables, parse_request(["throughput"], [], [], [str(name) for name in measured], []))
     result = Told(campaigns=1)
-    for answer in advice.document.answers:
+    for answer in document.answers:
         if answer.choice is None or not answer.comparable:
             continue
         result.tested = 1

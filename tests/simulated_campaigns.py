@@ -1,12 +1,12 @@
-"""Campaigns of any plan whose step times are simulated with planted parameters, with deviations of compositions and of runs.
+"""Campaigns of any plan whose rates are planted, with deviations of compositions and of runs.
 
 Records are made once; each of the campaigns is the table of their runs with deviations of its own, so that hundreds are cheap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,63 +14,27 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from campaign.config.resolve import load_campaign
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell
 from campaign.documents.run_numbers import run_number
-from campaign.model.parameters import Draws, Floats, medians
-from campaign.model.simulation import steps_s
-from campaign.plan.step_cases import case_of, prior_of
+from campaign.paths import ROOT
+from campaign.plan.matrix import expand
 from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
-from campaign.workloads.protocol import Workload
 from tests.unit.report import report_data
 
 
 @dataclass(frozen=True)
-class Machine:
-    """planted: values of parameters by name; of the others it is the median of what is known of them beforehand. pace: factor of
-    the compute time by precision."""
+class Simulated:
+    """cells: of the plan; rate: samples per second of a cell; repetitions: runs of a cell in each composition."""
 
     system: SystemFile
-    workloads: Mapping[str, Workload]
-    planted: Mapping[str, float] = field(default_factory=dict)
-    pace: Mapping[str, float] = field(default_factory=dict)
-
-    def step_s(self, cells: Sequence[Cell]) -> Floats:
-        """Seconds of a step of each cell."""
-        cases = [case_of(self.system, self.workloads[cell.workload], cell) for cell in cells]
-        known = [case for case in cases if case is not None]
-        assert len(known) == len(cells)
-        return steps_s(known, [self._draws(cell) for cell in cells])[:, 0] if known else np.empty(0)
-
-    def _draws(self, cell: Cell) -> Draws:
-        found = medians(prior_of(self.system, self.workloads[cell.workload])).values
-        planted = {name: np.array([value]) for name, value in self.planted.items()}
-        compute = planted.get("compute", found["compute"]) * self.pace.get(cell.precision, 1.0)
-        return Draws({**found, **planted, "compute": compute})
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """cells: of the plan; repetitions: runs of a cell in each composition; known: whether `recommend` knows the programs."""
-
-    machine: Machine
     cells: tuple[Cell, ...]
+    rate: Callable[[Cell], float]
     compositions: int = 3
     repetitions: int = 2
-    links: Sequence[Mapping[str, Any]] = field(default=())
-    known: bool = True
-
-    @cached_property
-    def true_step_s(self) -> Floats:
-        return self.machine.step_s(self.cells)
-
-    @cached_property
-    def true_rate(self) -> pd.Series[float]:
-        """Samples per second by cell."""
-        rates = [cell.batch_global for cell in self.cells] / self.true_step_s
-        return pd.Series(rates, index=[cell.id for cell in self.cells])
 
     def tables(self, random: np.random.Generator, lease: float = 0.01, run: float = 0.01) -> Tables:
         """One campaign; lease, run: standard deviations of the logarithm of time."""
@@ -80,7 +44,7 @@ class Simulated:
         time = np.exp(by_lease.reindex(runs["lease_id"]).to_numpy() + run * random.standard_normal(len(runs)))
         changed = ("throughput_per_s", "throughput_per_device_per_s", "value")
         runs = runs.assign(**{name: runs[name] / time for name in changed})
-        return Tables(runs, cells_table(self._plan, runs), [], self.links, self._context)
+        return Tables(runs, cells_table(self._plan, runs), [], [], self._context)
 
     @cached_property
     def _plan(self) -> list[CellPlan]:
@@ -97,18 +61,33 @@ class Simulated:
     @cached_property
     def _runs(self) -> pd.DataFrame:
         records = []
-        for cell, rate in zip(self.cells, self.true_rate, strict=True):
+        for cell in self.cells:
             bare = {"step_times_s": (), "window_s": (), "metrics": {}}
             for number in self._numbers:
                 lease = f"{cell.configuration.name}.c{number // 1000 + 1}"
-                records.append(report_data.record(cell, number, float(rate), **bare, lease_id=lease))
+                records.append(report_data.record(cell, number, self.rate(cell), **bare, lease_id=lease))
         return runs_table(records)
 
     @cached_property
     def _context(self) -> dict[str, Any]:
         context = report_data.context_document()
         context["campaign"] = {**context["campaign"], "protocol": {"order": "blocks", "lease_order": "blocks"}}
-        programs = {name: each.model_dump(mode="json") for name, each in self.machine.workloads.items()}
-        document = {"system": self.machine.system.model_dump(mode="json"), "workloads": programs if self.known else {}}
-        context["campaign_yaml"] = yaml.safe_dump(document)
+        context["campaign_yaml"] = yaml.safe_dump({"system": self.system.model_dump(mode="json")})
         return context
+
+
+_SAMPLE_S = {"bert-nano": 0.038, "resnet50w16": 0.136}
+_BYTES = {"bert-nano": 2.9e6, "resnet50w16": 6.1e6}
+
+
+def default_campaign() -> Simulated:
+    """Return the default campaign with steps of compute and a ring all-reduce; devices scale, and links cost."""
+    campaign = load_campaign(ROOT / "config" / "campaign.yaml")
+
+    def rate(cell: Cell) -> float:
+        at = cell.configuration
+        link = 3.8e7 if at.hosts > 1 or at.attach != "local" else 1.2e8
+        compute = _SAMPLE_S[cell.workload] * cell.batch * (0.67 if cell.precision == "bf16" else 1.0)
+        return cell.batch_global / (0.002 + compute + 2 * (at.ranks - 1) / at.ranks * _BYTES[cell.workload] / link)
+
+    return Simulated(campaign.system, tuple(expand(campaign).cells), rate, repetitions=1)

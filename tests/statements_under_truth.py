@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 
 from campaign.insight.compare import compare, parse_rule
-from campaign.insight.compare.claims import expected
 from campaign.insight.recommend.advise import advise
+from campaign.insight.recommend.candidates import energy_design, measured_candidates
 from campaign.insight.recommend.objectives import THROUGHPUT, RecommendationObjective, RecommendationRequest
+from campaign.insight.recommend.workload_mix import mix_candidates
 from campaign.statistics import comparable_cells, comparisons, scaling_curves
+from campaign.statistics.combined_cells import combine_cells
 from campaign.statistics.intervals import holm
 from campaign.statistics.slow_hosts import compare_hosts
 from campaign.tables.io import Tables
@@ -82,22 +84,6 @@ def lent(truth: Truth, earlier: Truth, campaigns: int = 300, seed: int = 1) -> S
     return _against_first(comparisons.design(planted.runs(truth, campaigns, seed), earlier=before), truth, campaigns)
 
 
-def repeated(truth: Truth, again: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
-    """Ratios to the first configuration that are measured again: cover has those inside the prediction interval of
-    the first time."""
-    before, after = (
-        comparisons.design(planted.runs(each, campaigns, seed + at)) for at, each in ((0, truth), (1000, again))
-    )
-    of, to = planted.pairs(truth, campaigns)
-    pairs = {"cell_id": of, "against_cell": to}
-    low, high = expected(before, after, pairs, pairs)
-    value = comparisons.ratios(of, to, after).of.ratio
-    known = np.isfinite(low) & np.isfinite(value)
-    cover = _covered(value, low, high, known, np.zeros(low.size))
-    nan = float("nan")
-    return Statements(cover, nan, nan, 100 * float(np.nanmedian(np.log(high / low))) / 2, 100 * float(known.mean()))
-
-
 def within(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
     """Cells that share all leases of a configuration: each against the first, in all configurations of a campaign."""
     design = comparisons.design(planted.runs(truth, campaigns, seed))
@@ -154,14 +140,55 @@ def recommended(truth: Truth, campaigns: int = 40, seed: int = 2, make: Maker = 
     """`campaign recommend`: wrong: not all equal configurations are called ties; found: the only best one is named alone."""
     random, wrong, found, told = np.random.default_rng(seed), 0, 0, 0
     for _ in range(campaigns):
-        (answer,) = advise(
-            make(truth, random), RecommendationRequest((RecommendationObjective(THROUGHPUT),))
-        ).document.answers
+        (answer,) = advise(make(truth, random), RecommendationRequest((RecommendationObjective(THROUGHPUT),))).answers
         told += answer.comparable
         wrong += answer.comparable and not truth.effect and len(answer.alternatives) < truth.configurations - 1
         found += answer.comparable and bool(truth.effect) and not answer.alternatives
     nan = float("nan")
     return Statements(nan, 100 * wrong / campaigns, 100 * found / campaigns, nan, 100 * told / campaigns)
+
+
+def mixed(truth: Truth, campaigns: int = 300, seed: int = 5) -> Statements:
+    """The equal mix of all workloads on each configuration against that on the first; half: stated over true standard deviation
+    of the mix on one configuration, in percent."""
+    design = comparisons.design(planted.runs(truth, campaigns, seed))
+    shape = (campaigns, truth.configurations, truth.workloads)
+    campaign, at, _ = (axis.ravel() for axis in np.indices(shape))
+    cells = np.arange(campaign.size) * truth.cells
+    names = np.array([f"{c:06}.{i:03}" for c, i in zip(campaign, at, strict=True)])
+    known = design.places(pd.Series(cells)) >= 0
+    parts = pd.DataFrame({"sum": names, "cell_id": cells, "weight": 1 / truth.workloads})[known]
+    sums = combine_cells(design, parts)
+    cost = truth.times().mean(axis=0)
+    of = names[:: truth.workloads].reshape(campaigns, -1)
+    found = comparisons.ratios(pd.Series(of[:, 1:].ravel()), pd.Series(np.repeat(of[:, 0], of.shape[1] - 1)), sums)
+    said = _said(np.tile(cost[0] / cost[1:], campaigns), found, campaigns)
+    there = np.array([int(name.partition(".")[2]) for name in sums.cells])
+    off = np.log(sums.cost / cost[there])
+    stated = np.sqrt(sums.locations()[0].variance.mean())
+    return replace(said, half=100 * float(stated / np.sqrt((off**2).mean())))
+
+
+def slow_downs(truth: Truth, campaigns: int = 40, seed: int = 6) -> Statements:
+    """The slow-down of each configuration for the equal mix of those workloads that have one fastest configuration in truth."""
+    random, held, half = np.random.default_rng(seed), [], []
+    times = truth.times()
+    one = np.flatnonzero(np.isclose(times, times.min(axis=1, keepdims=True)).sum(axis=1) == 1)
+    times = times[one]
+    true = (times / times.min(axis=1, keepdims=True)).mean(axis=0)
+    for _ in range(campaigns):
+        tables = planted.tables(truth, random)
+        rows = measured_candidates(tables, energy_design(tables), ["precision"])
+        every = [own for _, own in rows.groupby("workload", sort=False)]
+        variants = [every[at] for at in one]
+        found, _ = mix_candidates(variants, [1 / len(variants)] * len(variants), tables.design)
+        low, high = 1 / found["high"].to_numpy(float), 1 / found["low"].to_numpy(float)
+        here = true[found["shape"]]
+        known = np.isfinite(low)
+        held += list((low <= here)[known] & (here <= high)[known])
+        half += list(50 * np.log(high / low)[known])
+    nan = float("nan")
+    return Statements(100 * float(np.mean(held)), nan, nan, float(np.median(half)), 100.0)
 
 
 COUNTS = (1, 2, 4, 6, 8, 10, 12, 14)

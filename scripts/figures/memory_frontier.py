@@ -30,9 +30,7 @@ _WORDS = {"ran": "ran", "out": "ran out of memory", "implied": "implied, not run
 
 
 def draw(data: FigureData) -> Drawing:
-    # A replay needs no memory, so that its batches tell nothing.
-    measured = data.cells[~data.cells["predicted"]]
-    cells = _outcomes(measured)
+    cells = _outcomes(data.cells)
     by = _by(cells)
     rows = _frontier(cells, data.runs, by)
     if rows.empty:
@@ -59,7 +57,7 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         limits=(*panels.limits(), _cut(panels)),
         findings=_findings(rows, cells, by),
-        coverage=coverage_of_cells(measured),
+        coverage=coverage_of_cells(data.cells),
     )
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.documents.run_numbers import BLOCK_ORDERS
-from campaign.report import columns, plot, prediction
+from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing
 from campaign.statistics import verdict
 from campaign.statistics.drift import Drift, drift, is_adjusted
@@ -51,7 +51,6 @@ def draw(data: FigureData) -> Drawing:
         findings=(_finding(found, data),),
         coverage=coverage_of_leases(data.leases, rows["lease_id"], "measured the reference"),
         alarm=found.found,
-        prediction=prediction.of_cells(data.reference),
     )
 
 

@@ -10,7 +10,7 @@ from campaign import wording
 from campaign.documents.metric import Metric
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells, scaling_curves, serving, verdict
+from campaign.statistics import comparable_cells, scaling_curves, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
 
 TITLE = "Scaling"
@@ -38,17 +38,19 @@ _DIPS_NAMED = 5
 _SERIES_NAMED = 3
 _GAPS_NAMED = 3
 _HOSTS_NAMED = 6  # of a line; numbers of hosts beside more markers would cover each other
+_LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
 
 
 def draw(data: FigureData) -> Drawing:
-    if data.metric.name.startswith(tuple(serving.LATENCIES)):
-        return nothing("a latency at a given rate does not scale with devices; the highest rate that holds does")
+    if data.metric.name.startswith(_LATENCIES):
+        return nothing("a latency of requests does not scale with devices")
     rows = comparable_cells.scaling(data.cells, data.design)
     # A server answers at the rate at which it is asked.
-    rows = rows[~rows["cell_id"].isin(serving.rated(data.cells)["cell_id"])].reset_index(drop=True)
-    if rows.empty and len(serving.rated(data.cells)):
-        return nothing("requests were sent at given rates, which do not scale; the highest rate that holds does")
+    given = comparable_cells.at_given_rates(data.cells)["cell_id"]
+    rows = rows[~rows["cell_id"].isin(given)].reset_index(drop=True)
+    if rows.empty and len(given):
+        return nothing("requests were sent at given rates, which do not scale with devices")
     if rows.empty:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]

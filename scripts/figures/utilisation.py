@@ -23,7 +23,6 @@ QUANTITIES = (
     Quantity("device_temperature_peak_c", "temperature of a device, peak", "°C"),
     Quantity("device_power_capped_share_pct", "time at the power limit, normal under load", "%"),
     Quantity("device_slowed_share_pct", "time slowed by heat or the board's protection", "%"),
-    Quantity("throttled_share_pct", "time at the power limit or slowed (earlier versions)", "%"),
     Quantity("cpu_utilisation_mean_pct", "CPU utilisation", "%"),
     Quantity("cpu_socket_utilisation_max_pct", "CPU utilisation, busiest socket", "%"),
     Quantity("host_memory_used_peak_mib", "host memory, peak", "GiB", 1024.0),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.documents.metric import Metric
-from campaign.report import columns, plot, prediction
+from campaign.report import columns, plot
 from campaign.report.bars import Bars, Groups, grouped
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.statistics import intervals, verdict
@@ -85,7 +85,6 @@ def draw(data: FigureData) -> Drawing:
         limits=(_cut(parts),),
         findings=findings,
         coverage=coverage_of_cells(data.cells),
-        prediction=prediction.of_cells(data.cells),
     )
 
 

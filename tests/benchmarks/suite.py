@@ -10,19 +10,16 @@ from tests.benchmarks import floors
 from tests.benchmarks.fabric import fabric
 from tests.benchmarks.falcon import falcon
 from tests.benchmarks.figure import Figure
-from tests.benchmarks.histories import histories, site
 from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
-from tests.benchmarks.predicted import predicted
 from tests.benchmarks.project import Project
+from tests.benchmarks.site import site
 from tests.benchmarks.slurm import slurm
-from tests.benchmarks.study import study
 from tests.benchmarks.telemetry import telemetry
 from tests.benchmarks.timing import Took, least
 from tests.benchmarks.train import train
-from tests.benchmarks.until import until
 
 _TIMES = 3
 _LINEAR = 1.15  # the most that noise makes of an exponent of 1
@@ -109,11 +106,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "telemetry": telemetry,
     "parsing": parsing,
     "train": train,
-    "until": until,
-    "histories": histories,
     "site": site,
-    "predicted": predicted,
-    "study": study,
 }
 
 

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from campaign.documents.cell import Cell
-from tests import imported_under_truth, services_under_truth
+from tests import imported_under_truth
 from tests import statements_under_truth as said
-from tests.choices_under_truth import choices
 from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
 from tests.planted_costs import held
 from tests.planted_records import Planted
-from tests.planted_services import Service
 from tests.statements_under_truth import Statements
 from tests.unit.insight.test_answers_agree import contradictions, planted
-from tests.unit.insight.test_demo_choice import ANYWHERE, default_campaign
 
 Row = tuple[str, Callable[[], Statements]]
 
@@ -84,20 +81,24 @@ def _between(campaigns: int) -> Iterator[Row]:
         truth = Truth(hosts=hosts, host=sd, placed=placed)
         name = f"compositions on {hosts} hosts ({placed}), host sd {100 * sd:g} %"
         yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
-    for k, again, lease, run in itertools.product((2, 3, 5), (1, 3, 5), (0.0, 0.01, 0.03), (0.003, 0.01)):
-        first = Truth(compositions=k, runs=2 * k, lease=lease, run=run)
-        second = replace(first, compositions=again, runs=2 * again)
-        name = f"measured again, {k} and {again} compositions, lease sd {100 * lease:g} %, run sd {100 * run:g} %"
-        yield name, lambda a=first, b=second: said.repeated(a, b, campaigns)  # type: ignore[misc]
-    for k, again in itertools.product((2, 3, 5), (1, 3, 5)):
-        first = Truth(compositions=k, runs=2 * k, drift=0.05)
-        second = replace(first, compositions=again, runs=2 * again, drift=0.05 * again / k)
-        name = f"measured again, {k} and {again} compositions, drift 5 % in the time of the first"
-        yield name, lambda a=first, b=second: said.repeated(a, b, campaigns)  # type: ignore[misc]
     for lease in (0.0, 0.01, 0.03):
         name = f"one composition, borrowed from an earlier campaign, lease sd {100 * lease:g} %"
         once, before = Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease)
         yield name, lambda once=once, before=before: said.lent(once, before, campaigns)  # type: ignore[misc]
+
+
+def _mixes(campaigns: int) -> Iterator[Row]:
+    """half of the first ones: stated over true standard deviation, in percent."""
+    for workloads, k, (lease, run) in itertools.product((2, 4), (2, 3, 5), ((0.0, 0.02), (0.02, 0.01), (0.03, 0.003))):
+        truth = Truth(workloads=workloads, compositions=k, runs=2 * k, lease=lease, run=run)
+        name = f"mix of {workloads} workloads, {k} compositions, lease sd {100 * lease:g} %, run sd {100 * run:g} %"
+        yield name, lambda truth=truth: said.mixed(truth, campaigns)  # type: ignore[misc]
+    differs = Truth(workloads=4, compositions=5, runs=10, effect=(1, 1.05, 1, 1.05))
+    yield "mix of 4 workloads, 5 compositions, configurations differ", lambda: said.mixed(differs, campaigns)
+    for k in (2, 3, 5):
+        truth = Truth(workloads=4, compositions=k, runs=2 * k, lease=0.02, effect=(1, 1.1, 1.2, 1.3))
+        name = f"slow-down of a mix of 3 workloads, {k} compositions"
+        yield name, lambda truth=truth: said.slow_downs(truth, campaigns // 4)  # type: ignore[misc]
 
 
 def _others(campaigns: int) -> Iterator[Row]:
@@ -188,57 +189,13 @@ def _forecasts(campaigns: int) -> Iterator[Row]:
         yield f"forecast, {100 * share:g} % of 288 cells known, {kind}", lambda s=share, a=additive: said_of(s, a)  # type: ignore[misc]
 
 
-def _services(campaigns: int) -> Iterator[Row]:
-    """found: intervals with both ends, of ratios: true differences; the time to the first token is that of an M/M/1 queue."""
-    shapes = (
-        (1, 1, 2000),
-        (1, 3, 2000),
-        (1, 1, 20_000),
-        (2, 2, 1000),
-        (3, 2, 1000),
-        (3, 2, 4000),
-        (5, 2, 1000),
-        (5, 2, 4000),
-    )
-    for compositions, runs, requests in shapes:
-        lease = 0.02 if compositions > 1 else 0.0
-        of = Service({}, tuple(range(15, 50, 5)), compositions, runs, requests, lease_sd=lease)
-        name = f"{compositions} compositions x {runs} runs x {requests} requests"
-        for load, percent in itertools.product((0.5, 0.8, 0.9), (50.0, 90.0, 99.0)):
-            of_load = f"p{percent:g} of requests, load {load:g}, {name}"
-            yield (
-                of_load,
-                lambda of=of, x=50 * load, p=percent: services_under_truth.percentiles_cover(of, x, p, campaigns),  # type: ignore[misc]
-            )
-        for percent, holds in ((90.0, 37.0), (99.0, 33.0)):
-            of_rate = f"highest rate, p{percent:g}, {name}"
-            yield (
-                of_rate,
-                lambda of=of, p=percent, h=holds: services_under_truth.highest_rates_cover(of, p, h, campaigns),  # type: ignore[misc]
-            )
-    rates = (15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0)
-    for fabric, k in itertools.product((1.0, 0.8), (3, 5)):
-        of = Service({"1": 1.0, "2": 1.0, "3": fabric}, rates, k, 2, 1500)
-        name = f"ratio of highest rates, p90, {k} compositions, one of three at {fabric:g} of the speed"
-        yield name, lambda of=of: services_under_truth.ratios_cover(of, 90.0, 37.0, max(4, campaigns // 5))  # type: ignore[misc]
-
-
 def _answers(campaigns: int) -> Iterator[Row]:
-    """wrong: choices that are neither the best nor tied with it; pages with two answers that contradict each other."""
-
-    def chosen(where: Sequence[str]) -> Statements:
-        found = choices(demo, campaigns, 0.01, where=where, seed=2)
-        right = 100 * found["outcome"].isin(["best", "tied"]).mean()
-        return Statements(100 * found["covers"].mean(), 100 - right, right, float("nan"), 100.0)
+    """wrong: pages with two answers that contradict each other."""
 
     def disagree(leases: int) -> Statements:
-        wrong = 100 * np.mean([any(contradictions(*planted(seed, leases))) for seed in range(100, 100 + campaigns)])
+        wrong = 100 * np.mean([any(contradictions(planted(seed, leases))) for seed in range(100, 100 + campaigns)])
         return Statements(float("nan"), float(wrong), float("nan"), float("nan"), 100.0)
 
-    demo = default_campaign()
-    for where in ANYWHERE:
-        name = f"recommend, the default campaign{', '.join(['', *where])}"
-        yield name, lambda where=where: chosen(where)  # type: ignore[misc]
     for leases in (1, 2, 3):
         yield f"answers of one page, {leases} compositions", lambda leases=leases: disagree(leases)  # type: ignore[misc]
 
@@ -253,7 +210,7 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _others(campaigns), _public(few), _forecasts(few), _services(few), _answers(few)
+        _between(campaigns), _mixes(campaigns), _others(campaigns), _public(few), _forecasts(few), _answers(few)
     ):
         yield _line(name, make())
     for name, of in _whole(few):

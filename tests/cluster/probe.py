@@ -2,12 +2,12 @@
 
     python -m tests.cluster.probe stream SPECS.json [FROM TO BYTES]..
     python -m tests.cluster.probe steps SPECS.json
-    python -m tests.cluster.probe bytes SPECS.json [RANK_ORDER]..
+    python -m tests.cluster.probe bytes SPECS.json
 
 stream: what one TCP stream after the other moves between two ranks of the one specification; steps: seconds of each step of a short
-training run over all ranks of each; bytes: what the first host sends in a step of a model that is divided over two ranks, with each
-order of ranks, as its link counts them and as the result says by kind of parallelism. SPECS.json: a list of emulated hosts. Prints
-JSON: {"mode", "gbit_per_s"}, a list for each stream; {"mode", "step_times_s"}, a list for each of SPECS; or {"bytes"}.
+training run over all ranks of each; bytes: what the first host sends in a step of training, as its link counts them and as the
+result says of a rank. SPECS.json: a list of emulated hosts. Prints JSON: {"mode", "gbit_per_s"}, a list for each stream; {"mode",
+"step_times_s"}, a list for each of SPECS; or {"bytes"}.
 """
 
 from __future__ import annotations
@@ -91,17 +91,16 @@ class Ranks:
         times: list[float] = self.train(emulation, directory, spec)["step_times_s"]
         return times
 
-    def step_bytes(self, emulation: EmulatedHosts, directory: Path, rank_order: str) -> dict[str, float]:
-        """`sent` by the first host's link, and by one rank for `tensor` and `data` parallelism."""
-        options = {"tensor_parallel": 2, "rank_order": rank_order}
-        spec = {"model": "gpt-nano", "batch": 4, "warmup_steps": 1, "options": options}
+    def step_bytes(self, emulation: EmulatedHosts, directory: Path) -> dict[str, float]:
+        """`sent` by the first host's link, and by one rank (`of_rank`)."""
+        spec = {"model": "gpt-nano", "batch": 4, "warmup_steps": 1}
         sent = []
         for steps in (_FEW_STEPS, _MORE_STEPS):
             before = sent_bytes(emulation, 0)
             result = self.train(emulation, directory, {**spec, "measured_steps": steps})
             sent.append(sent_bytes(emulation, 0) - before)
-        kinds = {kind: result[f"{kind}_parallel_bytes_per_step"] for kind in ("tensor", "data")}
-        return {"sent": (sent[1] - sent[0]) / (_MORE_STEPS - _FEW_STEPS), **kinds}
+        of_rank = result["communication_bytes_per_step"]
+        return {"sent": (sent[1] - sent[0]) / (_MORE_STEPS - _FEW_STEPS), "of_rank": of_rank}
 
     def train(self, emulation: EmulatedHosts, directory: Path, spec: dict[str, Any]) -> dict[str, Any]:
         """The result of rank 0."""
@@ -159,8 +158,7 @@ def main(what: str, file: str, *words: str) -> None:
     elif what == "bytes":
         (spec,) = specs
         with emulated(spec) as emulation, tempfile.TemporaryDirectory() as directory:
-            ranks = Ranks()
-            answer["bytes"] = [ranks.step_bytes(emulation, Path(directory), order) for order in words]
+            answer["bytes"] = Ranks().step_bytes(emulation, Path(directory))
     else:
         ranks, times = Ranks(), []
         for spec in specs:

@@ -56,9 +56,6 @@ def site(
         down(directory)
 
 
-UNEQUAL = {"hosts": [{"devices": [{"count": 1}, {"count": 1, "attach": "fabric"}]}, {"devices": [{"count": 1}]}]}
-
-
 @pytest.mark.parametrize("site", ["reservation", "dynamic", "resume"], indirect=True)
 def test_what_is_composed_is_what_slurm_gives(site: tuple[Cluster, dict[str, Any]], tmp_path: Path) -> None:
     cluster, document = site
@@ -67,32 +64,23 @@ def test_what_is_composed_is_what_slurm_gives(site: tuple[Cluster, dict[str, Any
     # Each run says on which host it is, and how many devices it was given there.
     project.workload("logged", body='echo "rate: 10"; echo "$(hostname) $CUDA_VISIBLE_DEVICES" >> "$STARTS.devices"')
     file = project.campaign(repetitions=2)
-    unequal = document["slurm"]["strategy"] != "resume"  # which composes equal hosts only
-    # All hosts at once, one with devices of the fabric, and hosts that differ.
+    # All hosts at once, and one with devices of the fabric.
     shapes: list[dict[str, Any]] = [{"hosts": 4, "devices_per_host": 2}, {"devices_per_host": 2, "attach": "fabric"}]
-    shapes += [{"name": "unequal", **UNEQUAL}] * unequal
     project.write(file.name, yaml.safe_load(file.read_text()) | {"configurations": shapes})
     try:
         project.run("tables", time_out_s=300)
     finally:
         project.kill()
-    found = project.records()
-    parts = [record for record in found if record.cell.configuration == "unequal"]
-    assert [record.status for record in parts] == ["ok"] * 2 * unequal
-    for record in parts:  # the larger part of the first host, one local device of the second
-        assert len(set(record.hosts)) == 2
-        assert [name.startswith("host") for name in record.devices] == [True, False, True]
-        assert not any("differ" in flag for flag in record.flags)
-    records = [record for record in found if record not in parts]
+    records = project.records()
     assert [record.status for record in records] == ["ok"] * 4
     assert {lease["state"] for lease in project.leases()} == {"RELEASED"}
     # A composition that a busy machine had to make again has a lease without records.
     assert {record.lease_id for record in records} <= {lease["lease_id"] for lease in project.leases()}
     assert len({record.lease_id for record in records}) == 2
     given = [line.split() for line in Path(f"{project.environment['STARTS']}.devices").read_text().splitlines()]
-    assert {host for host, _ in given} <= {host for record in found for host in record.hosts}
+    assert {host for host, _ in given} <= {host for record in records for host in record.hosts}
     assert {len(devices.split(",")) for _, devices in given} <= {2, 4}
-    assert json.loads((project.results().tables / "context.json").read_text())["launchers"] == {"slurm": len(found)}
+    assert json.loads((project.results().tables / "context.json").read_text())["launchers"] == {"slurm": len(records)}
     assert project.queue() == []
     assert project.held() == {}
     assert "ReservationName" not in project.slurm("scontrol", "show", "reservation")

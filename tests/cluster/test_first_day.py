@@ -89,7 +89,7 @@ def page_commands() -> list[list[str]]:
 def test_the_first_day(day: tuple[ClusterProject, Rack, dict[str, Any]]) -> None:
     project, hardware, right = day
     found_at = {name: device.attached_to for name, device in hardware.devices.items()}
-    check, trial, devices, plan, run, status, plan_without, run_without, end = page_commands()
+    check, trial, plan, run, status, plan_without, run_without, end = page_commands()
 
     for mistake, words in MISTAKES.values():
         project.write("systems/lab.yaml", described(right, mistake))
@@ -105,10 +105,6 @@ def test_the_first_day(day: tuple[ClusterProject, Rack, dict[str, Any]]) -> None
     project.write("systems/lab.yaml", right)
     assert "claimed by the file, not told by the fabric" in project.run_campaign(*check)
     assert "nothing is left" in project.run_campaign(*trial)
-    # In a job of Slurm, on all devices that the hosts reach; the full form trains for longer than a test is to take.
-    said = project.run_campaign(*devices, "--short")
-    assert "6 devices, short form" in said
-    assert "kept as the site's reference" in said
     assert "1x2-fabric.c1" in project.run_campaign(*plan)
     project.run_campaign(*run, *MEASURE)
     assert {record.status for record in project.records("lab")} == {"ok"}

@@ -194,14 +194,17 @@ def test_a_service_ends_with_its_driver(tracking: str, tmp_path: Path, request: 
             "kind": "service",
             "precisions": ["fp32"],
             "server": {"command": ["sh", "-c", SERVER], "ready": {"tcp": True}},
-            "load": {"requests": 2000, "rate_per_s": 5, "prompt_tokens": 8, "output_tokens": 4},
+            "client": {
+                "command": ["sleep", "4711"],
+                "parsers": [{"metric": "throughput_per_s", "regex": r"rate (\S+)"}],
+            },
         },
     )
     site.campaign(batch=1)
     process = site.start(*SNAKEMAKE)
     try:
-        site.until(lambda: len(sleepers()) == 3 or process.poll() is not None)
-        assert len(sleepers()) == 3, site.said()
+        site.until(lambda: len(sleepers()) == 4 or process.poll() is not None)
+        assert len(sleepers()) == 4, site.said()
         for pid in drivers():
             os.kill(pid, signal.SIGKILL)
         site.until(lambda: not sleepers(), 10.0)
@@ -372,7 +375,7 @@ def excluded(site: FaultSite) -> set[str]:
 
 
 SERVER = """trap '' TERM; setsid sleep 4711 & sleep 4711 & env -i setsid sleep 4711 &
-exec python3 -m campaign.emulators.queueing_server --port {port}"""
+exec python3 -m http.server {port} --bind 127.0.0.1"""
 """With processes that SIGTERM does not end: in the background, in sessions of their own, and without the mark of the run."""
 
 

@@ -91,7 +91,7 @@ def test_the_reference_refuses_a_kind_without_introduction(monkeypatch: pytest.M
 
 def test_no_other_room_knows_a_kind() -> None:
     package = ROOT / "workflow" / "campaign"
-    kinds = "train|replay|synthetic|service|service_run|command"
+    kinds = "train|synthetic|service|service_run|earlier_service|command"
     names = re.compile(rf"campaign\.workloads\.(?:{kinds})\b|\b(?:{kinds.title()})Workload\b")
     knowing = [
         str(path.relative_to(package))

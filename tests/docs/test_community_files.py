@@ -27,7 +27,7 @@ def test_the_changelog_has_a_section_for_the_version() -> None:
     sections = re.findall(r"^## \[?([\d.]+|Unreleased)\]?", text, re.MULTILINE)
     assert sections
     assert __version__ in sections
-    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) == {"Results", "Tool"}
+    assert len(text.splitlines()) < 100, "the section of a version is one page"
 
 
 def test_the_forge_runs_what_ci_runs() -> None:

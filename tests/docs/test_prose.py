@@ -8,11 +8,9 @@ from tests.docs.pages import PAGES, ROOT, sentences
 
 WORDS_MAX = 40
 README_WORDS_MAX = 25
-# Its older entries are history and stay as they were.
-PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 
-@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_sentence_is_long(page: Path) -> None:
     limit = README_WORDS_MAX if page == ROOT / "README.md" else WORDS_MAX
     long = [f"{len(words)} words: {sentence}" for sentence in sentences(page) if len(words := sentence.split()) > limit]

@@ -16,8 +16,6 @@ from campaign import errors
 from campaign.emulators.control_planes.server import Server
 from campaign.errors import ConfigError, needs_extra
 from campaign.paths import ROOT
-from campaign.tables.sql import Database
-from campaign.workloads.traces.chakra_file import read_nodes
 
 
 def _server(tmp_path: Path) -> None:
@@ -25,8 +23,6 @@ def _server(tmp_path: Path) -> None:
 
 
 MISSING: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "chakra": ("google.protobuf", read_nodes),
-    "sql": ("duckdb", lambda _: Database([])),
     "emulate": ("trustme", _server),
 }
 
@@ -58,9 +54,9 @@ def test_what_measures_is_part_of_the_base_and_named_on_its_page() -> None:
 def test_every_extra_that_the_package_names_is_declared_and_in_all() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(MISSING) <= set(extras)
-    assert extras["all"] == ["composable-campaign[chakra,emulate,serve,sql,train]"]
+    assert extras["all"] == ["composable-campaign[emulate,train]"]
 
 
 def test_needs_extra_lets_other_errors_pass() -> None:
-    with pytest.raises(ZeroDivisionError), needs_extra("sql"):
+    with pytest.raises(ZeroDivisionError), needs_extra("emulate"):
         1 / 0  # noqa: B018

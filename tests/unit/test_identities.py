@@ -15,6 +15,7 @@ from campaign.config.resolve import load_campaign
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.files import content_hash
 from campaign.paths import CONFIG
+from campaign.plan.lease_plans import campaign_of
 from campaign.plan.matrix import expand, run_set_digest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -48,6 +49,7 @@ def test_lease_document_written_before_is_accepted() -> None:
     assert document.lease == "1x4-local.c1"
     assert len(document.cells) == 5
     assert {cell.id for cell in document.cells} <= today
+    assert campaign_of(document).name == "demo"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ FIGURES = {
     "pareto",
     "part-of-host",
     "precision",
-    "predictions",
     "roofline",
     "scaling",
     "speedup-by-batch",

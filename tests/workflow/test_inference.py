@@ -1,39 +1,90 @@
-"""The shipped campaign of inference in small: a model is served on one emulated device and on two."""
+"""A campaign of a small server and a benchmark client, with the rate of requests as an axis: from the file to the figure."""
 
 from __future__ import annotations
 
+import csv
+import io
+import sys
+from pathlib import Path
 from typing import Any
 
-import yaml
+from campaign.processes.marked import live, words_of
+from tests.workflow.checkout_twin import ROOT, Project, until
 
-from campaign.launch.emulation_plan import NOT_CROSSED
-from campaign.paths import ROOT
-from tests.workflow.checkout_twin import Project
+PROGRAMS = ROOT / "tests" / "unit" / "workloads"
+SERVER, CLIENT = (str(PROGRAMS / name) for name in ("serving_program.py", "serving_client.py"))
+TOKENS, TOKEN_S = 4, 0.01
+RATES = [5, 20]
 
 
-def test_a_model_is_served_on_one_device_and_on_two_at_their_pace(project: Project) -> None:
-    campaign: dict[str, Any] = yaml.safe_load((ROOT / "config" / "campaigns" / "inference.yaml").read_text())
-    service: dict[str, Any] = yaml.safe_load((ROOT / "config" / "workloads" / "gpt-service.yaml").read_text())
-    service |= {"name": "small", "load": {"duration_s": 2, "warmup_s": 0.2}}
-    project.write("workloads/small.yaml", service)
-    campaign |= {
-        "name": "c",
-        "configurations": [{"devices_per_host": [1, 2]}],
-        "axes": {"workload": "small", "options": {"rate_per_s": [4], "output_tokens": [4]}},
-        "exclude": [],
-        "protocol": {"repetitions": 1, "compositions": 1},
+def write_service(project: Project, requests: int, **axes: Any) -> None:
+    python = [sys.executable, "-S"]
+    service = {
+        "name": "llm",
+        "kind": "service",
+        "precisions": ["fp32"],
+        "options": {"rate_per_s": RATES[0], "requests": requests},
+        "server": {
+            "command": [*python, SERVER, "{port}", "none", str(TOKEN_S)],
+            "ready": {"http": "/health"},
+            "metrics": {"read": {"answers": "answers_total"}},
+        },
+        "client": {"command": [*python, CLIENT, "{url}", "{rate_per_s}", "{requests}", "{result}"], "parser": "vllm"},
     }
-    project.write("c.yaml", campaign)
-    project.run("--until", "measure")
-    records = {record.cell.configuration: record for record in project.records()}
-    assert records.keys() == {"1x1-local", "1x2-local"}
-    # An iteration is at least that of 128 tokens: 84 MFLOP with the head and layers of 128, at 1 GFLOP/s, shared by two devices.
-    for name, iteration_ms in (("1x1-local", 167), ("1x2-local", 83)):
-        record = records[name]
+    project.write("workloads/llm.yaml", service)
+    project.write(
+        "c.yaml",
+        {
+            "name": "c",
+            "system": "bench",
+            "configurations": [{"devices_per_host": 1}],
+            "axes": {"workload": "llm", **axes},
+            "protocol": {"repetitions": 2, "compositions": 2, "telemetry_s": None},
+        },
+    )
+
+
+def servers() -> list[int]:
+    return [pid for pid in live() if SERVER.encode() in words_of(pid, "cmdline")]
+
+
+def test_latencies_of_a_service_are_drawn_against_the_rate_of_its_client(project: Project) -> None:
+    write_service(project, 12, options={"rate_per_s": RATES})
+    project.run("--until", "tables")
+    records = project.records()
+    assert sorted(record.cell.options["rate_per_s"] for record in records) == [5, 5, 20, 20]
+    for record in records:
         assert record.status == "ok", record.failure
-        assert record.metrics["tpot_ms_p50"] > 0.97 * iteration_ms
-        assert record.metrics["prompt_tokens_mean"] == 128
-        assert record.metrics["output_tokens_mean"] == 4
-        assert record.metrics["server_fed_sequences"] >= record.metrics["server_iterations"] > 0
-        assert record.metrics["errors"] == 0
-        assert NOT_CROSSED not in record.flags
+        assert record.throughput_per_s == record.metrics["requests_per_s"]
+        assert record.metrics["requests"] == record.metrics["server_answers"] == 12
+        assert record.metrics["offered_per_s"] == record.cell.options["rate_per_s"]
+        # The server takes its time for each token, one request after the other.
+        assert record.metrics["ttft_ms_p50"] > 0.9e3 * TOKEN_S
+        assert record.metrics["e2e_ms_p50"] > 0.9e3 * TOKENS * TOKEN_S
+        log = Path(project.results().directory, record.log).read_text()
+        assert '"median_ttft_ms"' in log
+        assert "service: the server ended after" in log
+    page = project.page("latencies")
+    table = (project.results().figures / "latencies.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert {(float(row["rate_per_s"]), row["quantity"]) for row in rows} == {
+        (rate, f"{percentile} {latency}")
+        for rate in RATES
+        for percentile in ("p50", "p99")
+        for latency in ("TTFT", "TPOT", "E2E")
+    }
+    assert "How do the latencies of requests grow with their rate?" in page
+    assert "p99 TTFT at 20.0 requests/s" in page
+    assert servers() == []
+
+
+def test_a_server_is_gone_after_its_driver_was_killed(project: Project) -> None:
+    write_service(project, 10_000)
+    project.start("--until", "measure")
+    until(servers, 60.0, project.said)
+    assert project.kill("driver")
+    until(lambda: not servers(), 20.0, lambda: f"still alive: {servers()}")
+    project.kill()
+    project.await_quiet()
+    assert servers() == []
+    assert project.records() == []

@@ -13,12 +13,10 @@ from campaign.paths import ROOT, SNAKEFILE
 from tests.workflow.test_as_module import CAMPAIGN, SYSTEM, WORKLOAD, snakemake, write_project
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "job_tables.txt"
-QUESTION = "question=the best configuration is known within 5 %"
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a lease for each workload": ({"protocol": {"lease_per": "workload"}}, []),
     "a lease for each cell": ({"protocol": {"lease_per": "cell"}}, []),
     "two systems": ({"systems": ["bench", "other"]}, []),
-    "a question": ({}, ["--config", "campaign=config/campaign.yaml", QUESTION]),
     "Slurm": ({}, ["--profile", str(ROOT / "profiles" / "slurm")]),
 }
 

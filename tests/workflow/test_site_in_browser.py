@@ -11,7 +11,7 @@ import pytest
 from campaign.results_site import campaigns
 from campaign.results_site.write import write_site
 from tests.measured_again import measured, results
-from tests.unit.insight.test_demo_choice import default_campaign
+from tests.simulated_campaigns import default_campaign
 from tests.workflow.test_report_in_browser import contrast
 
 pytestmark = pytest.mark.browser
@@ -55,20 +55,18 @@ def test_a_page_on_a_phone_in_the_dark_reads_well(phone: Any) -> None:
     assert phone.get_log("browser") == []
 
 
-def test_the_change_is_on_the_first_screen_and_leads_to_its_picture(browser: Any, site: Path) -> None:
+def test_the_index_leads_to_the_line_of_a_cell(browser: Any, site: Path) -> None:
     browser.set_window_size(1280, 900)
     browser.get((site / "index.html").as_uri())
-    link = browser.find_element("partial link text", "1x4-fabric, bert-nano")
-    assert link.rect["y"] < 400
-    link.click()
-    assert browser.current_url.endswith(f"{HISTORY}#cell-1")
-    dots, mark, smallest = browser.execute_script(
-        "const own = document.querySelector(':target svg'), box = query => own.querySelector(query).getBoundingClientRect();"
-        "return [box('.line').width, box('.mark').height, Math.min(...[...own.querySelectorAll('text')]"
+    browser.find_element("link text", "1x4-fabric").click()
+    assert browser.current_url.endswith(HISTORY)
+    line, intervals, smallest = browser.execute_script(
+        "const own = document.querySelector('svg.history'), box = query => own.querySelector(query).getBoundingClientRect();"
+        "return [box('.line').width, box('.intervals').height, Math.min(...[...own.querySelectorAll('text')]"
         ".map(e => parseFloat(getComputedStyle(e).fontSize) * own.getScreenCTM().a))]"
     )
-    assert dots > 200
-    assert mark > 100
+    assert line > 200
+    assert intervals > 20
     assert smallest >= 9
 
 

@@ -43,7 +43,7 @@ def test_exactly_what_has_no_record_is_measured(project: Project) -> None:
     assert (len(everything), len(project.starts())) == (4, 6)
     assert "Nothing to be done" in run("measured")
 
-    # Snakemake's memory, or a manifest, is gone; an earlier version had a manifest of another name for each plan.
+    # Snakemake's memory, or a manifest, is gone.
     shutil.rmtree(project.directory / ".snakemake")
     assert "Nothing to be done" in run("measured")
     said = (project.directory / LOCAL).read_text()
@@ -51,15 +51,6 @@ def test_exactly_what_has_no_record_is_measured(project: Project) -> None:
     assert measures("measured") == 1
     assert "all runs have a record; 'campaign redo' measures runs again" in run("measured")
     assert json.loads((project.directory / LOCAL).read_text()) == json.loads(said)
-    manifests, old = project.results().manifests, json.loads(said)
-    shutil.rmtree(project.directory / ".snakemake")
-    for name in ("1x1-local", "1x1-fabric"):
-        (manifests / f"{name}.c1.json").unlink()
-        (manifests / name).mkdir()
-        (manifests / name / "0123456789ab.1.json").write_text(json.dumps({**old, "lease": name}))
-    (manifests / "measured.txt").unlink()
-    run("measured")
-    assert measures("measured") == 0
 
     # Who wants runs again is told how, and a record that is gone is one that is measured.
     said = run("measured", "--forcerun", "measure")

@@ -51,11 +51,6 @@ class Results:
         return self.directory / "superseded"
 
     @property
-    def put_aside(self) -> Path:
-        """Where earlier versions moved records whose composition broke: `<use of a lease>/<cell id>.<repetition>.json`."""
-        return self.directory / "put-aside"
-
-    @property
     def stops(self) -> Path:
         """Cells that reached the target for their interval."""
         return self.directory / "stops"
@@ -78,11 +73,6 @@ class Results:
     def links(self) -> Path:
         """Which links were measured on which use of a lease."""
         return self.directory / "links"
-
-    @property
-    def devices(self) -> Path:
-        """Which check of devices belongs to which use of a lease."""
-        return self.directory / "devices"
 
     def telemetry(self, cell_id: str, repetition: int) -> Path:
         """Samples beside one run; `.json.gz` in place of `.parquet` where the host had no pyarrow."""
@@ -138,21 +128,6 @@ class Results:
     @property
     def plan_table(self) -> Path:
         return self.plan / "plan.tsv"
-
-    @property
-    def budget(self) -> Path:
-        """What a budget pays for, once a run was begun with it."""
-        return self.plan / "budget.json"
-
-    @property
-    def questions(self) -> Path:
-        """Rounds of each question that the campaign was measured for: `<number>-<key>/round-<number>.json`."""
-        return self.directory / "questions"
-
-    @property
-    def questions_lock(self) -> Path:
-        """Held by the process that measures rounds."""
-        return self.directory / "work" / "questions.lock"
 
     @property
     def earlier_spread(self) -> Path:

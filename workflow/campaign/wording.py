@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 NONE = "–"
-MEASURED, PARTLY_PREDICTED, PREDICTED = "measured", "partly predicted", "predicted"
 
 _AXIS_WORDS = {"batch": "batch {}", "storage": "storage {}"}
 # Of record.Status; tables and CSV files keep the names themselves.
@@ -115,46 +112,6 @@ def with_interval(
     return f"{say(value)} ({none}; {about})" if about else f"{say(value)} ({none})"
 
 
-def basis(predicted: Iterable[Any]) -> str:
-    """What numbers are, by the column `predicted` of their cells: measured, predicted, or partly predicted; measured for none."""
-    found = {bool(each) for each in predicted}
-    return PARTLY_PREDICTED if len(found) > 1 else PREDICTED if True in found else MEASURED
-
-
-_beside_measured: ContextVar[frozenset[str]] = ContextVar("beside_measured", default=frozenset())
-
-
-@contextmanager
-def predicted_beside_measured(workloads: Iterable[str]) -> Iterator[None]:
-    """Inside, these workloads are named as predicted ones."""
-    token = _beside_measured.set(frozenset(workloads))
-    try:
-        yield
-    finally:
-        _beside_measured.reset(token)
-
-
-def marked(text: str, basis: str) -> str:
-    """A title or the name of an axis with what its numbers are, where they are not measured: 'Scaling, predicted'."""
-    return text if basis == MEASURED or not text else f"{text}, {basis}"
-
-
-def basis_of(each: Iterable[str]) -> str:
-    """What numbers are together that are each measured, predicted or partly so."""
-    found = set(each)
-    return PARTLY_PREDICTED if len(found) > 1 else found.pop() if found else MEASURED
-
-
-def became(basis: str) -> str:
-    """What was done with cells: 'measured', 'predicted', or 'measured or predicted'."""
-    return f"{MEASURED} or {PREDICTED}" if basis == PARTLY_PREDICTED else basis
-
-
-def told(sentence: str, basis: str) -> str:
-    """A sentence with what its numbers are, where they are not measured: 'Predicted: ...'."""
-    return sentence if basis == MEASURED or not sentence else f"{basis.capitalize()}: {sentence}"
-
-
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -170,8 +127,6 @@ def axis(column: str, value: Any) -> str:
     if column in ("hosts", "devices", "ranks"):
         return plural(int(value), "host" if column == "hosts" else "device")
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    if column == "workload" and text in _beside_measured.get():
-        return f"{text} ({PREDICTED})"
     if column.startswith("option_"):
         return f"{column.removeprefix('option_')} {text}" if text else f"no {column.removeprefix('option_')}"
     return _AXIS_WORDS.get(column, "{}").format(text)
@@ -180,9 +135,6 @@ def axis(column: str, value: Any) -> str:
 def shape(row: Mapping[Any, Any]) -> str:
     """The devices of a composition: '4 devices', '2 of 4 devices', '2 hosts × 4 devices'."""
     used, composed = int(row["devices_used"]), int(row["devices_per_host"])
-    if row.get("devices", row["hosts"] * composed) != row["hosts"] * composed:
-        part = "" if row["ranks"] == row["devices"] else f"{row['ranks']} of "
-        return f"{row['hosts']} hosts × unequal, {part}{plural(int(row['devices']), 'device')}"
     each = plural(composed, "device") if used == composed else f"{used} of {plural(composed, 'device')}"
     return each if row["hosts"] == 1 else f"{row['hosts']} hosts × {each}"
 

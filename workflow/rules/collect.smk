@@ -1,7 +1,7 @@
 """Collect: from records to tables.
 
 REQUIRES: plan/plan.json; manifests/measured.txt, which changes when records do; records/, shared/, leases/, links/
-PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{telemetry,steps,reference,requests}.parquet, tables/{leases,links,context,costs}.json
+PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{telemetry,steps,reference}.parquet, tables/{leases,links,context,costs}.json
 """
 
 TABLES = {
@@ -12,7 +12,6 @@ TABLES = {
     "telemetry": f"{RESULTS}/tables/telemetry.parquet",
     "steps": f"{RESULTS}/tables/steps.parquet",
     "reference": f"{RESULTS}/tables/reference.parquet",
-    "requests": f"{RESULTS}/tables/requests.parquet",
     "leases": f"{RESULTS}/tables/leases.json",
     "links": f"{RESULTS}/tables/links.json",
     "context": f"{RESULTS}/tables/context.json",
@@ -23,7 +22,7 @@ TABLES = {
 rule tables:
     input:
         measured=MEASURED,
-        plan=PLAN_FILE,
+        plan=plan_file,
     output:
         **TABLES,
     log:

@@ -9,7 +9,6 @@ from campaign.plan.concurrency import queues
 from campaign.plan.snakemake_order import keep_order
 
 MEASURED = f"{RESULTS}/manifests/measured.txt"
-PLAN_FILE = plan_of_rounds if ASKED.until else plan_file
 
 # What the systems have is the limit where the user gave none.
 or_exit(CAMPAIGN_DAG.require, with_limits(workflow, CAMPAIGN_DAG.limits))
@@ -47,8 +46,8 @@ rule measure:
 
 rule measured:
     input:
-        manifests_of_rounds if ASKED.until else CAMPAIGN_DAG.manifests,
-        plan=PLAN_FILE,
+        CAMPAIGN_DAG.manifests,
+        plan=plan_file,
     output:
         MEASURED,
     log:

@@ -14,24 +14,10 @@ CAMPAIGN_DAG = or_exit(open_dag, ASKED)
 NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
 
-if ASKED.until and not CAMPAIGN_DAG.rounds:
-    from campaign.insight.until.question import parse_question  # it brings pandas
-
-    or_exit(parse_question, ASKED.until, CAMPAIGN_DAG.campaign)
-
 if workflow.output_settings.dryrun:
     from campaign.cli.plan import end_dry_run
 
     atexit.register(end_dry_run, CAMPAIGN_DAG)
-
-
-def is_to_be_asked_again():
-    """Whether what is known has changed since the question was answered, or what may be spent on it."""
-    if not CAMPAIGN_DAG.rounds or not CAMPAIGN_DAG.rounds[-1].end:
-        return False
-    from campaign.insight.question_rounds import next_rounds  # it brings pandas
-
-    return or_exit(next_rounds, ASKED) != CAMPAIGN_DAG.rounds
 
 
 @cache
@@ -40,9 +26,7 @@ def plan_files():
     executes = (
         workflow.execution_settings is not None and not workflow.output_settings.dryrun
     )
-    return or_exit(
-        PlanFiles, CAMPAIGN_DAG, executes, executes and is_to_be_asked_again()
-    )
+    return or_exit(PlanFiles, CAMPAIGN_DAG, executes)
 
 
 def plan_file(_):

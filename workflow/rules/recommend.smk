@@ -1,23 +1,17 @@
-"""Recommend: what to build, by the measurements and a model of what was not measured.
+"""Recommend: what to build, by the measured cells.
 
 REQUIRES: tables/
-PROVIDES: recommendation/recommendation.json (answers and models), .svg, .pdf and .csv (predicted against measured)
+PROVIDES: recommendation/recommendation.json
 """
 
-RECOMMENDATION = f"{RESULTS}/recommendation/recommendation"
+RECOMMENDATION = f"{RESULTS}/recommendation/recommendation.json"
 
 
 rule recommend:
     input:
         **TABLES,
     output:
-        json=f"{RECOMMENDATION}.json",
-        svg=report(
-            f"{RECOMMENDATION}.svg",
-            category="Recommendation",
-            labels={"figure": "predicted against measured", "campaign": NAME},
-        ),
-        csv=f"{RECOMMENDATION}.csv",
+        RECOMMENDATION,
     log:
         f"{RESULTS}/logs/recommend.log",
     benchmark:

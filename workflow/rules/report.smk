@@ -11,7 +11,7 @@ rule report:
     input:
         **TABLES,
         figures=FIGURES,
-        recommendation=multiext(RECOMMENDATION, ".json", ".svg", ".csv"),
+        recommendation=RECOMMENDATION,
     output:
         report(
             REPORT,

@@ -9,12 +9,12 @@ SUMMARY = f"{RESULTS}/summary.txt"
 
 rule summary:
     input:
-        plan=PLAN_FILE,
+        plan=plan_file,
         measured=MEASURED,
         cells=TABLES["cells_csv"],
         report=REPORT,
         figures=FIGURES,
-        recommendation=f"{RECOMMENDATION}.json",
+        recommendation=RECOMMENDATION,
     output:
         report(
             SUMMARY,

@@ -1,17 +1,12 @@
-"""A small campaign's results with everything that an archive may hold, made without measuring, and the golden archives from them.
+"""A small campaign's results with everything that an archive may hold, made without measuring.
 
 Numbers follow from the axes and a seed. One cell runs out of memory, a larger batch of it is implied, one run crashes, one
 repetition has not been measured; one lease failed. Hosts, devices and times are made up.
-
-A golden archive is made once, by the version that introduced its schema, and never again:
-`python -m tests.unit.archive.archive_data` writes the one of the present schema, and refuses to replace it.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +18,6 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Failure, Record, RecordedCell, Store
 from campaign.plan.matrix import Specifications, expand, specification
-from campaign.tables.collect import collect, gather
 from tests import campaign_files
 
 ARCHIVES = Path(__file__).parents[2] / "data" / "archives"
@@ -172,22 +166,3 @@ def _limit(campaign: Campaign, results: Path) -> None:
 def _json(path: Path, document: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def main() -> None:
-    """Write the golden archive of the present schema."""
-    from campaign.archive import SCHEMA, write_archive
-
-    out = ARCHIVES / f"{SCHEMA.replace('/', '-')}.zip"
-    if out.exists():
-        sys.exit(f"{out} is there: a golden archive is what an earlier version made, so it is never made again")
-    with tempfile.TemporaryDirectory() as directory:
-        campaign = campaign_in(Path(directory) / "config")
-        results = fill(campaign, Path(directory) / "results")
-        collect(gather(campaign, results), results / "tables")
-        write_archive(campaign, results, out)
-    print(f"{out}: {out.stat().st_size} bytes")
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from campaign.archive import Wishes, Written, check, extract, merge, opened, write_archive
+from campaign.archive import Wishes, Written, check, extract, opened, write_archive
 from campaign.cli.main import main
 from campaign.config.resolve import load_campaign
 from campaign.errors import ArchiveError, CampaignError
@@ -142,7 +142,6 @@ def test_programs_go_from_archive_to_archive(tmp_path: Path, absolute: bool) -> 
         "the older one has it"
     )
     assert (tmp_path / "b.zip").read_bytes() == (tmp_path / "a.zip").read_bytes()
-    assert list(merge(tmp_path / "c.zip", [tmp_path / "a.zip"]).written.programs.packed) == [place]
 
 
 @pytest.mark.parametrize(
@@ -189,19 +188,6 @@ def test_a_program_that_was_not_measured_is_refused(there: Path, name: str) -> N
     replant(there / "a.zip", lambda members: members.update({name: b"import os"}))
     with pytest.raises(ArchiveError, match=rf"'{name}' is no program or input file that was measured; do not trust"):
         check(there / "a.zip")
-
-
-def test_parts_measured_on_two_machines_are_one_campaign_wherever_its_program_was(tmp_path: Path) -> None:
-    for name, without in (("a", 1), ("b", 2), ("other", 2)):
-        path = scripted(tmp_path / name / "config", script=SCRIPT if name != "other" else "print('rate: 2')\n")
-        archive_data.fill(load_campaign(path), tmp_path / name / "results" / "small")
-        for record in (tmp_path / name / "results" / "small" / "records").rglob(f"*.{without}.json"):
-            record.unlink()
-        packed(tmp_path / name, tmp_path / f"{name}.zip")
-    merged = merge(tmp_path / "m.zip", [tmp_path / "a.zip", tmp_path / "b.zip"])
-    assert (merged.written.records, list(merged.written.programs.packed)) == (31, ["config/workloads/bench.py"])
-    with pytest.raises(ArchiveError, match=r"different campaigns .*inputs\.program\.bench\.py"):
-        merge(tmp_path / "n.zip", [tmp_path / "a.zip", tmp_path / "other.zip"])
 
 
 def test_results_that_may_only_be_read_give_a_report(

@@ -54,7 +54,6 @@ def there(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("validate {}", 0, "{}: valid; 16 cells, 32 runs"),
         ("inventory {}", 0, "falcon1/drawer1/slot1"),
         ("logs {}", 0, "crashed: "),
-        ("sql 'select count(*) as n from runs' {}", 0, "31"),
         ("compare {} --versions none none", 1, "two different labels"),
         ("compare falcon --versions none driver-580", 1, "falcon: is not a source of measurements"),
         ("compare {} --versions none driver-580", 1, "no runs of it; there are: none"),
@@ -76,13 +75,6 @@ def test_a_summary_names_what_failed_and_its_log(source: str, monkeypatch: pytes
     assert "Failed runs\n" in output
     assert f"'campaign logs {'small.zip' if source == 'small.zip' else 'results/small'}'" in output
     assert ("log: results/small/logs/" in output) == (source != "small.zip")  # an archive holds no logs
-
-
-def test_the_tables_of_part_of_a_directory_are_made_from_its_records() -> None:
-    counted = "select count(distinct batch) as n from cells"
-    assert json.loads(run("sql", counted, "results/small", "--where", "batch >= 4", "--format", "json").output) == [
-        {"n": 2}
-    ]
 
 
 @pytest.mark.parametrize(
@@ -163,4 +155,4 @@ def test_help_shows_commands_in_groups_and_stages_last() -> None:
     places = [output.index(f"\n{group}:") for group in GROUPS]
     assert places == sorted(places)
     assert next(iter(GROUPS)) == "Start"
-    assert set(list(GROUPS.values())[-1]) == {"ask", "measure", "measured", "collect"}
+    assert set(list(GROUPS.values())[-1]) == {"measure", "measured", "collect"}

@@ -67,17 +67,3 @@ def test_extract_says_how_to_go_on(place: Path) -> None:
     assert run("elsewhere/small/config/campaign.yaml", "--results", "elsewhere").exit_code == 0
     again, first = Path("elsewhere/small.zip"), Path("a.zip")
     assert again.read_bytes() == first.read_bytes()
-
-
-def test_merge_says_what_became_of_it(place: Path) -> None:
-    run("--output", "a.zip")
-    path = min((place / "results" / "small" / "records").rglob("*.1.json"))
-    change(path)
-    run("--output", "b.zip")
-    result = run("merge", "m.zip", "a.zip", "b.zip")
-    assert result.exit_code == 1
-    assert "a.zip and b.zip: hold different records of 1 runs" in result.output
-    result = run("merge", "m.zip", "a.zip", "b.zip", "--on-conflict", "first")
-    assert result.exit_code == 0
-    assert "1 records differ from those of an earlier archive" in result.output
-    assert run("verify", "m.zip").exit_code == 0

@@ -36,7 +36,6 @@ COMMANDS = [
     "import {campaign} --output {absent}",
     "validate {absent}",
     "workload show {absent}",
-    "sql 'select 1' {file}",
 ]
 
 

@@ -198,20 +198,6 @@ def test_what_was_left_behind_is_listed_and_released_when_told_so(place: Place) 
     assert Journal(journal.parent, journal.stem).state == "RELEASED"
 
 
-def test_what_a_service_lists_and_holds_nothing_is_named_by_check_and_reconcile(tmp_path: Path) -> None:
-    place = Place(tmp_path, "sunfish", deletions="dropped")
-    place.write(**{name: value for name, value in QUICK.items() if name in fabric_kind("sunfish").options.model_fields})
-    try:
-        assert place.compose().exit_code == 0
-        assert place.run("release", "pair", "--campaign", str(place.campaign)).exit_code == 0
-        for done in (place.fabric("check", "--look-only"), place.fabric("reconcile", "--release", "--grace", "0")):
-            assert done.exit_code == 0, done.output
-            assert re.search("the administrator of the control plane may remove", done.output)
-            assert len(re.findall("/redfish/v1/Fabrics/CXL/Connections/", done.output)) == 2
-    finally:
-        place.server.close()
-
-
 @pytest.mark.parametrize("system", ["falcon-testbed", "liqid-pool"])
 def test_a_check_of_what_cannot_be_opened_goes_on_with_the_rest(system: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["check", f"config/systems/{system}.yaml", "--results", str(tmp_path)])
@@ -316,11 +302,11 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
     ("words", "told"),
     [
         (["nothing"], "no emulator of kind 'nothing'; there are"),
-        (["nec", "--device", "gpu:a100"], "KIND:MODEL:COUNT is needed"),
-        (["nec", "--fault", "explode,POST,/"], "KIND is one of drop_before"),
-        (["nec", "--option", "looks"], "NAME=VALUE is needed"),
+        (["liqid", "--device", "gpu:a100"], "KIND:MODEL:COUNT is needed"),
+        (["liqid", "--fault", "explode,POST,/"], "KIND is one of drop_before"),
+        (["liqid", "--option", "looks"], "NAME=VALUE is needed"),
         (["redfish", "--option", "colour=blue"], "redfish: 1 validation error"),
-        (["nec", "--option", "colour=blue"], "unexpected keyword argument 'colour'"),
+        (["liqid", "--option", "colour=blue"], "unexpected keyword argument 'colour'"),
         (["pyproject.yaml"], "pyproject.yaml: No such file or directory; give a file of 'campaign fabric record'"),
     ],
 )

@@ -84,7 +84,6 @@ _COMMANDS = [
     "summary",
     "figures",
     "published",
-    "sql",
     "compare",
 ]
 

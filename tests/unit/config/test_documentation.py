@@ -181,7 +181,7 @@ def test_only_what_stands_between_the_marks_of_a_page_is_made(tmp_path: Path) ->
 def test_types_of_keys_are_those_of_their_models() -> None:
     text = page(*KEYS)
     assert text.count("one of [the adapters]") == 1  # `fabric` of a system
-    assert "| `hosts` | whole number, 1 to 4096 or keys below; one or a list | `1` |" in text
+    assert "| `hosts` | whole number, 1 to 4096; one or a list | `1` |" in text
     assert "| `url` | not given |" in text
     assert "name of a variable → text or `{from: environment}`" in text
     assert not [line for line in text.splitlines() if re.match(r"\| `\w+` \| *`?`? *\|", line)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from campaign.config import resolve
 from campaign.config.resolve import from_document, load_campaign, systems_of
 from campaign.errors import ConfigError
+from campaign.plan.matrix import expand
 from campaign.plan.request import request_of
 from tests.campaign_files import load, write_files
 
@@ -53,16 +55,53 @@ def test_emulated_links_need_only_the_rates_that_are_asked_for(tmp_path: Path, c
     assert from_document(campaign.document()).system == campaign.system
 
 
-@pytest.mark.parametrize(
-    "fabric", [{"kind": "redfish-zones", "url": "https://chassis.example", "ports": {"host1": ["H1"]}},
-               {"kind": "nec", "url": "https://cdim.example", "api": "eeio"}]
-)  # fmt: skip
-def test_what_a_fabric_of_before_measured_still_opens(fabric: dict[str, Any], tmp_path: Path) -> None:
+def test_what_a_fabric_measured_opens_where_its_adapter_is_not_installed(tmp_path: Path) -> None:
     document = json.loads(json.dumps(load(tmp_path, {}).document()))
     (system,) = systems_of(document).values()
-    system["fabric"] = fabric
-    system["pool"].append({"kind": "memory", "model": "cxl-128gib", "count": 1})
-    assert from_document(document).system.fabric == fabric
+    system["fabric"] = {"kind": "patch-panel", "url": "https://panel.example"}
+    assert from_document(document).system.fabric == system["fabric"]
+
+
+NANO = {
+    "campaign.configurations": [{"devices_per_host": 2}],
+    "campaign.axes": {"workload": "nano", "batch": 2, "precision": "fp32"},
+    "system.emulation": {"scale": 0.001, "pace": {"cpu-rank": {"fp32": 2.0}}},
+    "system.links": {"fabric": {"gb_per_s": 10.0}, "network": {"gb_per_s": 10.0}},
+}
+
+
+def test_keys_of_predictions_are_ignored_in_results_and_refused_in_files(tmp_path: Path) -> None:
+    campaign = load(tmp_path, NANO)
+    document = json.loads(json.dumps(campaign.document()))
+    (system,) = systems_of(document).values()
+    system |= {"parameters": {"slowdown": {"low": 0.1, "high": 0.2}}}
+    system["emulation"]["dilation"] = None
+    system["devices"]["cpu-rank"]["memory_gib"] = 16.0
+    system["links"]["fabric"]["uses"] = ["falcon.t4.bw.FF"]
+    assert from_document(document).document() == campaign.document()
+    for key in ("parameters", "emulation.dilation", "devices.cpu-rank.memory_gib", "links.fabric.uses"):
+        with pytest.raises(ConfigError, match=f"{re.escape(key)}: unknown key"):
+            load(tmp_path, {**copy.deepcopy(NANO), f"system.{key}": 1})
+
+
+def test_cells_with_removed_options_keep_their_identities_in_results(tmp_path: Path) -> None:
+    """The ids are those of commit 4516c968, which had these options."""
+    document = json.loads(json.dumps(load(tmp_path, NANO).document()))
+    defaults = {"sequence_parallel": [False], "pipeline_parallel": [1], "pipeline_schedule": ["1f1b"]}
+    options = {"tensor_parallel": [1, 2], "rank_order": ["tp-dp-pp"], **defaults}
+    document["campaign"]["axes"]["options"] = options
+    found = {cell.options["tensor_parallel"]: cell.id for cell in expand(from_document(document)).cells}
+    assert found == {1: "35166c3d85c16fd5b066", 2: "ae0bcd792f26c889fed5"}
+    with pytest.raises(ConfigError, match="workload 'nano' has no such option"):
+        load(tmp_path, {**NANO, "campaign.axes.options": options})
+
+
+@pytest.mark.parametrize("check", [None, "devices"])
+def test_a_stored_campaign_that_checked_devices_still_opens(check: str | None, tmp_path: Path) -> None:
+    campaign = load(tmp_path, {})
+    document = json.loads(json.dumps(campaign.document()))
+    document["campaign"]["protocol"]["check"] = check
+    assert from_document(document).file.protocol == campaign.file.protocol
 
 
 def names(directory: Path, *shapes: dict[str, Any], **changes: Any) -> list[str]:
@@ -141,89 +180,6 @@ def test_peer_to_peer_is_between_pooled_devices_of_a_host(tmp_path: Path) -> Non
         "hybrid needs local and fabric devices, but 0 of 1 devices would be local",
         "peer-to-peer is between pooled devices of a host, and it would have 1",
     ]
-
-
-UNEVEN = {"hosts": [{"devices": [{"count": 3, "attach": "fabric"}]}, {"count": 2, "devices": [{"count": 1}]}]}
-
-
-def test_hosts_may_have_unequal_devices(tmp_path: Path) -> None:
-    shape = {**UNEVEN, "storage": ["local", "nvme"]}
-    campaign = load(tmp_path, {"campaign.configurations": [shape]})
-    first, second = campaign.configurations
-    assert from_document(json.loads(json.dumps(campaign.document()))).configurations == campaign.configurations
-    assert (first.name, second.name) == ("1x3_2x1-hybrid", "1x3_2x1-hybrid-nvme")
-    assert first.words() == "3 hosts: 1 x 3 fabric cpu-rank | 2 x 1 local cpu-rank"
-    assert (first.hosts, first.devices, first.ranks, first.fabric_devices, first.attach) == (3, 5, 5, 3, "hybrid")
-    assert [host.used for host in first.host_shapes] == [3, 1, 1]
-    assert (
-        first.first_device().shape()
-        == load(tmp_path, {"campaign.configurations": [{"attach": "fabric"}]}).configurations[0].shape()
-    )
-
-
-def test_hosts_that_are_equal_are_the_shape_that_they_would_be_otherwise(tmp_path: Path) -> None:
-    """The same hardware has one identity, however it is written."""
-    listed = {
-        "hosts": [{"count": 2, "devices": [{"count": 1}, {"count": 2, "attach": "fabric-p2p"}], "devices_used": 2}]
-    }
-    plain = {"hosts": 2, "devices_per_host": 3, "attach": "hybrid-p2p", "devices_used": 2}
-    found = [load(tmp_path, {"campaign.configurations": [each]}).configurations for each in (listed, plain)]
-    assert found[0] == found[1]
-
-
-def test_a_host_may_have_two_models(tmp_path: Path) -> None:
-    changes = {
-        "system.pool": [{"model": "cpu-rank", "count": 2}, {"model": "other", "count": 2}],
-        "system.devices": {"cpu-rank": {"runs_on": "cpu"}, "other": {"runs_on": "cpu", "precisions": ["fp32"]}},
-        "campaign.configurations": [
-            {
-                "hosts": [
-                    {
-                        "devices": [
-                            {"count": 2, "device": "cpu-rank"},
-                            {"count": 1, "device": "other", "attach": "fabric"},
-                        ]
-                    }
-                ]
-            }
-        ],
-    }
-    campaign = load(tmp_path, changes)
-    (found,) = campaign.configurations
-    assert (found.name, found.device, found.models) == (
-        "1x2cpu-rank_1other-hybrid",
-        "cpu-rank+other",
-        ("cpu-rank", "other"),
-    )
-    assert campaign.device_of(found).precisions == ("fp32",)
-    changes["system.devices"] = {"cpu-rank": {"runs_on": "cpu"}}
-    with pytest.raises(ConfigError, match="a run is on devices of one kind, but 'cpu-rank' on cpu, 'other' on cuda"):
-        load(tmp_path, changes)
-
-
-@pytest.mark.parametrize(
-    ("shape", "system", "message"),
-    [
-        ({"hosts": [2, *UNEVEN["hosts"]]}, {}, "hosts: numbers and lists are mixed"),
-        ({**UNEVEN, "attach": "fabric"}, {}, "configurations.0.attach: not beside hosts with lists of devices"),
-        ({"hosts": [{"devices": [{"count": 1, "device": "a100"}]}]}, {}, "no device 'a100'; there are: cpu-rank"),
-        ({"hosts": [{"devices": [{"count": 0}]}]}, {}, "devices.0.count: input should be greater than or equal to 1"),
-        ({"hosts": [{"devices": []}]}, {}, "hosts.0.devices: is empty"),
-        (UNEVEN, {"exclusive": False}, "unequal ones need whole hosts"),
-        (UNEVEN, {"strategy": "resume"}, "unequal ones need `slurm.placement: pinned`, and not strategy resume"),
-        (UNEVEN, {"placement": "scheduler"}, "Slurm would choose any hosts"),
-        (UNEVEN, {"gpus": True}, "of unequal hosts Slurm grants numbers of GPUs, not the composed ones"),
-    ],
-)
-def test_what_cannot_be_said_of_unequal_hosts(
-    tmp_path: Path, shape: dict[str, Any], system: dict[str, Any], message: str
-) -> None:
-    slurm: dict[str, Any] = {}
-    if system:
-        kind = "cuda" if system.pop("gpus", False) else "cpu"
-        slurm = {"system.launcher": "slurm", "system.slurm": system, "system.devices": {"cpu-rank": {"runs_on": kind}}}
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        load(tmp_path, {"campaign.configurations": [shape], **slurm})
 
 
 def test_only_the_chosen_configurations_are_measured(tmp_path: Path) -> None:

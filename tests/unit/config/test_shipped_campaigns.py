@@ -37,10 +37,12 @@ def test_every_shipped_campaign_has_cells_and_a_baseline(path: Path) -> None:
     assert [each for each in warnings if "there is no file" not in each] == []
 
 
-def test_predicted_systems_of_one_campaign_are_slowed_down_alike() -> None:
-    campaign, _ = cells("faster-grace")
-    one, other = (system.emulation for system in campaign.systems.values())
-    assert one == other
+def test_both_systems_of_one_campaign_have_devices_on_one_and_on_several_hosts() -> None:
+    campaign, found = cells("faster-grace")
+    assert list(campaign.systems) == ["grace", "faster"]
+    shapes = {(c.configuration.system, c.configuration.hosts, c.configuration.ranks) for c in found}
+    assert shapes >= {("grace", 2, 4), ("grace", 4, 8), ("faster", 1, 4), ("faster", 1, 8)}
+    assert {cell.workload for cell in found} == {"resnet50", "bert-large"}
 
 
 def test_the_falcon_study_has_its_five_configurations_models_batches_and_options() -> None:

@@ -305,7 +305,7 @@ def test_the_script_of_a_service_counts_and_is_missed(tmp_path: Path, script: Pa
         "kind": "service",
         "precisions": ["fp32"],
         "server": {"command": ["python3", "{workload_dir}/bench.py"]},
-        "load": {"concurrency": 1, "requests": 8},
+        "client": {"command": ["echo"], "parser": "vllm"},
     }
     changes = {
         "campaign.axes.workload": "service",

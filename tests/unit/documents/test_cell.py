@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.documents.cell import AXES, Configuration, Devices, HostShape, layout_hosts, layout_text
+from campaign.documents.cell import AXES, Configuration, drop_layout
+from campaign.errors import ConfigError
 from campaign.files import content_hash
 from tests.campaign_files import one_cell
 
@@ -20,30 +23,6 @@ def test_hash_does_not_depend_on_the_order_of_keys(document: dict[str, object], 
     shuffled = list(document.items())
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert content_hash(dict(shuffled)) == content_hash(document)
-
-
-HOSTS = st.lists(
-    st.dictionaries(st.sampled_from(["a100", "t4", "h100-80gb"]), st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1)
-    .map(lambda found: {model: counts for model, counts in found.items() if sum(counts)})
-    .filter(bool)
-    .flatmap(lambda found: st.tuples(st.just(found), st.integers(1, sum(map(sum, found.values()))))),
-    min_size=1,
-    max_size=6,
-)  # fmt: skip
-
-
-@given(HOSTS)
-def test_a_layout_is_read_as_it_was_written(hosts: list[tuple[dict[str, tuple[int, int]], int]]) -> None:
-    shapes = [HostShape(tuple(Devices(m, *counts) for m, counts in found.items()), used) for found, used in hosts]
-    read = layout_hosts(layout_text(shapes))
-    # Of a host its models may come in another order.
-    assert [(set(host.devices), host.used) for host in read] == [(set(host.devices), host.used) for host in shapes]
-    assert layout_text(read) == layout_text(shapes)
-
-
-def test_what_is_no_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="'3 a100' is no layout of hosts"):
-        layout_hosts("1 x 2 local a100 | 3 a100")
 
 
 @given(JSON, JSON)
@@ -82,6 +61,14 @@ def test_a_name_is_no_part_of_the_shape() -> None:
     two = Configuration("two", 1, 2, 2, 2, "d", "local", "local")
     assert one.shape() == two.shape()
     assert "name" not in one.shape()
+
+
+def test_a_stored_configuration_is_read_without_its_layout() -> None:
+    one = Configuration("one", 1, 2, 2, 2, "d", "local", "local")
+    assert Configuration(**drop_layout({**asdict(one), "layout": ""})) == one
+    assert Configuration(**drop_layout(asdict(one))) == one
+    with pytest.raises(ConfigError, match="'one': its hosts differ"):
+        drop_layout({**asdict(one), "layout": "1 x 2 local d | 1 x 1 local d"})
 
 
 def test_words_say_each_only_of_several_hosts() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from campaign import files
 from campaign.config.json_schemas import schema_of
+from campaign.documents.readings import Reading
 from campaign.documents.record import Failure, Record, RecordedCell, Store, read_record
 from campaign.errors import RecordError
 from campaign.files import write_once
@@ -58,6 +59,16 @@ def test_a_written_record_is_what_its_schema_says(tmp_path: Path) -> None:
     document = json.loads(store.path(ID, 1).read_bytes())
     jsonschema.Draft202012Validator(schema_of("record")).validate(document)
     assert store.path(ID, 1) == tmp_path / "records" / "01" / f"{ID}.1.json"
+
+
+def test_requests_of_earlier_records_and_readings_are_not_read(tmp_path: Path) -> None:
+    document = json.loads(a_record().model_dump_json(exclude={"checksum"}))
+    assert "requests" not in document
+    requests = {"intended_s": [0.0, 1.0], "sent_s": [0.0, 1.0], "error": [None, "refused"], "in_window": [True, True]}
+    for value in (requests, None):
+        assert Record.model_validate(document | {"requests": value}) == a_record()
+    reading = Reading.model_validate({"started": 1.0, "record": {"metrics": {}, "requests": requests}})
+    assert reading.record == {"metrics": {}}
 
 
 def test_a_record_is_written_once(tmp_path: Path) -> None:

@@ -96,5 +96,5 @@ def test_what_cannot_be_told_apart_is_not_taken_out_of_use(
 def test_this_machine_cannot_stand_for_several_hosts(tmp_path: Path) -> None:
     options = {"url": "http://127.0.0.1:1", "agent": {"kind": "local"}}
     with pytest.raises(ConfigError, match="there are 2 hosts; use ssh"):
-        open_fabric("nec", options, (*HOSTS, HostSpec("host2", 8, 32.0)), (), tmp_path)
-    open_fabric("nec", options, HOSTS, (), tmp_path).close()
+        open_fabric("redfish", options, (*HOSTS, HostSpec("host2", 8, 32.0)), (), tmp_path)
+    open_fabric("redfish", options, HOSTS, (), tmp_path).close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.documents.cell import Configuration, Devices, HostShape, layout_text
+from campaign.documents.cell import Configuration
 from campaign.fabrics.banks import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.hardware import Device, DeviceSpec, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from tests.contract.fabric_fixtures import configuration
-from tests.unit.fabrics.bench import obtained
 
 
 def system(
@@ -205,76 +203,3 @@ def test_devices_report_only_what_lasts() -> None:
     device = Device("x", "gpu", "a100", "GPU-1", "x", local=False, holder="lease", state="in_use", attached_to="host1")
     assert {"holder", "state", "attached_to"}.isdisjoint(device.document())
     assert device.document()["host_id"] == "GPU-1"
-
-
-# --- hosts that differ ------------------------------------------------------------------------------------------------
-
-
-def unequal(*hosts: tuple[int, ...] | HostShape, storage: str = "local") -> Configuration:
-    """hosts: (local a100, pooled a100) or a shape."""
-    shapes = [h if isinstance(h, HostShape) else HostShape((Devices("a100", *h),), sum(h)) for h in hosts]
-    most = max(shape.count for shape in shapes)
-    return configuration(
-        hosts=len(shapes), devices_per_host=most, devices_used=most, storage=storage, layout=layout_text(shapes)
-    )
-
-
-def test_each_host_gets_what_it_is_to_have(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 4, A100, PoolSpec("gpu", "t4", 2), own=2)
-    mixed = HostShape((Devices("a100", 1, 1), Devices("t4", 0, 2)), 4)
-    wanted = unequal((0, 1), (2, 3), mixed, storage="nvme")
-    selection = select(fabric, wanted)
-    models = {device.fabric_id: device.model for device in fabric.inventory().devices}
-    assert [
-        (len(host.local), sorted(models[name] for name in host.fabric), len(host.storage)) for host in selection.hosts
-    ] == [(0, ["a100"], 1), (2, ["a100"] * 3, 1), (1, ["a100", "t4", "t4"], 1)]
-    fabric.compose(selection)
-    composition = obtained(fabric, "lease")
-    assert composition.mismatches(wanted) == ()
-    other = unequal((2, 3), (0, 1), HostShape((Devices("a100", 1, 2), Devices("t4", 0, 1)), 4), storage="nvme")
-    assert composition.mismatches(other) == (
-        "host3: 1 devices obtained, 5 requested",
-        "host3: 0 local devices obtained, 2 requested",
-        "host1: 5 devices obtained, 1 requested",
-        "host1: 2 local devices obtained, 0 requested",
-        "host2: 2 of 'a100' obtained, 3 requested",
-        "host2: 2 of 't4' obtained, 1 requested",
-    )
-    assert fabric.release("lease") == ()
-
-
-def test_unequal_hosts_that_do_not_fit_say_why(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 2, *BOTH)
-    with pytest.raises(NoMatch, match=r"2 hosts: 1 x 4 fabric a100 \| 1 x 1 fabric a100 exceeds the system"):
-        select(fabric, unequal((0, 4), (0, 1)))
-    fabric.compose(select(fabric, unequal((0, 3), (0, 1))))
-    with pytest.raises(Conflict, match="held by lease"):
-        fabric.select(Request("other", "demo", "me", unequal((0, 2), (0, 1))), fabric.inventory())
-
-
-def test_a_chassis_forbids_unequal_hosts_by_its_rules(tmp_path: Path) -> None:
-    drawers = [{"name": "d", "mode": "standard_two_hosts"}]
-    fabric = system(tmp_path, 2, PoolSpec("gpu", "a100", 8, "f/d"), drawers=drawers)
-    assert len(select(fabric, unequal((0, 4), (0, 1))).ids) == 5
-    with pytest.raises(Incompatible) as caught:
-        select(fabric, unequal((0, 5), (0, 1)))
-    assert caught.value.rule == RULES["standard_two_hosts"]
-    crowded = system(tmp_path / "c", 4, PoolSpec("gpu", "a100", 8, "drawer1"))
-    assert len(select(crowded, unequal((0, 2), (0, 1), (0, 1))).ids) == 4
-    with pytest.raises(Incompatible) as caught:
-        select(crowded, unequal((0, 2), (0, 1), (0, 1), (0, 1)))
-    assert caught.value.rule == RULES["advanced"]
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=3).filter(any), st.tuples(st.integers(0, 4), st.integers(1, 4)))
-def test_unequal_hosts_are_placed_exactly_when_the_pool_has_enough(counts: list[int], pool: tuple[int, int]) -> None:
-    """Where any host reaches every drawer and a drawer serves three hosts, numbers alone decide."""
-    specs = [PoolSpec("gpu", "a100", count, f"drawer{number}") for number, count in enumerate(pool, 1) if count]
-    with tempfile.TemporaryDirectory() as directory:
-        fabric, wanted = system(Path(directory), 3, *specs, own=1), unequal(*((1, n) for n in counts))
-        if sum(counts) <= sum(pool):
-            assert [len(host.fabric) for host in select(fabric, wanted).hosts] == counts
-        else:
-            with pytest.raises(NoMatch):
-                select(fabric, wanted)

@@ -169,7 +169,6 @@ def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:
     ("handle", "blocks", "kind", "ours"),
     [
         ("/s/1\tComposed/", ("host1", "gpu1"), "Composed", True),
-        ("/s/1", ("host1", "gpu1"), "Composed", True),  # as earlier releases remembered it
         ("/s/1\tComposed/", ("host1",), "Composed", True),
         ("/s/1\tComposed/", (), "Composed", True),
         ("/s/1\tComposed/", ("host2", "gpu2"), "Composed", False),

@@ -14,7 +14,7 @@ from campaign.insight.compare.gate import parse_rule
 from campaign.insight.published.quantities import _throughput
 from campaign.insight.published.selection import NotHere
 from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.objectives import asked
+from campaign.insight.recommend.objectives import parse_request
 from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
@@ -73,7 +73,7 @@ def test_different_metrics_are_not_compared_in_silence(before: Tables) -> None:
 
 
 def test_advice_is_about_the_lowest_latency(before: Tables) -> None:
-    document = advise(before, asked([], [], [], [], [])).document
+    document = advise(before, parse_request([], [], [], [], []))
     assert {(answer.objective, answer.meaning) for answer in document.answers} == {("latency_us", "the lowest latency")}
     measured = before.cells[before.cells["n_ok"] > 0]
     for answer in document.answers:
@@ -81,7 +81,7 @@ def test_advice_is_about_the_lowest_latency(before: Tables) -> None:
         assert measured["mean"].min() * 0.99 < answer.choice.value < measured["mean"].max() * 1.01
     workloads = sorted(measured["workload"].unique())
     with pytest.raises(ConfigError, match="needs throughput, and the campaign's metric is latency_us"):
-        advise(before, asked(["time"], [], [], workloads, []))
+        advise(before, parse_request(["time"], [], [], workloads, []))
 
 
 def test_a_claim_of_throughput_is_not_judged_by_another_metric(before: Tables) -> None:

@@ -15,7 +15,6 @@ from campaign.config.resolve import Campaign, from_document
 from campaign.errors import ConfigError
 from campaign.insight.published.claims import held_against
 from campaign.report import plot
-from campaign.report.compare_page import claims_page
 from campaign.report.figure import Drawing, FigureData, load_figure
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table
@@ -187,25 +186,3 @@ def test_a_reference_that_is_not_there_is_an_error_of_the_campaign(tmp_path: Any
     (tmp_path / "c.yaml").write_text(text.replace("[bitfusion]", "[bitfusio]"), encoding="utf-8")
     with pytest.raises(ConfigError, match="bitfusio: not a set of published claims"):
         load_campaign(tmp_path / "c.yaml")
-
-
-def test_claims_say_whether_cells_were_measured_or_predicted() -> None:
-    """BERT-large is replayed, everything else measured."""
-    of, document = tables("falcon"), load("falcon")
-    replayed = of.cells["workload"].str.contains("bert-large")
-    some = held_against([document], replace(of, cells=of.cells.assign(predicted=replayed)))
-    cells = dict(zip(of.cells["cell_id"], replayed, strict=True))
-    for claim in some["claims"]:
-        if claim["cells"] and len(claim["cells"]) < 20:
-            kinds = {cells[cell] for cell in claim["cells"]}
-            assert (claim["basis"] == "measured") == (kinds == {False}), claim["id"]
-            assert (claim["basis"] == "predicted") == (kinds == {True}), claim["id"]
-    assert {claim.get("basis") for claim in some["claims"]} >= {"measured", "predicted"}
-    assert "Published and measured or predicted here" in claims_page("c", some)
-    everything = held_against([document], replace(of, cells=of.cells.assign(predicted=True)))
-    page = claims_page("c", everything)
-    assert "Published and predicted here" in page
-    assert ", predicted</td>" in page
-    assert "measured here" not in page.replace("not measured here", "")
-    plain = held_against([document], replace(of, cells=of.cells.assign(predicted=False)))
-    assert "predicted" not in claims_page("c", plain).partition("</style>")[2]

@@ -1,4 +1,4 @@
-"""One way of making its runs for all claims of a document; inputs; what holds by construction; how many claims are reached."""
+"""One way of making its runs for all claims of a document; how many claims are reached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from campaign.config.published_file import load
 from campaign.insight.published.claims import held_against
 from campaign.insight.published.judgement import nearness, score
 from campaign.tables.io import Tables
-from campaign.tables.report_context import claims_used
 from tests import reference_campaign as reference
 
 
@@ -39,10 +38,10 @@ def planted(column: str, ways: dict[str, float], only: str = "True") -> Tables:
     return replace(of, **{name: pd.concat(table, ignore_index=True) for name, table in frames.items()})
 
 
-def held(of: Tables, claim: str, **context: Any) -> dict[str, Any]:
+def held(of: Tables, claim: str) -> dict[str, Any]:
     whole = load("falcon")
     some = whole.model_copy(update={"claims": tuple(each for each in whole.claims if each.id == claim)})
-    return dict(held_against([some], replace(of, context={**of.context, **context}))["claims"][0])
+    return dict(held_against([some], of)["claims"][0])
 
 
 def test_runs_that_were_made_as_the_document_says_go_before_others() -> None:
@@ -61,61 +60,25 @@ def test_conditions_of_a_claim_win_over_those_of_its_study() -> None:
     assert (claim["verdict"], claim["other"]) == ("agrees", [])  # both sides of the comparison are found
 
 
-def test_what_holds_by_construction_does_not_count_in_a_prediction() -> None:
-    of = planted("option_overlap", {"True": 1.0})
-    measured, predicted = held(of, "falcon.f16.amp_falcon"), held(of, "falcon.f16.amp_falcon", prediction="predicted")
-    assert measured["verdict"] == predicted["verdict"] == "agrees"
-    name = "faster.f7.recover16"
-    tables = reference.tables("faster")
-    alone = load("faster").model_copy(
-        update={"claims": tuple(each for each in load("faster").claims if each.id == name)}
-    )
-    for context, verdict, near in (({}, "agrees", "inside"), ({"prediction": "predicted"}, "by construction", None)):
-        said = held_against([alone], replace(tables, context={**tables.context, **context}))["claims"][0]
-        assert (said["verdict"], nearness(said)) == (verdict, near)
-
-
-def test_a_claim_that_is_an_input_has_no_verdict() -> None:
-    of = planted("option_overlap", {"True": 1.0})
-    claim = held(of, "falcon.f11.bertlarge", inputs={"falcon.f11.bertlarge": ["workloads.bert-large.compute"]})
-    assert (claim["verdict"], claim["reason"]) == ("input", "taken as given: workloads.bert-large.compute")
-    assert nearness(claim) is None
-
-
-def test_inputs_are_what_files_say_that_they_use() -> None:
-    rows = [{"seconds": 1.0}, {"seconds": 2.0, "uses": ["b.two", "a.one"]}, {"seconds": 3.0, "uses": ["b.two"]}]
-    document = {
-        "system": {"links": {"fabric": {"uses": ["a.one"]}, "local": None}},
-        "workloads": {"m": {"compute": rows}},
-    }
-    assert claims_used(document) == {
-        "a.one": ["system.links.fabric", "workloads.m.compute"],
-        "b.two": ["workloads.m.compute"],
-    }
-
-
 def claim(number: int, verdict: str, off_pct: float | None, scored: bool = True, **more: Any) -> dict[str, Any]:
-    counted = {"confident": False, "direction": False, "covered": [0, 0], **more}
+    counted = {"confident": False, "direction": False, **more}
     return {"document": "d", "id": str(number), "verdict": verdict, "scored": scored, "off_pct": off_pct, **counted}
 
 
 def test_the_score_counts_what_is_reached() -> None:
     claims = [
-        claim(1, "agrees", 0.0, covered=[1, 2]),
-        claim(2, "differs", 9.0, covered=[1, 1], confident=True),  # off, and no direction
+        claim(1, "agrees", 0.0),
+        claim(2, "differs", 9.0, confident=True),  # off, and no direction
         claim(3, "differs", 11.0, confident=True, direction=True),
         claim(4, "undecided", None),
         claim(5, "agrees", 30.0),  # its interval reaches what is printed, its value does not
         claim(6, "agrees", 0.0, scored=False),
         claim(7, "not measured here", None),
-        claim(8, "input", None),
-        claim(9, "by construction", 0.0),
     ]
-    assert [nearness(each) for each in claims] == ["inside", "near", "off", "off", "off", None, None, None, None]
+    assert [nearness(each) for each in claims] == ["inside", "near", "off", "off", "off", None, None]
     found = score(claims)
-    assert (found.claims, found.reached, found.inside, found.near) == (8, 5, 1, 1)
-    assert (found.confident, found.covered, found.printed) == (1, 2, 3)
-    assert str(found).startswith("5 of 8 claims can be reached: 1 inside the stated range, 1 within 10 % of it")
+    assert (found.claims, found.reached, found.inside, found.near, found.confident) == (7, 5, 1, 1, 1)
+    assert str(found).startswith("5 of 7 claims can be reached: 1 inside the stated range, 1 within 10 % of it")
     assert str(found).endswith("1 direction reversed with confidence")
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from campaign.config import published_file
-from campaign.config.published_file import Claim, from_document, holds, load, names
+from campaign.config.published_file import Claim, holds, load, names
 from campaign.errors import ConfigError
 from campaign.insight.published import claims
 
@@ -103,16 +103,16 @@ def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], words: str) ->
     assert words in str(error.value)
 
 
-def test_results_of_before_are_read_and_files_are_not() -> None:
+def test_sets_in_results_may_have_keys_of_predictions_and_files_may_not() -> None:
     now = load("falcon").model_dump(mode="json")
     before = {
         **now,
-        "choices": [{"axis": "overlap"}],
-        "claims": [{**each, "if_predicted": "x"} for each in now["claims"]],
+        "claims": [{**each, "by_construction": ""} for each in now["claims"]],
+        "models": {name: {**each, "replayed": ["x"]} for name, each in now["models"].items()},
     }
-    assert from_document(before, "references of the campaign") == load("falcon")
-    with pytest.raises(ConfigError, match="if_predicted"):
-        from_document(before, "claims.yaml", lambda *keys, name: ".".join(map(str, keys)))
+    assert published_file.from_document(before, "references of the campaign") == load("falcon")
+    with pytest.raises(ConfigError, match="by_construction"):
+        published_file.from_document(before, "claims.yaml", lambda *keys, name: ".".join(map(str, keys)))
 
 
 def test_claims_that_stand_twice_are_named() -> None:

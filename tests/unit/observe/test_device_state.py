@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pynvml
 import pytest
 
 from campaign.observe import device_state
-from campaign.observe.device_state import DeviceProcess, devices_here, states_here
+from campaign.observe.device_state import devices_here, settings_here
 from tests.unit.observe.telemetry.fake_nvml import LOST, FakeNvml, Gpu
 
 WHOLE, PART = "GPU-3a1b0c7e-0000-4000-8000-00000000000a", "MIG-11111111-0000-4000-8000-00000000000b"
@@ -17,8 +16,8 @@ WHOLE, PART = "GPU-3a1b0c7e-0000-4000-8000-00000000000a", "MIG-11111111-0000-400
 
 def test_what_changes_a_devices_numbers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_state, "node_of_pci", lambda address: 1 if address == "0000:17:00.0" else None)
-    state = states_here(FakeNvml([Gpu(WHOLE, processes=[(7, 512 << 20), (8, None)])]))[WHOLE]
-    assert state.settings.document() == {
+    (found,) = settings_here(FakeNvml([Gpu(WHOLE)]))
+    assert found.document() == {
         "uuid": WHOLE,
         "model": "NVIDIA H200",
         "driver": "580.65.06",
@@ -39,14 +38,6 @@ def test_what_changes_a_devices_numbers_is_told(monkeypatch: pytest.MonkeyPatch)
         "pcie_width": 8,
         "pcie_width_max": 16,
     }
-    assert state.processes is not None
-    assert [replace(each, name="") for each in state.processes] == [
-        DeviceProcess(7, "", 512),
-        DeviceProcess(8, "", None),
-    ]
-    assert (state.ecc_corrected, state.ecc_uncorrected, state.rows_pending, state.rows_failed) == (2, 0, True, False)
-    assert (state.memory_used_mib, state.energy_j, state.power_w) == (3072, 4000.5, 287.5)
-    assert state.pcie_generation == 1
 
 
 def test_parts_of_a_divided_device_have_identities_of_their_own() -> None:
@@ -55,7 +46,7 @@ def test_parts_of_a_divided_device_have_identities_of_their_own() -> None:
 
 
 def test_a_device_that_is_gone_hides_no_other_and_what_is_not_told_is_absent() -> None:
-    missing = {"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMigMode"}
+    missing = {"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"}
     nvml = FakeNvml([Gpu("GPU-a"), Gpu("GPU-b", missing)])
     by_index = nvml.nvmlDeviceGetHandleByIndex
 
@@ -65,14 +56,14 @@ def test_a_device_that_is_gone_hides_no_other_and_what_is_not_told_is_absent() -
         return by_index(index)
 
     nvml.nvmlDeviceGetHandleByIndex = gone  # type: ignore[method-assign]
-    (state,) = states_here(nvml).values()
-    assert state.settings.uuid == "GPU-b"
-    assert (state.settings.power_limit_w, state.processes, state.settings.mig) == (None, None, None)
-    assert "power_limit_w" not in state.settings.document()
+    (found,) = settings_here(nvml)
+    assert found.uuid == "GPU-b"
+    assert (found.power_limit_w, found.memory_mib, found.mig) == (None, None, None)
+    assert "power_limit_w" not in found.document()
 
 
 def test_no_driver_is_no_state() -> None:
-    assert states_here(FakeNvml([], init_fails=9)) == {}
+    assert settings_here(FakeNvml([], init_fails=9)) == []
 
 
 def test_the_package_has_what_the_stand_in_has() -> None:

@@ -79,7 +79,7 @@ def test_what_was_measured_and_moved_aside_does_not_make_a_change_early(tmp_path
 def test_what_was_first_written_after_runs_says_so(tmp_path: Path, results: Results) -> None:
     record(results)
     campaign = changed(tmp_path / "a")
-    assert sentences(results, campaign) == [], "results of earlier versions have none"
+    assert sentences(results, campaign) == []
     analysis.keep(results, campaign)
     assert "written after 1 run," in sentences(results, campaign)[0]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.config.resolve import Campaign, from_document
+from campaign.config.resolve import Campaign
 from campaign.documents.run_numbers import composition_of, runs_of
 from campaign.errors import ConfigError
 from campaign.plan.lease_plans import lease_plans
@@ -105,14 +105,6 @@ def test_an_override_says_how_often_some_cells_are_composed(tmp_path: Path) -> N
 
 def test_fewer_repetitions_than_compositions_compose_less_often(tmp_path: Path) -> None:
     assert {lease.composition for lease in planned(load(tmp_path, {K: 3, N: 2})).leases} == {1, 2}
-
-
-def test_a_campaign_of_before_composed_once(tmp_path: Path) -> None:
-    document = load(tmp_path, {K: 3}).document()
-    for key in ("compositions", "lease_order"):
-        del document["campaign"]["protocol"][key]
-    protocol = from_document(document).protocol
-    assert (protocol.compositions, protocol.lease_order) == (1, "least-recomposition")
 
 
 def test_a_composition_has_no_more_runs_than_numbers(tmp_path: Path) -> None:

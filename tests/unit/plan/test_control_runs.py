@@ -15,8 +15,6 @@ from campaign.documents.run_numbers import composition_of, number_in_composition
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.control_runs import hardware, references_of
-from campaign.plan.cost.assumption import parse_assumption
-from campaign.plan.cost.budget import parse_budget
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import cell_id, expand, specification
@@ -168,19 +166,6 @@ def test_tables_have_it_apart_from_the_matrix(tmp_path: Path) -> None:
         assert set(tables.reference["lease_id"]) == set(tables.runs["lease_id"])
     without = gather(load(tmp_path, without_reference(changes)), directory)
     assert len(tables_of(without).reference) == 0
-
-
-def test_a_budget_pays_for_it_with_each_lease(tmp_path: Path) -> None:
-    path, assumed = write_files(tmp_path, {K: 2, **REFERENCE}), parse_assumption("10 s a run, 5 s to compose")
-    whole = read_plan(PlanRequest(path, tmp_path / "results", assumed=assumed))
-    assert whole.device_hours
-    budget = parse_budget(f"{0.6 * whole.device_hours:.6f} device-hours")
-    plan = read_plan(PlanRequest(path, tmp_path / "results", budget=budget, assumed=assumed))
-    assert plan.budget
-    assert len(plan.leases) * 2 == len(whole.leases)
-    assert len(reference_runs(plan)) == 2 * len(plan.leases)
-    assert plan.missing == plan.budget.runs
-    assert plan.device_hours == pytest.approx(plan.budget.cost, rel=1e-4)
 
 
 def test_redo_measures_it_again_where_nothing_else_stays(tmp_path: Path) -> None:

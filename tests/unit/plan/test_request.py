@@ -10,15 +10,13 @@ from campaign.cli.options import request_options
 from campaign.config.system_file import SlurmOptions
 from campaign.errors import ConfigError
 from campaign.plan.cost.assumption import parse_assumption
-from campaign.plan.cost.budget import parse_budget
 from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, key_meanings, request_of
 
 REQUESTS = [
     PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results")),
     PlanRequest(
         Path("a.yaml"), Path("there"), "workload == 'bert' and 'x'", "driver-580", "host[1-2],host5", None, "slurm",
-        SlurmOptions(partition="gpu"), True, "the best configuration is known within 5 %", parse_budget("8 h"),
-        parse_assumption("bert: 1 h a run, 5 s to compose"), (Path(), Path("/tmp")),
+        SlurmOptions(partition="gpu"), True, parse_assumption("bert: 1 h a run, 5 s to compose"), (Path(), Path("/tmp")),
     ),
 ]  # fmt: skip
 
@@ -58,9 +56,6 @@ def test_what_snakemake_is_given_is_typed_at_the_door(key: str, value: object, w
 
 def test_nothing_and_yes_leave_it_to_the_campaign() -> None:
     nothing = PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results"))
-    assert (
-        request_of({key: None for key, _ in key_meanings()} | {"skip_implied": "yes", "where": "", "budget": ""})
-        == nothing
-    )
+    assert request_of({key: None for key, _ in key_meanings()} | {"skip_implied": "yes", "where": ""}) == nothing
     assert request_of({"learn_from": ["a", "b"], "assume": {"bert": "1 h a run"}}).learn_from == (Path("a"), Path("b"))
     assert all(option.meaning.endswith(".") for option in OPTIONS.values())

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from campaign.errors import ConfigError
 from campaign.plan.matrix import cell_id, expand, specification
-from campaign.workloads import workload_class
 from tests.campaign_files import ids, load
 
 NVME = {
@@ -37,26 +35,6 @@ def test_a_campaign_that_reads_where_nothing_is_names_what_to_add(tmp_path: Path
         expand(load(tmp_path, {**READ, "system.storage": {"local": {"path": "/scratch"}}}))
     assert "campaign.yaml" in str(caught.value)
     assert len(expand(load(tmp_path, {**READ, "system.storage": SLOW})).cells) == 4
-
-
-def test_a_replay_that_reads_at_no_known_rate_names_what_to_add(tmp_path: Path) -> None:
-    replay = {**yaml.safe_load(workload_class("replay").example), "name": "nano"}
-    links = {name: {"gb_per_s": 10} for name in ("fabric", "network")}
-    given = {**READ, "workloads.nano": replay, "system.emulation": {"scale": 0.001}, "system.links": links}
-    places: dict[str, Any] = {"local": {"path": "/scratch", "gb_per_s": 2}, "nvme": {"path": "/nvme"}}
-    with pytest.raises(ConfigError, match=r"'nano'.*storage 'nvme'.*which rate.*add `gb_per_s` to `storage.nvme`"):
-        expand(load(tmp_path, {**given, "system.storage": places}))
-    places["nvme"]["gb_per_s"] = 3
-    assert len(expand(load(tmp_path, {**given, "system.storage": places})).cells) == 4
-
-
-def test_a_replay_on_a_device_without_a_compute_time_names_the_row_to_add(tmp_path: Path) -> None:
-    replay = {**yaml.safe_load(workload_class("replay").example), "name": "nano", "precisions": ["fp32", "bf16"]}
-    given = {**NVME, "workloads.nano": replay, "campaign.axes.precision": ["bf16"]}
-    with pytest.raises(
-        ConfigError, match=r"no compute time of cpu-rank with bf16.*Add `- \{device: cpu-rank, precision: bf16"
-    ):
-        expand(load(tmp_path, given))
 
 
 def test_cells_that_are_left_out_need_no_storage(tmp_path: Path) -> None:

@@ -20,14 +20,11 @@ from campaign.report.figure import FigureData
 from campaign.tables.cells import CellPlan, cells_table
 from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.runs import runs_table, step_times_table
-from tests.planted_services import Service
-from tests.planted_services import figure_data as of_services
 from tests.unit.observe.links import links_data
-from tests.unit.report import metrics_data
+from tests.unit.report import metrics_data, service_data
 from tests.unit.report import report_data as synthetic
 
 KINDS = ("1 cell", "2 cells", "20 cells", "200 cells", "one point", "no interval", "all failed", "long names")
-OBJECTIVE = {"ttft_ms": {"p90": 120.0}, "tpot_ms": {"p99": 40.0}}
 
 
 def long(name: str) -> str:
@@ -82,15 +79,13 @@ def services(kind: str) -> FigureData:
         ("1x4-local", "1x4-fabric", "2x4-local", "2x4-fabric")[n % 4] + (f"-{n // 4}" if n > 3 else "")
         for n in range(count)
     ]
-    of = Service(
+    return service_data.figure_data(
         {(long(name) if kind == "long names" else name): 1.0 - 0.04 * n for n, name in enumerate(names)},
-        rates=(20.0, 40.0) if count < 12 else (15.0, 25.0, 35.0, 45.0),
+        rates={"1 cell": (20.0,), "one point": (20.0,), "200 cells": (5.0, 10.0, 20.0, 25.0)}.get(kind, (20.0, 25.0)),
         compositions=1 if kind == "no interval" else 2,
         runs=1,
-        requests=60,
-        errors=1.0 if kind == "all failed" else 0.0,
+        status="crashed" if kind == "all failed" else "ok",
     )
-    return of_services(of, OBJECTIVE)
 
 
 def _plan(kind: str) -> list[CellPlan]:

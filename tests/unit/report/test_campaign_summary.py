@@ -15,7 +15,6 @@ from campaign.report import campaign_summary
 
 BUILD = "bert: build local-4 (4 devices), batch 8: 410\u202fsamples/s, measured on 3 compositions."
 TIE = "Tied within 5\u202f%: fabric-4 409\u202fsamples/s (405 to 413)."
-BEYOND = "Beyond the measured range, fabric-8 might give 800."
 
 
 def results(directory: Path, leases: dict[str, int], value: str = "1.5", **answer: Any) -> Path:
@@ -33,7 +32,7 @@ def results(directory: Path, leases: dict[str, int], value: str = "1.5", **answe
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    given = {"sentences": [BUILD], "beyond": None, "choice": {}, **answer}
+    given = {"sentences": [BUILD], **answer}
     (directory / "recommendation" / "recommendation.json").write_text(json.dumps({"answers": [given]}))
     return directory
 
@@ -55,43 +54,15 @@ def test_the_first_lines_say_how_often_configurations_were_composed(
     assert said.index(words) < said.index("What to build")
 
 
-def test_ties_are_part_of_what_to_build_and_what_is_extrapolated_is_not(tmp_path: Path) -> None:
+def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:
     said = campaign_summary.summary(results(tmp_path / "a", {"a": 3}, sentences=[BUILD, TIE]))
     assert f"  {BUILD} {TIE}" in said
-    given = {"configuration": "fabric-8"}
-    known = campaign_summary.summary(
-        results(tmp_path / "c", {"a": 3}, sentences=[BUILD, TIE, BEYOND], beyond=given, choice=given)
-    )
-    assert TIE in known
-    assert BEYOND not in known
-    none = campaign_summary.summary(
-        results(
-            tmp_path / "d", {"a": 3}, sentences=["nothing fulfils the constraints.", BEYOND], beyond=given, choice=None
-        )
-    )
-    assert "nothing fulfils the constraints." in none
-    assert BEYOND not in none
 
 
 def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> None:
     assert "without the primary metric" not in campaign_summary.summary(results(tmp_path / "a", {"a": 3}))
     said = campaign_summary.summary(results(tmp_path / "b", {"a": 3}, value=""))
     assert "3 measured runs without the primary metric, in no figure of it\n" in said
-
-
-@pytest.mark.parametrize(
-    ("predicted", "words"), [(["true"] * 2, "predicted"), (["true", "false"], "measured or predicted")]
-)
-def test_replayed_runs_are_called_predicted(tmp_path: Path, predicted: list[str], words: str) -> None:
-    of = results(tmp_path / "r", {"a": 2, "b": 2})
-    lines = (of / "tables" / "cells.csv").read_text().splitlines()
-    marked = [f"{line},{each}" for line, each in zip(lines, ["predicted", *predicted], strict=True)]
-    (of / "tables" / "cells.csv").write_text("\n".join(marked))
-    (of / "tables" / "context.json").write_text(json.dumps({"prediction": "bert was replayed."}))
-    said = campaign_summary.summary(of)
-    assert f"2 cells, 6 runs: 6 {words}, 0 failed" in said
-    assert f"2 configurations {words}, 4 compositions" in said
-    assert "bert was replayed." in said
 
 
 @pytest.mark.parametrize("name", ["cells", "runs"])

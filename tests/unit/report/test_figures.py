@@ -46,9 +46,7 @@ OF_OTHER_DATA = (
     "forecast",
     "forecast_parts",
     "reference",
-    "highest_rate",
     "latencies",
-    "goodput",
     "systems",
 )
 SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from campaign.archive import report_from_archive
 
-ARCHIVE = Path(__file__).parents[2] / "data" / "archives" / "archive-2.zip"
+ARCHIVE = Path(__file__).parents[2] / "data" / "archives" / "made-up.zip"
 PLACE = {"PYTHONHASHSEED": "1", "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "OMP_NUM_THREADS": "1", "COLUMNS": "40"}
 
 

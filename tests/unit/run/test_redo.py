@@ -12,8 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign import files
-from campaign.archive import opened, write_archive
-from campaign.archive.write import parts_of
 from campaign.cli import run as run_command
 from campaign.cli.main import main
 from campaign.config.resolve import Campaign
@@ -219,25 +217,6 @@ def test_run_moves_nothing_and_names_the_command_that_does(
     # Snakemake takes quotes away from the ends of a value.
     assert f"where=({ON_2})" in started[0]
     assert not results_of(campaign, tmp_path).superseded.exists()
-
-
-def test_records_that_an_earlier_version_put_aside_are_known(
-    campaign: Campaign, results: Results, store: Store, tmp_path: Path
-) -> None:
-    run_ = next(key for key in sorted(store.index()) if store.read(*key).hosts == ("host2",))
-    old = results.put_aside / "small.2x1.1" / store.path(*run_).name
-    old.parent.mkdir(parents=True)
-    content = store.path(*run_).read_bytes()
-    store.path(*run_).rename(old)
-    (kept,) = all_set_aside(results.directory)
-    assert (kept.runs, kept.path(run_)) == ((run_,), old)
-    assert "the composition broke" in kept.reason
-    assert RecordedHosts(store)(run_[0]) == {"host1", "host2"}
-    members = parts_of(results.directory)
-    assert members[f"superseded/small.2x1.1/records/{run_[0][:2]}/{old.name}"] == old
-    with opened(write_archive(campaign, results.directory, tmp_path / "old.zip").path) as archive:
-        (again_,) = all_set_aside(archive.directory)
-        assert (again_.runs, again_.path(run_).read_bytes()) == ((run_,), content)
 
 
 def test_damaged_files_are_named(campaign: Campaign, results: Results, store: Store) -> None:

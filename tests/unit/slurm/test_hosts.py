@@ -90,7 +90,7 @@ def test_what_befalls_all_hosts_is_no_hosts_fault(excluded: ExcludedHosts, at_on
 
 
 def test_without_any_host_left_it_says_why_and_what_to_do(tmp_path: Path, excluded: ExcludedHosts) -> None:
-    for number in range(1, 5):  # as an earlier version left them
+    for number in range(1, 5):
         write_json(excluded.path(f"host{number}"), {"why": f"broke {number}", "time_s": time.time()})
     with pytest.raises(FabricError, match=rf"host1: broke 1; .*host4: broke 4.*rm {tmp_path}/excluded/\*\.json"):
         excluded.remaining(system())

@@ -56,17 +56,6 @@ def test_devices_that_come_on_top_of_a_hosts_own_are_asked_for_with_them() -> No
     assert devices_asked(system(), HYBRID) == 2 + 3
 
 
-def test_of_unequal_hosts_no_number_of_devices_is_asked_for() -> None:
-    """Whole hosts come with what they have."""
-    shape = Configuration(
-        "u", 2, 3, 1, 3, "a100", "hybrid", "local", "1 x 1 local a100 & 2 fabric a100 | 1 x 1 fabric a100"
-    )
-    found = sbatch_parameters("study", system(), shape, SlurmOptions(), time_min=30)
-    assert "gres" not in found
-    assert "ntasks_per_node" not in found
-    assert (found["nodes"], found["additional_parameters"]["ntasks"], found["exclusive"]) == (2, 4, True)
-
-
 def test_the_own_devices_of_hosts_that_are_not_used_do_not_count() -> None:
     two = [
         {"name": "small", "devices": [{"model": "a100", "count": 1}]},

@@ -161,19 +161,6 @@ def test_other_numbers_of_steps_and_an_order_that_is_not_random_are_part_of_a_co
     assert comparisons.ratios(*same, comparisons.design(both, {"order": "sequential"})).in_order.all()
 
 
-def test_hosts_of_replays_are_names() -> None:
-    truth = planted_campaigns.Truth(hosts=3, host=0.03)
-    runs = planted_campaigns.runs(truth, 1, 3)
-    of, to = planted_campaigns.pairs(truth, 1)
-
-    def methods(predicted: bool) -> set[str]:
-        design = comparisons.design(runs.assign(predicted=predicted), {"lease_order": "blocks", "order": "blocks"})
-        return set(comparisons.ratios(of, to, design).method)
-
-    assert any("on the same hosts" in each for each in methods(False))
-    assert not any("on the same hosts" in each for each in methods(True))
-
-
 @pytest.mark.parametrize("cells", [1, 4])
 def test_a_workload_is_compared_as_if_it_were_alone_on_its_leases(cells: int) -> None:
     """Its variances and their freedom are its own, whichever workloads share its leases, and wherever they come in the order."""

@@ -135,19 +135,6 @@ def test_an_earlier_campaign_lends_the_spread_of_compositions(lease: float) -> N
     assert alone.cover >= 92
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.05])
-@pytest.mark.parametrize(("compositions", "again"), [(2, 2), (3, 1), (3, 3), (5, 3)])
-def test_prediction_intervals_hold_what_is_measured_again(compositions: int, again: int, drift: float) -> None:
-    first = Truth(compositions=compositions, runs=2 * compositions, drift=drift)
-    # A campaign with fewer compositions is shorter. Under drift, two compositions leave too little freedom to take it out.
-    second = replace(first, compositions=again, runs=2 * again, drift=drift * again / compositions)
-    found = said.repeated(first, second, campaigns=600)
-    assert 92 <= found.cover <= (100 if drift else 98)
-    assert found.tested == 100
-    # The confidence interval of the ratio itself would hold too few.
-    assert said.repeated(first, replace(second, effect=(1, 1.2, 1.2, 1.2)), campaigns=60).cover < 60
-
-
 @pytest.mark.parametrize("compositions", [1, 2, 3])
 def test_cells_that_share_leases_are_compared_by_what_leases_leave(compositions: int) -> None:
     found = said.within(Truth(compositions=compositions, runs=6, cells=3, lease=0.03), campaigns=120)
@@ -212,6 +199,23 @@ def test_two_campaigns_of_one_truth_that_were_composed_once_show_no_change() -> 
 def test_the_best_configuration_is_named_alone() -> None:
     assert said.recommended(Truth(effect=(1, 1.1, 1.1, 1.1)), campaigns=4).found >= 75
     assert said.recommended(Truth(compositions=1, runs=5), campaigns=2).tested == 0
+
+
+@pytest.mark.parametrize(
+    ("workloads", "compositions", "lease"), [(4, 5, 0.03), (4, 2, 0.02), (2, 3, 0.02), (4, 3, 0.0)]
+)
+def test_workloads_of_one_lease_are_not_independent_in_a_mix(workloads: int, compositions: int, lease: float) -> None:
+    found = said.mixed(
+        Truth(workloads=workloads, compositions=compositions, runs=2 * compositions, lease=lease), campaigns=400
+    )
+    assert 93 <= found.cover <= 98
+    assert found.wrong <= 8
+    assert 92 <= found.half <= 118
+
+
+def test_the_slow_down_of_a_mix_counts_the_error_of_the_fastest() -> None:
+    truth = Truth(workloads=3, compositions=3, effect=(1, 1.1, 1.2, 1.3), lease=0.02)
+    assert said.slow_downs(truth, campaigns=40).cover >= 88
 
 
 def test_a_lease_is_no_dip_and_a_dip_is_found() -> None:

@@ -114,7 +114,6 @@ LENT = "one composition each, spread borrowed"
         (row(0.1, 0.2, method=intervals.BORROWED_EARLIER, lent_by="pilot", **ONE),
          f"{LENT} from pilot"),
         (row(NAN, NAN, method=intervals.ONE_EACH, **ONE), ""),
-        (row(0.1, 0.2, method=intervals.DRAWN, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
          "3 compositions each; order not random or not known, so that drift can pose as an effect"),
         (row(0.1, 0.2, unlike="5 warm-up steps against 10"),

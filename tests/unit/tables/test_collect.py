@@ -20,6 +20,8 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
+from campaign.tables.columns import COLUMNS
+from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.report_context import Collected, baseline, context_document, device_evidence
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
@@ -337,25 +339,18 @@ def test_runs_that_an_earlier_plan_asked_for_count(tmp_path: Path) -> None:
     assert set(tables.cells["n_missing"]) == {2}
 
 
-def test_a_replayed_campaign_says_what_was_replayed_and_how(tmp_path: Path) -> None:
-    replay = {
-        "kind": "replay",
-        "precisions": ["fp32", "bf16"],
-        "layers": [{"tensors": [8], "forward": 1}],
-        "compute": [{"device": "cpu-rank", "precision": p, "batch": 1, "seconds": 0.001} for p in ("fp32", "bf16")],
+def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: Path) -> None:
+    """The reference names the columns that the tables have."""
+    tables = tables_of(gather(campaign, results))
+    frames = {
+        "runs": tables.runs,
+        "cells": tables.cells,
+        "leases": leases_table(tables.leases),
+        "operations": operations_table(tables.leases),
+        "telemetry": tables.telemetry,
+        "steps": tables.steps,
+        "reference": tables.reference,
+        "requests": tables.requests,
     }
-    changes = {
-        "workloads.steps": {"name": "steps", **replay},
-        "system.emulation": {"scale": 0.008},
-        "system.links": {"fabric": {"gb_per_s": 12}},
-        "system.devices": {"cpu-rank": {"runs_on": "cpu"}},
-    }
-    collected = gather(load(tmp_path / "a", changes), tmp_path / "none")
-    document = context_document(collected)
-    assert document["prediction"].startswith(
-        "steps was replayed 125 times slower than on the system: waiting stood for"
-    )
-    assert not [note for note in document["notes"] if "emulated by one process" in note]
-    assert "processes on CPU cores stand for devices" not in document["conditions"]
-    assert tables_of(collected).cells["predicted"].all()
-    assert context_document(gather(load(tmp_path / "b"), tmp_path / "none"))["prediction"] == ""
+    named = {name: set(columns) for name, columns in COLUMNS.items()}
+    assert {name: set(frame.columns) for name, frame in frames.items()} == named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 
 from campaign.documents.metric import Metric
 from campaign.errors import RecordError
+from campaign.report.context_schema import ContextDocument
 from campaign.statistics import intervals
 from campaign.tables.cells import CellPlan, cells_table, tally
-from campaign.tables.io import write_tables
+from campaign.tables.io import Tables, read, write, write_tables
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import RUN_COLUMNS, runs_table
 from tests.unit.report import report_data as synthetic
@@ -229,6 +231,20 @@ def test_files_are_equal_byte_for_byte_and_keep_their_types(plan, runs: pd.DataF
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "one" / "runs.parquet"), runs)
+
+
+def test_tables_of_earlier_versions_are_read_unless_they_hold_predictions(
+    plan: list[CellPlan], runs: pd.DataFrame, tmp_path: Path
+) -> None:
+    context = {**synthetic.context_document(), "inputs": {}, "prediction": ""}
+    cells = cells_table(plan, runs).assign(predicted=False)
+    made = Tables(runs.assign(predicted=False), cells, [], [], context)
+    write(made, tmp_path)
+    assert len(read(tmp_path).cells) == len(cells)
+    assert ContextDocument.model_validate(read(tmp_path).context).campaign.name == made.name
+    write(replace(made, context={**context, "prediction": "steps was replayed."}), tmp_path)
+    with pytest.raises(RecordError, match="are predictions of an earlier version"):
+        read(tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_that_names_it(runs: pd.DataFrame, tmp_path: Path) -> None:

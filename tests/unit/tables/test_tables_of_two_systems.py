@@ -1,14 +1,16 @@
-"""Tables of a campaign on two systems, and archives of its parts, which were measured on each system's own machine."""
+"""Tables of a campaign on two systems, and of its parts, which were measured on each system's own machine."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
-from campaign.archive import merge, opened, write_archive
+import pandas as pd
+
 from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.objectives import DEFAULT, RecommendationRequest
+from campaign.insight.recommend.objectives import REPORT
 from campaign.plan.cost.costs import from_documents
 from campaign.tables.collect import collect, gather, tables_of
 from tests import two_systems
@@ -31,8 +33,9 @@ def test_devices_of_two_systems_are_told_apart(tmp_path: Path) -> None:
     assert context["campaign"]["system"] == context["system"]["name"] == "plain, bench"
     assert context["system"]["fabric"] == "plain: static, bench: simulated"
     assert context["campaign"]["baseline"] == "plain-1x2-local, bench-1x2-fabric"
-    advice = advise(tables, RecommendationRequest(DEFAULT)).document
-    assert "The campaign is on several systems, so only measured configurations are compared." in advice.basis
+    advice = advise(tables, REPORT)
+    assert advice.unmeasured == ()
+    assert any("the hosts and pool of the system are unknown here" in each for each in advice.basis)
     # One note for what holds for both.
     assert sum("is emulated by one process" in note for note in context["notes"]) == 1
     assert context["launchers"] == {"local": len(tables.runs)}
@@ -42,19 +45,19 @@ def test_devices_of_two_systems_are_told_apart(tmp_path: Path) -> None:
     assert sum(each.runs for each in found) == len(tables.runs) - (tables.runs["status"] == "implied").sum()
 
 
-def test_parts_that_were_measured_on_two_machines_are_merged(tmp_path: Path) -> None:
+def test_parts_that_were_measured_on_two_machines_are_copied_together(tmp_path: Path) -> None:
     campaign = two_systems.load(tmp_path / "config", CHANGES)
     results = archive_data.fill(campaign, tmp_path / "results")
-    every = {path.name for path in results.glob("records/*/*.json")}
-    parts = []
+    every = {path.relative_to(results): path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    whole = tables_of(gather(campaign, results))
     for name in campaign.systems:
         own = Path(shutil.copytree(results, tmp_path / name / "results"))
         for path in own.glob("records/*/*.json"):
             if json.loads(path.read_text())["specification"]["system"]["name"] != name:
                 path.unlink()
-        parts.append(tmp_path / f"{name}.zip")
-        write_archive(campaign, own, parts[-1], where=f"system == '{name}'")
-    merge(tmp_path / "both.zip", parts)
-    with opened(tmp_path / "both.zip") as both:
-        assert {path.name for path in both.directory.glob("records/*/*.json")} == every
-        assert both.campaign.document() == campaign.document()
+    together, other = (tmp_path / name / "results" for name in campaign.systems)
+    subprocess.run(["cp", "-rn", f"{other}/.", f"{together}/"], check=True)
+    assert {path.relative_to(together): path.read_bytes() for path in together.rglob("*") if path.is_file()} == every
+    tables = tables_of(gather(campaign, together))
+    pd.testing.assert_frame_equal(tables.runs, whole.runs)
+    pd.testing.assert_frame_equal(tables.cells, whole.cells)

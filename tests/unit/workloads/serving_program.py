@@ -1,15 +1,21 @@
-"""A small OpenAI-compatible server with faults: `serving_program.py PORT FAULT`. Standard library only."""
+"""A small OpenAI-compatible server with faults: `serving_program.py PORT FAULT [TOKEN_S]`. Standard library only.
+
+It answers one request at a time with four tokens, each of which takes TOKEN_S seconds, so that latencies grow with the rate.
+"""
 
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 port, fault = int(sys.argv[1]), sys.argv[2]
+token_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
 answered = 0
+busy = threading.Lock()
 
 
 class Requests(BaseHTTPRequestHandler):
@@ -28,13 +34,16 @@ class Requests(BaseHTTPRequestHandler):
             return self.reply(200, "<html>")
         if fault == "fails sometimes" and answered % 4 == 0:
             return self.reply(500, json.dumps({"error": {"message": "queue is full"}}))
-        chunk = {"choices": [{"text": "a "}]}
-        end = {
-            "choices": [{"text": "b", "finish_reason": "length"}],
-            "usage": {"prompt_tokens": 8, "completion_tokens": 2},
-        }
-        events = [json.dumps(chunk), json.dumps(end), "[DONE]"]
-        self.reply(200, "".join(f"data: {event}\n\n" for event in events), "text/event-stream")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        with busy:
+            for number in range(4):
+                time.sleep(token_s)
+                text = {"choices": [{"text": "a ", "finish_reason": "length" if number == 3 else None}]}
+                self.wfile.write(f"data: {json.dumps(text)}\n\n".encode())
+                self.wfile.flush()
+        self.wfile.write(b"data: [DONE]\n\n")
 
     def reply(self, status: int, text: str, kind: str = "text/plain") -> None:
         self.send_response(status)

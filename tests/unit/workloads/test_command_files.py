@@ -24,11 +24,7 @@ ENVIRONMENTS = sorted(path for path in (ROOT / "envs/workloads").rglob("*") if p
 FOREIGN = [name for name in NAMES if "kind: command" in (CONFIG / f"workloads/{name}.yaml").read_text()]
 
 
-REPLAYED = [name for name in NAMES if "kind: replay" in (CONFIG / f"workloads/{name}.yaml").read_text()]
-"""They have times of certain devices only; their own campaigns are planned with them elsewhere."""
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in REPLAYED])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
     file = load_named(Workload, name, CONFIG / "campaign.yaml").model
     document = {

@@ -25,13 +25,3 @@ def test_part_of_a_hybrid_host_is_its_own_devices_first() -> None:
     three_of_four = Configuration("c", 2, 4, 2, 3, "a100", "hybrid", "local")
     hosts = host("host1", "slot1", "own1", "slot2", "own2"), host("host2", "own3", "own4", "slot3", "slot4")
     assert devices(three_of_four, *hosts) == ("own1", "own2", "slot1", "own3", "own4", "slot3")
-
-
-def test_each_of_unequal_hosts_uses_its_own_number() -> None:
-    layout = "1 x 1 local a100 & 2 fabric a100, 2 used | 1 x 1 fabric a100"
-    unequal = Configuration("c", 2, 3, 1, 2, "a100", "hybrid", "local", layout)
-    assert devices(unequal, host("host1", "slot1", "slot2", "own1"), host("host2", "slot3")) == (
-        "own1",
-        "slot1",
-        "slot3",
-    )

@@ -1,45 +1,43 @@
-"""Services: runs of a real server with a real load, their faults, and the file."""
+"""Services: runs of a real server with a real client, their faults, and the file."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shlex
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from campaign.config.load import validate
+from campaign.config.yaml_file import YamlFile
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.errors import ConfigError, LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.plan.matrix import expand
 from campaign.processes.marked import live, words_of
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Step
+from campaign.workloads.protocol import Ended, Outcome, Step, Workload
 from campaign.workloads.service import ServiceWorkload
 from campaign.workloads.service_run import __main__ as program
 from campaign.workloads.service_run.server import metrics_of
 from campaign.workloads.service_run.specification import ServerMetrics
 from tests.campaign_files import ids, load, one_cell, one_run
-from tests.unit.workloads.parsed import LOGS
 
 SERVER = Path(__file__).with_name("serving_program.py")
-LOAD = {"requests": 8, "rate_per_s": 100, "arrivals": "fixed", "prompt_tokens": 8, "output_tokens": 2}
+CLIENT = [sys.executable, "-S", str(Path(__file__).with_name("serving_client.py")), "{url}", "100", "8", "{result}"]
 RATE = {"metric": "throughput_per_s", "regex": r"rate (\S+)"}
 
 
 def service(fault: str = "none", *, server: dict[str, Any] | None = None, **changes: Any) -> ServiceWorkload:
-    document: dict[str, Any] = {"name": "s", "kind": "service", "precisions": ["fp32"], "load": LOAD, **changes}
-    if "client" in changes:
-        document.pop("load")
+    measuring = {"command": CLIENT, "parser": "vllm"}
+    document: dict[str, Any] = {"name": "s", "kind": "service", "precisions": ["fp32"], "client": measuring, **changes}
     command = [sys.executable, "-S", str(SERVER), "{port}", fault]
     return ServiceWorkload.model_validate({**document, "server": {"command": command, **(server or {})}})
 
@@ -80,23 +78,23 @@ def _forked(step: Step, log: Path, environment: Mapping[str, str]) -> int:
         os._exit(70)
 
 
-def test_a_run_has_every_request_and_the_numbers_of_client_and_server(measure: Measure) -> None:
+def test_a_run_has_the_numbers_of_client_and_server(measure: Measure) -> None:
     read = {"answers": "answers_total", "busy": "busy", "absent": "no_such_total"}
     found = measure(service(server={"metrics": {"read": read}}))
     assert (found.status, found.failure) == ("ok", None)
-    assert found.requests is not None
-    assert len(found.requests.intended_s) == 8 == found.metrics["requests"]
-    assert found.requests.in_window == (True,) * 8
+    assert (found.metrics["requests"], found.metrics["errors"], found.metrics["offered_per_s"]) == (8, 0, 100)
     assert found.throughput_per_s == found.metrics["requests_per_s"] > 0
     assert (found.metrics["server_answers"], found.metrics["server_busy"]) == (8, 0.5)
-    assert found.metrics["ttft_ms_p50"] > 0
-    assert {"server_ready", "load", "server_stop"} == found.phases_s.keys()
+    for latency in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        assert 0 <= found.metrics[f"{latency}_p50"] <= found.metrics[f"{latency}_p99"]
+    assert {"server_ready", "client", "server_stop"} == found.phases_s.keys()
     assert any("no_such_total" in flag for flag in found.flags)
     assert found.steady is not None
+    assert found.window_s == pytest.approx([found.steady[1] - found.steady[0]])
 
 
 def client(*command: str, **keys: Any) -> dict[str, Any]:
-    """A service with a client in the place of the load."""
+    """A service with another client."""
     return {"client": {"command": command, "parsers": [RATE], **keys}}
 
 
@@ -110,10 +108,17 @@ SHARE = r"(\d+) of \d+ requests failed \((25|10) %; errors_at_most_pct is 1\)"
     ("fault", "changes", "status", "reason", "evidence"),
     [
         ("dies at start", {}, "crashed", "ended with exit code 3 before it was ready", "no weights"),
-        ("dies under load", {}, "crashed", "ended with exit code 7 during the load", "no more memory"),
+        ("dies under load", {}, "crashed", "ended with exit code 7 while the client ran", "no more memory"),
         ("never ready", LATE, "time_limit", "not ready within 2.5 s", "loading"),
-        ("answers garbage", {}, "invalid", "none of 8 requests succeeded", "8 times: the answer is no event stream"),
-        ("fails sometimes", {}, "invalid", SHARE, "queue is full"),
+        (
+            "dies under load",
+            client("sh", "-c", f"{shlex.join(CLIENT[:3])} {{url}} 100 1; sleep 600"),
+            "crashed",
+            "ended with exit code 7 while the client ran",
+            "no more memory",
+        ),
+        ("answers garbage", {}, "invalid", "no request succeeded", '"completed": 0'),
+        ("fails sometimes", {}, "invalid", SHARE, ""),
         (
             "none",
             client("sh", "-c", "echo no route; exit 4"),
@@ -123,7 +128,6 @@ SHARE = r"(\d+) of \d+ requests failed \((25|10) %; errors_at_most_pct is 1\)"
         ),
         ("none", client("echo", "none"), "incomplete", "throughput_per_s", ""),
         ("none", client("echo", "rate 3 with 5 errors of 50", parsers=COUNTED), "invalid", SHARE, ""),
-        ("none", {"load": {**LOAD, "prompts": "/none.jsonl"}}, "invalid", "/none.jsonl: cannot be read", ""),
         (
             "none",
             {"server": {"command": ["sh", "-c", OUT_OF_MEMORY]}},
@@ -146,8 +150,6 @@ def test_a_fault_is_an_outcome_with_its_evidence(
 def test_few_errors_are_allowed_where_the_file_says_so(measure: Measure) -> None:
     found = measure(service("fails sometimes", errors_at_most_pct=30))
     assert (found.status, found.metrics["errors"]) == ("ok", 2)
-    assert found.requests is not None
-    assert sum(error is not None for error in found.requests.error) == 2
 
 
 @pytest.mark.parametrize(
@@ -189,15 +191,19 @@ def test_a_missing_program_is_the_machines_failure(measure: Measure) -> None:
 def test_a_client_writes_or_prints_its_numbers(measure: Measure) -> None:
     printing = client("echo", "rate 12.5 at {url} with {size}")
     assert measure(service(**printing, options={"size": 3})).throughput_per_s == 12.5
-    found = measure(service(**client("sh", "-c", "echo rate 7; echo rate 8 >{result}")))
-    assert (found.throughput_per_s, found.requests) == (8, None)
+    assert measure(service(**client("sh", "-c", "echo rate 7; echo rate 8 >{result}"))).throughput_per_s == 8
+    written = "echo rate 7; for n in 1 2; do mkdir -p out/$n; echo rate $n >out/$n/profile.json; done"
+    found = measure(service(**client("sh", "-c", written, result="out/*/profile.json")))
+    assert found.throughput_per_s == 2
 
 
-def test_requests_that_a_client_writes_one_by_one_are_those_of_the_run(measure: Measure) -> None:
-    command = ["sh", "-c", f"cp {LOGS}/vllm/detailed.log {{result}}"]
-    found = measure(service(client={"command": command, "parser": "vllm"}, errors_at_most_pct=50))
-    assert found.requests is not None
-    assert (found.status, found.requests.intended_s, found.requests.in_window) == ("ok", (0.0, 0.5, 1.25), (True,) * 3)
+def test_the_file_of_a_client_is_kept_in_the_log(tmp_path: Path) -> None:
+    workload = service(**client("x", result="out/*.json"))
+    one = one_run(tmp_path / "run", one_cell(devices=1, workload="s"))
+    assert workload.result_file(one) is None
+    (one.directory / "out").mkdir()
+    (one.directory / "out/a.json").touch()
+    assert workload.result_file(one) == "out/*.json"
 
 
 WAITING = "echo process $RANK {rank} of $WORLD_SIZE at {first_host}:{first_port}; "
@@ -232,9 +238,14 @@ def test_a_process_of_the_server_that_ends_on_another_host_ends_the_run(measure:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"load": None}, "give either 'load'"),
+        ({"client": None}, "client"),
+        ({"load": {"rate_per_s": 1}}, "load"),
+        ({"objective": {"ttft_ms": {"p99": 500}}}, "objective"),
+        (
+            {"client": {"command": ["x"], "parsers": [RATE], "result": "/tmp/x"}},
+            "is no path within the run's directory",
+        ),
         ({"client": {"command": ["x"]}}, "give either 'parser' or 'parsers'"),
-        ({"client": {"command": ["x"], "parsers": [RATE]}, "model": "m"}, "'model' goes with 'load'"),
         ({"server": {"ready": {"tcp": True, "log": "x"}}}, "give exactly one of 'http', 'tcp: true' and 'log'"),
         ({"server": {"ready": {"log": "("}}}, "is no regular expression"),
         ({"server": {"ready": {"http": "health"}}}, "is no path"),
@@ -254,7 +265,7 @@ def campaign() -> dict[str, Any]:
         "precisions": ["fp32", "bf16"],
         "options": {"size": 8, "rate_per_s": 4},
         "server": {"command": ["python3", "{port}"]},
-        "load": {"duration_s": 5},
+        "client": {"command": ["python3", "{url}", "--rate", "{rate_per_s}"], "parser": "vllm"},
     }
     return {"workloads.s": document, "campaign.axes.workload": ["steps", "s"]}
 
@@ -270,8 +281,8 @@ def test_a_cell_of_a_service_has_no_batch_and_rates_are_an_axis(tmp_path: Path) 
 def test_what_changes_no_measurement_changes_no_cell(tmp_path: Path) -> None:
     before = ids(tmp_path, campaign())
     patience = {"workloads.s.server.ready_within_s": 5, "workloads.s.server.stop_within_s": 5}
-    assert ids(tmp_path, {**campaign(), **patience, "workloads.s.objective": {"ttft_ms": {"p99": 5}}}) == before
-    assert ids(tmp_path, {**campaign(), "workloads.s.load.duration_s": 6}) != before
+    assert ids(tmp_path, {**campaign(), **patience}) == before
+    assert ids(tmp_path, {**campaign(), "workloads.s.client.command": ["python3", "{url}"]}) != before
 
 
 @pytest.mark.parametrize(
@@ -282,15 +293,8 @@ def test_what_changes_no_measurement_changes_no_cell(tmp_path: Path) -> None:
             "workloads/s.yaml:.*'{prot}' is not known; did you mean 'port'",
         ),
         ({"workloads.s.server.command": ["bin/x"]}, "'bin/x' is a relative path"),
-        (
-            {"workloads.s.load.rate_per_s": 1, "workloads.s.load.concurrency": 2},
-            "give either 'rate_per_s' or 'concurrency'",
-        ),
-        ({"campaign.axes.options": {"rate_per_s": [-1]}, "campaign.axes.workload": "s"}, "campaign.yaml:.*rate_per_s"),
-        (
-            {"workloads.s.load.prompts": "prompts.jsonl"},
-            "'prompts.jsonl' decides what is measured; name it under 'inputs'",
-        ),
+        ({"workloads.s.client.command": ["bin/x", "{url}"]}, "client.command.*'bin/x' is a relative path"),
+        ({"workloads.s.client.command": ["x", "{ulr}"]}, "'{ulr}' is not known; did you mean 'url'"),
     ],
 )
 def test_the_campaign_names_what_does_not_fit(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -298,46 +302,59 @@ def test_the_campaign_names_what_does_not_fit(changes: dict[str, Any], words: st
         load(tmp_path, {**campaign(), **changes})
 
 
-def test_an_open_loop_leads_with_a_latency_and_a_closed_one_with_its_rate(tmp_path: Path) -> None:
+def test_a_given_rate_leads_with_a_latency_and_anything_else_with_throughput(tmp_path: Path) -> None:
     alone = {**campaign(), "campaign.axes.workload": "s"}
     assert load(tmp_path, alone).metric == Metric("ttft_ms_p50", "ms", "lower")
-    promised = {"workloads.s.objective": {"e2e_ms": {"p99": 900}}}
-    assert load(tmp_path, {**alone, **promised}).metric == Metric("e2e_ms_p50", "ms", "lower")
     assert load(tmp_path, {**alone, "campaign.metric": {"name": "tpot_ms_p99"}}).metric.unit == "ms"
-    closed = {"workloads.s.options": {"concurrency": 4}}
+    closed = {"workloads.s.options": {"concurrency": 4}, "workloads.s.client.command": ["python3", "{concurrency}"]}
     assert load(tmp_path, {**alone, **closed}).metric == Metric("throughput_per_s", "requests/s", "higher")
     assert load(tmp_path, campaign()).metric == THROUGHPUT
 
 
-def test_options_that_cannot_be_applied_together_are_refused_when_planning(tmp_path: Path) -> None:
-    options = {"workloads.s.options": {"rate_per_s": 4, "concurrency": 0}, "campaign.axes.workload": "s"}
-    found = load(tmp_path, {**campaign(), **options, "campaign.axes.options": {"concurrency": [0, 2]}})
-    with pytest.raises(ConfigError, match=r"'concurrency': 2.*give either 'rate_per_s' or 'concurrency'"):
-        expand(found)
+STORED_SERVER = {"command": ["serve", "{port}"], "ready": {"tcp": True}, "ready_within_s": 600.0, "launch": "once"}
+NO_LIMITS: dict[str, Any] = {"e2e_ms": {}, "tpot_ms": {}, "ttft_ms": {}}
+LIMITS = {**NO_LIMITS, "ttft_ms": {"p50": 500.0}}
+COUNTED_SERVER = {"command": ["serve", "{port}"], "ready": {"tcp": True}}
+NO_CLIENT = {"client": None, "model": None, "objective": LIMITS}
+LOAD = {
+    **{
+        "arrivals": "poisson",
+        "body": {},
+        "concurrency": 0,
+        "duration_s": 0.0,
+        "endpoint": "completions",
+        "output_tokens": 4,
+    },
+    **{
+        "prompt_tokens": 8,
+        "prompts": None,
+        "rate_per_s": 0.0,
+        "requests": 20,
+        "seed": 1,
+        "timeout_s": 60.0,
+        "warmup_s": 0.0,
+    },
+}
+WITH_CLIENT = {"client": {"command": ["bench"], "parser": "vllm"}, "load": None, "model": None, "objective": NO_LIMITS}
 
 
-def test_all_cells_of_a_repetition_have_the_same_arrivals(tmp_path: Path) -> None:
-    def seed(repetition: int, **cell: Any) -> int:
-        one = replace(one_run(tmp_path, one_cell(workload="s", **cell)), repetition=repetition)
-        step = service().step(one)
-        found: int = json.loads(Path(step.argv[-1]).read_text())["load"]["seed"]
-        return found
-
-    assert seed(1) == seed(1, id="1" * 20, precision="bf16") != seed(2)
-
-
-def test_a_server_is_told_the_pace_of_emulated_devices(tmp_path: Path) -> None:
-    def told(pace: Mapping[str, float]) -> str | None:
-        devices = tuple(Device(f"d{n}", "gpu", "cpu-rank", None, "host1", True) for n in range(2))
-        hosts = (ComposedHost("host1", 4, 8.0, devices),)
-        run = one_run(tmp_path, one_cell(devices=2, workload="s"))
-        one = replace(run, composition=Composition(hosts), pace=pace)
-        document = json.loads(Path(service().step(one).argv[-1]).read_text())
-        found: str | None = document["variables"].get("CAMPAIGN_PACE_GFLOPS")
-        return found
-
-    assert told({"cpu-rank": 1.5}) == "1.5,1.5"
-    assert told({}) is None
+@pytest.mark.parametrize(
+    ("stored", "counted"),
+    [
+        ({**NO_CLIENT, "load": LOAD}, {"load": {"output_tokens": 4, "prompt_tokens": 8, "requests": 20}}),
+        (WITH_CLIENT, {"client": {"command": ["bench"], "parser": "vllm"}}),
+    ],
+)
+def test_services_of_earlier_results_are_read_and_their_cells_keep_their_identity(
+    stored: dict[str, Any], counted: dict[str, Any]
+) -> None:
+    common = {"name": "s", "kind": "service", "precisions": ["fp32"], "options": {"rate_per_s": 20}}
+    document = {**common, "server": STORED_SERVER, **stored}
+    found = validate(YamlFile(Path("s"), document, {}), Workload)  # type: ignore[type-abstract]
+    assert found.identity() == {"name": "s", "kind": "service", "server": COUNTED_SERVER, **counted}
+    again = validate(YamlFile(Path("s"), found.model_dump(mode="json"), {}), Workload)  # type: ignore[type-abstract]
+    assert again == found
+    assert (found.printed_metrics or [""])[0] == "ttft_ms_p50"
 
 
 PAGE = """\

@@ -13,8 +13,6 @@ from typing import Any
 from campaign.documents.record import IN_ARCHIVE
 
 SCHEMA = "archive/3"
-READABLE = ("archive/1", "archive/2", SCHEMA)
-"""Schemas that this version reads: all that there ever were."""
 
 RECORDED = (
     "records",
@@ -27,13 +25,10 @@ RECORDED = (
     "limits",
     "readings",
     "slurm/excluded",
-    "questions",
     "superseded",
 )
 """Directories of the results that are written once: an archive that is written again keeps what it had of them."""
-SHARED = "shared"
-DERIVED = ("plan", "tables")
-PARTS = ("plan", "records", SHARED, *RECORDED[1:], "tables")
+PARTS = ("plan", "records", "shared", *RECORDED[1:], "tables")
 """Directories of the results that an archive holds, in their order; logs, scratch and the drawn report stay where they are."""
 
 INDEX = "archive.json"
@@ -45,7 +40,9 @@ SNAKEFILE = "workflow/Snakefile"
 _SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet", ".json.gz"), "tables": (".parquet", ".csv", ".json")}
 _BESIDE = re.compile(
     rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
-    rf"|(workflow/)?Snakefile|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
+    rf"|{SNAKEFILE}|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
+    # Only read: earlier versions wrote them.
+    r"|questions/[^\0-\37]+\.json"
 )
 
 MEANINGS: Mapping[str, str] = {
@@ -57,14 +54,13 @@ MEANINGS: Mapping[str, str] = {
     "telemetry": "samples beside the runs (Parquet, or JSON where a host had no pyarrow: time, host, part, quantity, value)",
     "leases": "one JSON file a lease: times, what was requested and what was obtained, faults",
     "links": "which measured links (in shared/) belong to which lease",
-    "devices": "which checks of devices (in shared/) belong to which lease",
+    "devices": "checks of devices (in shared/) by earlier versions, and their leases; nothing reads them",
     "manifests": "what became of the runs of each lease",
     "stops": "cells that a target for the interval ended before their most repetitions",
     "limits": "batches that ran out of memory, and those that contradict it",
     "readings": "what kept logs were read to say later, by which parser and when; of a run, the newest counts",
     "slurm/excluded": "hosts that failed and were left out, and when they were used again",
-    "questions": "rounds of each question that leases were chosen for: what was known, which leases came next and why, the answer",
-    "superseded": "what was set aside and measured again, or gave way in a merge; it counts for nothing",
+    "superseded": "what was set aside and measured again; it counts for nothing",
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
     "workflow": "the rules of the workflow, whose entry is `workflow/Snakefile`",
 }
@@ -126,21 +122,14 @@ def readme(
     campaign: str,
     title: str,
     parts: list[str],
-    predicted: Collection[str] = (),
     programs: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> bytes:
     """What an archive says of itself to somebody who has nothing but a zip program.
 
-    predicted: workloads that were replayed; programs: members that are programs and input files; left_out: those that are not here.
+    programs: members that are programs and input files; left_out: those that are not here.
     """
     listed = "\n".join(f"- `{part}/`: {MEANINGS[part]}" for part in MEANINGS if part in parts)
-    noted = (
-        f"\nPredicted by replay, no device was measured: {', '.join(sorted(predicted))}. The column `predicted` of the tables\n"
-        "marks their cells and runs.\n"
-        if predicted
-        else ""
-    )
     brought = [
         "",
         "Programs and input files of the workloads, as they were measured:",
@@ -153,7 +142,7 @@ def readme(
 
 Results of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
 describes every file in a standard way (https://w3id.org/ro/wfrun/workflow/0.5).
-{noted}
+
 ## What is here
 
 - `{CRATE}`: which software did what, when, from what, with which result

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from pydantic import TypeAdapter, ValidationError
 
 from campaign.archive.crate import problems
-from campaign.archive.layout import CAMPAIGN, CONFIG, CRATE, INDEX, READABLE, FileFacts, Index, is_member, part_of
+from campaign.archive.layout import CAMPAIGN, CONFIG, CRATE, INDEX, SCHEMA, FileFacts, Index, is_member, part_of
 from campaign.archive.programs import refuse_others
 from campaign.config.resolve import Campaign, from_document
 from campaign.errors import ArchiveError, CampaignError, first_problem
@@ -117,12 +117,10 @@ def extract(path: Path, root: Path) -> Opened:
 def check(path: Path) -> tuple[Index, list[str]]:
     """Read a whole archive; gives its index, and what its description as an RO-Crate lacks.
 
-    ArchiveError as `opened`. An archive of a schema that had no crate lacks nothing.
+    ArchiveError as `opened`.
     """
     with opened(path) as archive:
         crate = archive.directory / CRATE
-        if archive.index.schema_version == READABLE[0]:
-            return archive.index, []
         if not crate.is_file():
             return archive.index, [f"there is no {CRATE}"]
         try:
@@ -141,9 +139,9 @@ def _index(path: Path, archive: zipfile.ZipFile) -> Index:
         version = json.loads(content)["schema_version"]
     except (KeyError, ValueError, TypeError, RecursionError):
         raise ArchiveError(f"{path}: has no readable {INDEX}; it was not made by 'campaign archive'") from None
-    if version not in READABLE:
+    if version != SCHEMA:
         raise ArchiveError(
-            f"{path}: has schema {version!r}; this version reads {', '.join(map(repr, READABLE))}. Use the version that made it"
+            f"{path}: has schema {version!r}; this version reads {SCHEMA!r}. Use the version that made it"
         )
     try:
         index = TypeAdapter(Index).validate_json(content, strict=True)

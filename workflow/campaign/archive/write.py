@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from campaign import __version__
-from campaign.archive.crate import Action, Described, crate_document, problems
+from campaign.archive.crate import Action, Described, crate_document
 from campaign.archive.layout import (
     CAMPAIGN,
     CONFIG,
@@ -40,8 +40,6 @@ from campaign.config.resolve import Campaign, systems_of
 from campaign.config.workload_inputs import Inputs
 from campaign.credentials import find_in
 from campaign.documents.record import CAMPAIGN_SCHEMA as AS_USED
-from campaign.documents.record import Store
-from campaign.documents.superseded import put_aside
 from campaign.errors import ArchiveError
 from campaign.paths import ROOT
 from campaign.tables.collect import collect, gather
@@ -100,41 +98,36 @@ def write_archive(
             raise ArchiveError(f"{results}: there are no records to archive; run the campaign first")
         if "tables/runs.parquet" not in members or any(name.startswith("records/") for name in kept):
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-")))
-            remade(campaign, members, where, scratch)
+            _remake_tables(campaign, members, where, scratch)
         index = Index(
             campaign.name,
             where,
             before.license if wishes.license is None else wishes.license,
             before.creator if wishes.creator is None else wishes.creator,
-            order=manifests_by_age(members),
+            order=_manifests_by_age(members),
         )
-        packed = pack_crate(campaign, members, out, index, roots, wishes.inputs_mib, inputs)
+        packed = _pack(campaign, members, out, index, roots, wishes.inputs_mib, inputs or {})
         return replace(packed, kept=kept, superseded=superseded)
 
 
 def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]:
-    """The files of a results directory that an archive holds, by name; those in put-aside/ go to superseded/."""
-    found: dict[str, Content] = {
+    """The files of a results directory that an archive holds, by name."""
+    return {
         path.relative_to(directory).as_posix(): path
         for part in PARTS
         if part not in without
         for path in sorted((directory / part).rglob("*"))
         if path.is_file() and is_member(path.relative_to(directory).as_posix())
     }
-    for old in put_aside(directory):
-        place = Path("superseded", old.when)
-        found[(place / "why.json").as_posix()] = old.document()
-        found |= {Store(place).path(*run).as_posix(): old.path(run) for run in old.runs}
-    return found
 
 
-def manifests_by_age(members: Mapping[str, Content]) -> tuple[str, ...]:
+def _manifests_by_age(members: Mapping[str, Content]) -> tuple[str, ...]:
     """Names of the manifests from the oldest to the newest."""
     found = {name: path for name, path in members.items() if name.startswith("manifests/") and isinstance(path, Path)}
     return tuple(sorted(found, key=lambda name: (found[name].stat().st_mtime, name)))
 
 
-def remade(campaign: Campaign, members: dict[str, Content], where: str | None, scratch: Path) -> None:
+def _remake_tables(campaign: Campaign, members: dict[str, Content], where: str | None, scratch: Path) -> None:
     """Make tables/ anew from these members, in an empty directory, and put them in place of those there are."""
     for name in [name for name in members if name.startswith("tables/")]:
         del members[name]
@@ -164,7 +157,7 @@ def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
     if (old.campaign.name, old.campaign.system_names) != (campaign.name, campaign.system_names):
         raise ArchiveError(
             f"{out}: is the archive of campaign '{old.campaign.name}' on {old.campaign.system_names}, not of '{campaign.name}' on "
-            f"{campaign.system_names}; give another --output, or merge both with 'campaign archive merge'"
+            f"{campaign.system_names}; give another --output"
         )
     return old
 
@@ -188,30 +181,25 @@ def _keep(members: dict[str, Content], old: Opened) -> tuple[tuple[str, ...], tu
             members[name] = path
             kept.append(name)
         elif part == "records" and _digest(members[name]) != digests[name]:
-            members[aside(path, name)] = path
+            members[f"superseded/{_digest(path)[:12]}/{name}"] = path
             superseded.append(name)
     return tuple(kept), tuple(superseded)
-
-
-def aside(content: Content, name: str) -> str:
-    """Name of a member that gave way to another one of its name."""
-    return f"superseded/{_digest(content)[:12]}/{name}"
 
 
 def _digest(source: Content) -> str:
     return hashlib.sha256(source if isinstance(source, bytes) else source.read_bytes()).hexdigest()
 
 
-def pack_crate(
+def _pack(
     campaign: Campaign,
     members: Mapping[str, Content],
     out: Path,
     index: Index,
     roots: Sequence[Path],
-    inputs_mib: float = LIMIT_MIB,
-    inputs: Inputs | None = None,
+    inputs_mib: float,
+    inputs: Inputs,
 ) -> Written:
-    """Write an archive of these parts, with everything beside them; ArchiveError when it would not be a sound crate.
+    """Write an archive of these parts, with everything beside them.
 
     roots: directories that archives were unpacked to, which may have the programs; inputs_mib: as in `Wishes`; inputs: as
     in `write_archive`.
@@ -219,8 +207,8 @@ def pack_crate(
     ordered = {
         name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(part_of(name) or "plan"), name))
     }
-    told, own = _Told(), beside(campaign)
-    programs = programs_of(campaign.inputs, inputs or {}, roots, {*own, *ordered}, inputs_mib)
+    told, own = _Told(), _beside(campaign)
+    programs = programs_of(campaign.inputs, inputs, roots, {*own, *ordered}, inputs_mib)
 
     def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
         described = Described(
@@ -229,25 +217,19 @@ def pack_crate(
             {name: tuple(sorted(versions)) for name, versions in told.software.items()},
             programs.of,
         )  # fmt: skip
-        document = crate_document(
-            described, dict(written), [told.action(lease) for lease in sorted({*told.runs, *told.names})]
-        )
-        if wrong := problems(document, dict(written)):
-            raise ArchiveError(f"{out}: would not be a valid RO-Crate: {'; '.join(wrong[:3])}; nothing was written")
-        crate = dumped(document)
-        yield CRATE, crate
+        actions = [told.action(lease) for lease in sorted({*told.runs, *told.names})]
+        yield CRATE, dumped(crate_document(described, dict(written), actions))
         sums = {name: facts.sha256 for name, facts in written.items()}
         yield INDEX, dumped(replace(index, made_by=f"composable-campaign {__version__}", sha256=sums).document())
 
     parts = sorted({part_of(name) for name in ordered} | {CONFIG, "workflow"})
-    predicted = [name for name, workload in campaign.workloads.items() if workload.predicts]
-    words = readme(campaign.name, campaign.file.title, parts, predicted, programs.packed, programs.left_out)
+    words = readme(campaign.name, campaign.file.title, parts, programs.packed, programs.left_out)
     written = pack(out, {README: words, **own, **programs.packed, **ordered}, last, told.see)
     records = sum(name.startswith("records/") for name in written)
     return Written(out, len(written), records, programs=programs, secrets=tuple(told.secrets))
 
 
-def beside(campaign: Campaign) -> dict[str, bytes]:
+def _beside(campaign: Campaign) -> dict[str, bytes]:
     """What stands beside the parts: the campaign as used, as JSON and as YAML, and the workflow."""
     document = campaign.document()
     own, names = _own_references(campaign)

@@ -1,4 +1,4 @@
-"""`campaign archive`: pack a campaign into one file; check, merge and unpack such files."""
+"""`campaign archive`: pack a campaign into one file; check and unpack such files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _PackFirst(click.Group):
         return super().parse_args(context, args)
 
 
-@click.group(cls=_PackFirst, subcommand_metavar="[CAMPAIGN] | merge | verify | extract")
+@click.group(cls=_PackFirst, subcommand_metavar="[CAMPAIGN] | verify | extract")
 def archive() -> None:
-    """Pack a campaign into one file; verify, merge and extract such archives.
+    """Pack a campaign into one file; verify and extract such archives.
 
     'campaign archive CAMPAIGN' is short for 'campaign archive pack CAMPAIGN'. An archive is a zip file and a Workflow Run RO-Crate:
     README.md in it says how to read it without this program.
@@ -76,35 +76,6 @@ def pack(
             f"{len(written.superseded)} records of the existing archive were measured again; the old ones are in superseded/: "
             f"{_some(written.superseded)}"
         )
-
-
-@archive.command()
-@click.argument("out", type=PATH)
-@click.argument("parts", type=PATH, nargs=-1, required=True, metavar="ARCHIVE...")
-@click.option(
-    "--on-conflict",
-    type=click.Choice(["error", "first"]),
-    default="error",
-    help="If archives hold different records of one run: stop, or use the record of the archive named first.",
-)
-def merge(out: Path, parts: tuple[Path, ...], on_conflict: Any) -> None:
-    """Merge ARCHIVEs of one campaign into OUT, e.g. parts measured on several machines.
-
-    The archives may differ in configurations, axis values, workloads, exclusions and repetitions.
-    """
-    merged = archives.merge(out, parts, on_conflict)
-    _show(merged.written)
-    if merged.taken:
-        click.echo(f"the archives differ in {', '.join(merged.taken)}; the values of {parts[0]} are used")
-    for old, new in merged.renamed.items():
-        click.echo(f"two archives have a lease {old}; that of the later archive is now called {new}")
-    if merged.superseded:
-        click.echo(
-            f"{len(merged.superseded)} records differ from those of an earlier archive and were moved to superseded/: "
-            f"{_some(merged.superseded)}"
-        )
-    if not merged.plan:
-        click.echo("the archives have different plans; the merged archive has none")
 
 
 def _show(written: archives.Written) -> None:

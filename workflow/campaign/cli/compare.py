@@ -16,18 +16,17 @@ from campaign.cli.options import ERROR_CODE, format_option, output_option, resul
 from campaign.cli.terminal import say, show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
-from campaign.config.resolve import load_campaign
 from campaign.config.yaml_file import read_yaml
 from campaign.errors import ConfigError, nearest
 from campaign.insight import compare as comparing
 from campaign.insight.compare.comparison import Comparison
-from campaign.insight.published import INPUT, NOT_HERE
+from campaign.insight.published import NOT_HERE
 from campaign.insight.published.claims import held_against, with_claims
 from campaign.insight.published.judgement import nearness, off, score
 from campaign.report.compare_page import by_change, claims_page, compare_page, findings
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
-from campaign.report.sections.published import OTHER, became, verdict_of
+from campaign.report.sections.published import OTHER, verdict_of
 from campaign.statistics.verdict import p_value
 from campaign.tables.io import Tables
 
@@ -50,7 +49,7 @@ _SHOWN = 20  # changes, and what breaks a rule, on the terminal
     "matches",
     metavar="A=B",
     multiple=True,
-    help="Workload A of the first is workload B of the second, such as a replayed one and its original. May be repeated.",
+    help="Workload A of the first is workload B of the second, which has another name. May be repeated.",
 )
 @click.option("--baseline", metavar="NAME", help="Which of the two is the baseline. Default: A.")
 @click.option(
@@ -79,16 +78,15 @@ def compare(
 
     A and B are campaign files, archives, or results directories. One of them may be a set of published claims: falcon, faster,
     bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells by
-    name, then by shape without the device's model, which the output states. A replayed campaign may be compared with a measured
-    one, by --match where workloads have other names: the output says how far predictions are off. Changes have 95 % intervals with
-    the spread of compositions. P-values are adjusted over all cells (Holm). What was composed once on each side may not be
-    testable; rules list it and do not fail.
+    name, then by shape without the device's model, which the output states. --match says which workloads
+    with different names are the same. Changes have 95 % intervals with the spread of compositions. P-values are adjusted over all
+    cells (Holm). What was composed once on each side may not be testable; rules list it and do not fail.
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
     campaign compare my-campaign.yaml --versions none driver-580
     campaign compare demo.zip falcon
-    campaign compare predicted.zip measured.zip --match bert-large-v100=bert-large
+    campaign compare demo.zip own-program.zip --match resnet50=my-resnet50
     """
     if rules:
         click.get_current_context().meta[ERROR_CODE] = 2  # 1 says that a rule is broken
@@ -237,49 +235,37 @@ def _show_comparison(comparison: Comparison) -> None:
 def _show_claims(said: Mapping[str, Any]) -> None:
     """Print published claims beside what was measured here, and how many were not measured."""
     document = PublishedSaid.model_validate(said)
-    claims, done = document.claims, became(document)
+    claims = document.claims
     measured = [claim for claim in claims if claim.verdict != NOT_HERE]
     rows = [
         {
             "claim": claim.says,
             "published": claim.published or "a direction",
-            "here": wording.marked(claim.here, claim.basis),
+            "here": claim.here,
             "verdict": f"{OTHER}, {claim.verdict}" if verdict_of(claim) == OTHER else verdict_of(claim),
         }
         for claim in measured
     ]
-    show_rows(f"Published and {done} here", rows)
+    show_rows("Published and measured here", rows)
     if rest := len(claims) - len(measured):
         were = "was" if rest == 1 else "were"
-        click.echo(f"{wording.plural(rest, 'claim')} {were} not {done} here (the page, --output, says why)")
+        click.echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")
 
 
 @click.command()
 @click.argument("sources", metavar="CAMPAIGN...", nargs=-1, required=True)
 @results_option
-@click.option(
-    "--predict", is_flag=True, help="Simulate the campaigns, which are campaign files, instead of reading results."
-)
-@click.option(
-    "--given",
-    metavar="CLAIM",
-    multiple=True,
-    help="Condition predictions on this claim, which then counts as an input. It prints a number about two cells. May be repeated.",
-)
 @output_option("Also write a page (HTML).", dir_okay=False)
 @format_option("table", "json")
-def published(
-    sources: tuple[str, ...], results: Path, predict: bool, given: tuple[str, ...], output: Path | None, style: str
-) -> None:
+def published(sources: tuple[str, ...], results: Path, output: Path | None, style: str) -> None:
     """Show campaigns beside the published claims of their `references`, and how many of these claims they reach.
 
-    CAMPAIGN is a campaign file, an archive, or a results directory, such as that of a prediction. Claims that a campaign takes as
-    given are inputs and have no verdict. Claims that hold by construction do not count.
+    CAMPAIGN is a campaign file, an archive, or a results directory.
 
     \b
     campaign published falcon.zip faster.zip --output published.html
     """
-    said = _held_claims(sources, results, predict, given)
+    said = _held_claims(sources, results)
     claims = [claim for each in said for claim in each["claims"]]
     if output:
         documents = {document["name"]: document for each in said for document in each["documents"]}
@@ -299,26 +285,18 @@ def published(
         say(f"All campaigns: {score(claims)}", style="bold")
 
 
-def _held_claims(sources: Sequence[str], results: Path, predict: bool, given: Sequence[str]) -> list[dict[str, Any]]:
+def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
     """The claims of each source, beside its tables. ConfigError: it refers to none."""
     said = []
     for source in sources:
-        tables = _simulated(Path(source), results) if predict else tables_from(Path(source), results)
-        held = with_claims(tables, given).get("published")
+        tables = tables_from(Path(source), results)
+        held = with_claims(tables).get("published")
         if not held:
             raise ConfigError(
                 f"{source}: the campaign names no `references`; add the claims that it is to be held against"
             )
         said.append({"name": tables.name, **held})
-    if unknown := sorted(set(given) - {claim["id"] for each in said for claim in each["claims"]}):
-        raise ConfigError(f"--given {unknown[0]}: is no claim of these campaigns")
     return said
-
-
-def _simulated(source: Path, results: Path) -> Tables:
-    from campaign.insight.prediction import MANY_DRAWS, predict
-
-    return predict(load_campaign(source, results=results), count=MANY_DRAWS).tables
 
 
 def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
@@ -329,7 +307,7 @@ def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]
         yield {
             "claim": claim["says"],
             "published": claim["published"] or "a direction",
-            "here": claim["reason"] if claim["verdict"] == INPUT else claim["here"],
+            "here": claim["here"],
             "verdict": claim["verdict"],
             "range": " ".join(filter(None, (_NEAR[nearness(claim)], off(claim) if nearness(claim) else ""))),
         }

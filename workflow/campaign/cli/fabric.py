@@ -177,7 +177,7 @@ def reconcile(
     """
     if owners and not unjournaled:
         raise ConfigError(f"--of {owners[0]}: names an owner of leases without a journal; add --unjournaled")
-    orphans, foreign, away, ghosts = sites.left_behind(
+    orphans, foreign, away = sites.left_behind(
         _site(system, results),
         dry_run=not releases,
         grace_s=grace_s,
@@ -185,9 +185,7 @@ def reconcile(
         force=force,
     )
     if style == "json":
-        show_json(
-            {"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": away, "ghosts": ghosts}
-        )
+        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": away})
     for orphan in orphans if style == "table" else ():
         held = ", ".join(orphan.devices) or "no device"
         click.echo(
@@ -199,10 +197,6 @@ def reconcile(
         click.echo(printable(f"{'attached again' if releases else 'would attach again'}: {line}"))
     for line in foreign if style == "table" else ():
         click.echo(printable(f"not changed, held by {line}"))
-    for line in ghosts if style == "table" else ():
-        click.echo(
-            printable(f"not changed, holds nothing; the administrator of the control plane may remove it: {line}")
-        )
     if not orphans and style == "table":
         click.echo("no lease was left behind")
     if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):

@@ -26,12 +26,11 @@ GROUPS = {
     "Start": {
         "init": ("init", "Make a directory a project: a campaign to change, Snakemake profiles, and a Snakefile."),
         "systems": ("compose", "List the systems that a campaign can name."),
-        "workload": ("workload", "List and show workloads, try one, trace it for replays, or read a saved log."),
+        "workload": ("workload", "List and show workloads, try one, or read a saved log."),
         "validate": ("validate", "Check the text of a campaign, system, workload or claims file."),
     },
     "Plan and run": {
         "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
-        "predict": ("predict", "Predict what would be measured, and write the report as if it had been."),
         "run": ("run", "Measure the runs that have no record, and write the report, through Snakemake."),
         "status": ("status", "Show the progress of a campaign: what is done, what is running, and what failed so far."),
         "logs": ("logs", "Show why runs failed or are missing, where their logs are, and the last lines."),
@@ -42,25 +41,16 @@ GROUPS = {
     "Look at results": {
         "summary": ("report", "Show the findings of a campaign on one screen: what was measured, and what to build."),
         "report": ("report", "Write the report as one HTML page."),
-        "sql": ("sql", "Run one query over the tables runs, cells, leases, links and telemetry."),
     },
     "Answer questions": {
-        "recommend": ("recommend", "Recommend what to build, from measured cells and model predictions."),
+        "recommend": ("recommend", "Recommend what to build, from measured cells."),
         "compare": ("compare", "Compare campaign B with campaign A, or a campaign with published claims."),
         "published": ("compare", "Show campaigns beside published claims, and how many of these they reach."),
     },
     "Publish and share": {
-        "figures": ("report", "Draw the figures of a campaign, for a page."),
-        "paper": (
-            "report",
-            "Write figures, numbers, methods and the artifact appendix of a campaign for a paper in LaTeX.",
-        ),
-        "site": ("site", "Write one static site over the results of many campaigns, with the history of every cell."),
-        "archive": ("archive", "Pack a campaign into one file; verify, merge and extract such archives."),
-        "reproduce": (
-            "reproduce",
-            "Make an archive's campaign run here, and hold its claims against what is measured.",
-        ),
+        "figures": ("report", "Draw the figures of a campaign, for a page or for a paper in LaTeX."),
+        "site": ("site", "Write one static site over the results of many campaigns."),
+        "archive": ("archive", "Pack a campaign into one file; verify and extract such archives."),
         "import": ("import_logs", "Make records from logs that were written without this program."),
     },
     "Your site": {
@@ -73,7 +63,6 @@ GROUPS = {
         "cluster": ("cluster", "A local practice cluster: Slurm on emulated hosts of this machine."),
     },
     "Stages, which the rules of the workflow call": {
-        "ask": ("plan", "Choose the leases of the next round of a question."),
         "measure": ("measure", "Measure the runs of one lease that have no record."),
         "measured": ("measure", "Say what the leases of a plan came to, and end what is left of them."),
         "collect": ("report", "Write the tables of a planned campaign from its records."),
@@ -81,7 +70,7 @@ GROUPS = {
 }
 """Module of each command in this package, and what the command does."""
 _COMMANDS = {name: of for group in GROUPS.values() for name, of in group.items()}
-_READING = {"report", "recommend", "compare", "site", "sql"}
+_READING = {"report", "recommend", "compare", "site"}
 """Modules of the commands that start no runs."""
 
 

@@ -1,4 +1,4 @@
-"""`campaign plan`: what would be measured, and at what cost; `campaign ask`: which leases of a question come next."""
+"""`campaign plan`: what would be measured, and at what cost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from campaign.cli.cost_table import cost_table
-from campaign.cli.options import PATH, format_option, output_option, request_options
+from campaign.cli.options import format_option, output_option, request_options
 from campaign.cli.source import refuse_archive
 from campaign.cli.terminal import TextTable, say, show, warn
-from campaign.documents.rounds import keep_rounds
 from campaign.documents.run_numbers import compositions_of, runs_of, whole
 from campaign.errors import ConfigError
-from campaign.files import lock, make_directory, read_json, write_json
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation
 from campaign.plan.cost.estimates import Estimate
@@ -24,7 +22,6 @@ from campaign.plan.plan import Plan, time_words
 from campaign.plan.repetitions import said
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import counts_per_axis, plan_document, plan_rows, write_plan, write_tables
-from campaign.report.sections.question import answer, chosen, cost, leading, state
 from campaign.run.preflight import missing_software
 from campaign.run.since_measured import since_measured
 from campaign.wording import plural
@@ -77,18 +74,13 @@ def plan(
 ) -> None:
     """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
-    Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows how
-    many compositions it pays for, and what is left out.
+    Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory.
 
     Exits with 1 when a configuration does not fit the system.
     """
     if write:
         refuse_archive()
     planned = read_plan(asked, allow_unfit=not write)
-    if asked.until and not planned.is_mid_round:
-        from campaign.insight.question_rounds import next_rounds  # loads pandas
-
-        planned = read_plan(asked, allow_unfit=not write, rounds=next_rounds(asked, allow_unfit=not write))
     results = Results(asked.results, planned.campaign.name)
     warn([*planned.warnings, *missing_software(planned.campaign), *since_measured(planned, results)])
     if write or output:
@@ -126,12 +118,8 @@ def _show(plan: Plan) -> None:
 
 
 def end_dry_run(dag: Dag) -> None:
-    """Print at the end of a dry run what would be measured at what cost, and what may be wrong; of a question, its next round."""
+    """Print at the end of a dry run what would be measured at what cost, and what may be wrong."""
     plan = dag.plan
-    if dag.asked.until:
-        from campaign.insight.question_rounds import next_rounds  # loads pandas
-
-        plan = read_plan(dag.asked, rounds=next_rounds(dag.asked))
     _show_totals(plan)
     warn([*plan.warnings, *missing_software(plan.campaign), *since_measured(plan, dag.results)])
 
@@ -151,9 +139,7 @@ def _show_leases(plan: Plan) -> None:
 
 
 def _show_totals(plan: Plan) -> None:
-    """Print what a budget or a question chose, sums, and the table of costs."""
-    _show_choice(plan)
-    _show_rounds(plan)
+    """Print sums and the table of costs."""
     repeated = sorted({
         f"cells with {said(whole(s)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
         f"±{s.target_half_width_pct:g} % of the mean\n"
@@ -280,70 +266,5 @@ def _size(pct: float) -> str:
     return f"{pct:.2g} %" if pct < 1000 else "none"
 
 
-def _show_choice(plan: Plan) -> None:
-    """Print what a budget pays for, and what is left out; nothing without a budget."""
-    if (choice := plan.budget) is None:
-        return
-    after = "" if choice.next_cost is None else f"; one composition more would cost {choice.next_cost:.3g}"
-    say(
-        f"{choice.budget} pay for {plural(choice.compositions, 'composition')} of each configuration: {choice.runs} runs for "
-        f"{choice.cost:.4g}; {choice.runs_left_out} runs {choice.why}{after}\n"
-    )
-
-
-def _show_rounds(plan: Plan) -> None:
-    """Print what is known of the question that is asked, and what is measured next; nothing without a question."""
-    if not plan.rounds:
-        return
-    last = plan.rounds[-1]
-    known = [f"until {last.question}: {state(last)}", *answer(plan.rounds), cost(plan.rounds)]
-    later = [chosen(last), "later rounds depend on its results; the numbers below are of the rounds so far"]
-    whole = last.device_hours_matrix
-    later += [
-        "all cells that it is about: "
-        + ("device-hours unknown" if whole is None else f"{whole:.4g} device-hours, with composing")
-    ]
-    say("\n".join([*known, *([] if last.end else later)]) + "\n")
-
-
 def _up_to(least: int, most: int) -> str:
     return str(most) if least == most else f"{least} to {most}"
-
-
-@click.command()
-@request_options("selection", "costs", "allocations")
-@click.option(
-    "--before", type=PATH, help="What the last asking wrote: a round that stays incomplete ends the question for now."
-)
-@click.option(
-    "--output", "out", type=PATH, required=True, help="File for the round and its leases, or why there is none."
-)
-def ask(asked: PlanRequest, before: Path | None, out: Path) -> None:
-    """Choose the leases of the next round of a question (--until), by the records that there are, and write their documents.
-
-    The rule 'ask' of the workflow calls it before each round. What was chosen is kept in questions/.
-    """
-    from campaign.insight.question_rounds import next_rounds  # loads pandas
-
-    if asked.until is None:
-        raise ConfigError(
-            "--until: is missing; give the question, such as 'the best configuration is known within 5 %'"
-        )
-    results = Results(asked.results, asked.load().name)
-    with lock(results.questions_lock):
-        rounds = next_rounds(asked)
-        keep_rounds(results, rounds)
-        plan = read_plan(asked, rounds=rounds)
-        last, number = rounds[-1], read_json(before).get("round") if before else None
-        make_directory(out.parent)
-        if plan.is_mid_round and last.number != number:
-            write_plan(plan, results)
-            say("\n".join([f"until {last.question}", f"known so far: {last.statement}", *leading(last), chosen(last)]))
-            write_json(out, {"round": last.number, "leases": [lease.name for lease in plan.leases if lease.missing]})
-            return
-        write_plan(plan, results, ())
-    if plan.is_mid_round:
-        say(f"until {last.question}: round {last.number} is not complete; the same command again goes on with it")
-    else:
-        say("\n".join([f"until {last.question}: {state(last)}", *answer(rounds), cost(rounds)]))
-    write_json(out, {"round": last.number, "end": last.end or "incomplete"})

@@ -11,10 +11,12 @@ from campaign.cli.options import cells_option, format_option, output_option, res
 from campaign.cli.terminal import TextTable, say, show
 from campaign.errors import ConfigError
 from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.document import RecommendationAnswer, RecommendationDocument, RecommendedChoice
-from campaign.insight.recommend.objectives import asked
+from campaign.insight.recommend.document import RecommendationAnswer, RecommendationDocument
+from campaign.insight.recommend.objectives import parse_request
 from campaign.report.write import write_recommendation
 from campaign.statistics.comparable_cells import option_columns
+
+_MAX_NAMES = 40
 
 
 @click.command()
@@ -34,22 +36,23 @@ from campaign.statistics.comparable_cells import option_columns
     "constraints",
     metavar="EXPRESSION",
     multiple=True,
-    help='Condition on the shape and its results, e.g. "devices <= 8 and hosts == 1", "memory fits", "not extrapolated", '
-    '"throughput_per_s >= 1000". May be repeated.',
+    help='Condition on the shape and its results, e.g. "devices <= 8 and hosts == 1" or "throughput_per_s >= 1000". May be '
+    "repeated.",
 )
 @click.option("--workload", "workloads", metavar="NAME", multiple=True, help="Only this workload. May be repeated.")
 @format_option("table", "json")
 @output_option(
-    "Write what the report shows into this directory: recommendation.json, and predicted against measured as .svg, .pdf and .csv. "
-    "The source must then be a results directory; objectives and constraints are those of the report.",
+    "Write what the report shows into this directory as recommendation.json. The source must then be a results directory; "
+    "objectives and constraints are those of the report.",
     file_okay=False,
 )
 def recommend(
     source: Path, results: Path, where: str | None, style: str, output: Path | None, **narrowed: tuple[str, ...]
 ) -> None:
-    """Recommend what to build, from measured cells and from model predictions for other shapes of the same pool.
+    """Recommend what to build, from measured cells.
 
-    Each answer lists ties, what is not told apart, extrapolation, and the cells that support it.
+    Each answer lists ties, what is not told apart, and the cells that support it. Shapes that the system allows and nobody measured
+    are named, without numbers.
 
     \b
     campaign recommend --objective cheapest-within:5% --constraint "hosts == 1"
@@ -68,15 +71,15 @@ def recommend(
     measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
     options = [name.removeprefix("option_") for name in option_columns(tables.cells)]
     wishes = narrowed["objectives"], narrowed["constraints"], narrowed["workloads"]
-    advice = advise(tables, asked(*wishes, [str(name) for name in measured], options))
+    document = advise(tables, parse_request(*wishes, [str(name) for name in measured], options))
     if style == "json":
-        click.echo(advice.document.model_dump_json(indent=1))
+        click.echo(document.model_dump_json(indent=1))
     else:
-        _show(advice.document)
+        _show(document)
 
 
 def _show(document: RecommendationDocument) -> None:
-    """Print every answer with what it rests on, then how accurate the models are."""
+    """Print every answer with the cells that support it, then the shapes that nobody measured."""
     for objective in dict.fromkeys(answer.objective for answer in document.answers):
         answers = [answer for answer in document.answers if answer.objective == objective]
         title = f"{objective}: {answers[0].meaning}"
@@ -88,31 +91,17 @@ def _show(document: RecommendationDocument) -> None:
                 ruled=True,
             )
         )
-    beyond = [each.beyond for each in document.answers if each.beyond]
-    for said in dict.fromkeys(f"{each.configuration} ({each.words}): {each.extrapolated}" for each in beyond):
-        say(f"Beyond what was measured, {said}.")
     if document.constraints:
         say(f"Constraints: {', '.join(document.constraints)}.")
-    for model in document.models:
-        say(f"Model of {model.sentence}")
+    if names := document.unmeasured:
+        more = f" and {len(names) - _MAX_NAMES} more (--format json)" if len(names) > _MAX_NAMES else ""
+        say(f"The hosts and pool allow by number, and nobody measured: {', '.join(names[:_MAX_NAMES])}{more}.")
     for sentence in document.basis:
         say(sentence, "dim")
 
 
 def _row(answer: RecommendationAnswer) -> tuple[str, ...]:
-    further = ""
-    if beyond := answer.beyond:
-        further = f"\nBeyond what was measured: {beyond.short}"
     if (choice := answer.choice) is None:
-        return answer.about, "no answer", f"{answer.sentences[0]}{further}", "", ""
-    how = choice.how if choice.measured else "predicted, not measured"
-    memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
-    evidence = [f"{e.words} ({e.cell_id[:8]}, {wording.plural(e.runs, 'run')})" for e in choice.evidence]
-    if (rest := choice.evidence_total - len(evidence)) > 0:
-        evidence.append(f"{rest} more")
-    said = f"{choice.said}, {how}{memory}{further}"
-    return answer.about, _built(choice), said, answer.beside(), "; ".join(evidence)
-
-
-def _built(choice: RecommendedChoice) -> str:
-    return f"{choice.configuration} ({choice.words}), {choice.batches}"
+        return answer.about, "no answer", answer.sentences[0], "", ""
+    evidence = [f"{each.words} ({each.cell_id[:8]}, {wording.plural(each.runs, 'run')})" for each in choice.evidence]
+    return answer.about, choice.built, choice.said, answer.beside(), "; ".join(evidence)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,9 +22,6 @@ from campaign.cli.source import as_given, results_of
 from campaign.cli.terminal import warn
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import Results
-
-if TYPE_CHECKING:
-    from campaign.report.paper.figures import Drawn
 
 
 @click.command()
@@ -46,11 +42,6 @@ def collect(plan: Path) -> None:
     click.echo(tables)
 
 
-_only_option = click.option(
-    "--only", metavar="NAME,NAME..", help="Only these figures, by file name or anchor. Default: all that have data."
-)
-
-
 @click.command()
 @tables_argument
 @results_option
@@ -58,13 +49,17 @@ _only_option = click.option(
 @click.option(
     "--for",
     "medium",
-    type=click.Choice(("page", "report")),
+    type=click.Choice(("page", "paper", "report")),
     default="page",
-    help="page: SVG in the page's colours. report: every "
+    help="page: SVG in the page's colours. paper: PDF and SVG on white, captions and tables of numbers in LaTeX. report: every "
     "figure with something to show as 'campaign report' reads it (SVG, CSV, JSON); CAMPAIGN must then be a results directory.",
 )
-@_only_option
-@output_option("Directory. Default: figures/ in the current directory; for a report, figures/ of the results.")
+@click.option(
+    "--only", metavar="NAME,NAME..", help="Only these figures, by file name or anchor. Default: all that have data."
+)
+@output_option(
+    "Directory. Default: figures/ in the current directory; for a paper, paper/; for a report, figures/ of the results."
+)
 def figures(
     source: Path,
     results: Path,
@@ -73,11 +68,15 @@ def figures(
     only: str | None,
     output: Path | None,
 ) -> None:
-    """Draw the figures of a campaign for a page, each with its data as CSV. 'campaign paper' draws them for a paper.
+    """Draw the figures of a campaign, each with its data as CSV.
+
+    For a paper, a document reads two files with \\input, with graphicx and booktabs: figures.tex has the figures (3.4 in or 7.1 in
+    wide, fonts embedded) with captions, and tables. numbers.tex has the comparisons and all cells with intervals.
 
     \b
     campaign figures                          all, into figures/
     campaign figures demo.zip --only scaling  one, from an archive
+    campaign figures demo.zip --for paper     all for a paper, into paper/
     """
     if medium == "report":
         from campaign.report.write import draw_figures
@@ -90,49 +89,18 @@ def figures(
         return
     from campaign.archive.open_results import tables_from  # a report needs no campaign file
     from campaign.report.paper.figures import draw
+    from campaign.report.paper.numbers import write_numbers
 
-    drawn = draw(
-        tables_from(source, results, where), output or Path("figures"), False, only.split(",") if only else None
-    )
-    _name(drawn)
-    if not drawn.files:
-        raise ConfigError(f"{source}: there is no figure to draw")
-
-
-def _name(drawn: Drawn) -> None:
-    """Print the files, and why figures have nothing to show."""
-    for path in drawn.files:
+    for_paper = medium == "paper"
+    out = output or Path("paper" if for_paper else "figures")
+    tables = tables_from(source, results, where)
+    drawn = draw(tables, out, for_paper, only.split(",") if only else None)
+    for path in [*drawn.files, *(write_numbers(tables, out) if for_paper else ())]:
         click.echo(path)
     for name, reason in drawn.left_out.items():
         click.echo(f"{name}: left out because {reason}", err=True)
-
-
-@click.command()
-@tables_argument
-@results_option
-@cells_option
-@_only_option
-@output_option("Directory. Default: paper/ in the current directory.")
-def paper(source: Path, results: Path, where: str | None, only: str | None, output: Path | None) -> None:
-    """Write a campaign for a paper: pieces in LaTeX that a document reads with \\input, with graphicx and booktabs.
-
-    figures.tex: figures (PDF and SVG on white, 3.4 in or 7.1 in wide, fonts embedded) with captions, and tables. numbers.tex: the
-    comparisons and all cells with intervals. methods.tex: a paragraph on replicates, order, intervals, tests and what was emulated.
-    artifact.tex: Artifact Description and Evaluation for the SC conference, with the results that a repetition is expected to give.
-
-    \b
-    campaign paper                               all, into paper/
-    campaign paper demo.zip --only scaling       one figure, from an archive
-    """
-    from campaign.archive.open_results import tables_from
-    from campaign.report.paper import texts
-    from campaign.report.paper.figures import draw
-
-    out, tables = output or Path("paper"), tables_from(source, results, where)
-    drawn = draw(tables, out, True, only.split(",") if only else None)
-    _name(drawn)
-    for path in texts.write(tables, source, out, drawn.documents):
-        click.echo(path)
+    if not drawn.files and not for_paper:
+        raise ConfigError(f"{source}: there is no figure to draw")
 
 
 @click.command()

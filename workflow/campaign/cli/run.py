@@ -34,10 +34,8 @@ from campaign.wording import plural
 def run(asked: PlanRequest, profile: str | None, dry_run: bool, submit: bool, snakemake: tuple[str, ...]) -> None:
     """Measure the runs that have no record, and write the report, through Snakemake.
 
-    It is the same as 'snakemake --profile local --config campaign=CAMPAIGN'. Arguments after '--' go to Snakemake. With --budget,
-    only the compositions that 'campaign plan --budget' shows are measured. Their number is kept in plan/budget.json, so that the
-    same command resumes it. With --until, leases are chosen and measured in rounds until the question is answered. Rounds are
-    kept in questions/, so that the same command resumes them. To measure runs again that have a record, use 'campaign redo' first.
+    It is the same as 'snakemake --profile local --config campaign=CAMPAIGN'. Arguments after '--' go to Snakemake. The same
+    command resumes what was interrupted. To measure runs again that have a record, use 'campaign redo' first.
     """
     if str(asked.campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
         asked, snakemake = replace(asked, campaign=CAMPAIGN_FILE), (str(asked.campaign), *snakemake)

@@ -15,7 +15,7 @@ from campaign.errors import ConfigError
 @click.argument("sources", type=PATH, nargs=-1, required=True, metavar="DIR...")
 @output_option("Directory of the site. Default: site/.", file_okay=False)
 def site(sources: tuple[Path, ...], output: Path | None) -> None:
-    """Write one static site over the results of many campaigns: reports, comparisons, and the history of every cell.
+    """Write one static site over the results of many campaigns: reports, comparisons, and every cell over time.
 
     DIR is the results directory of a campaign, an archive, or a directory of these. The site is made of files alone: publish it
     with any web server or on a file share. A campaign that is there stays, so a second call only adds; what did not change is not

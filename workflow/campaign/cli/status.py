@@ -19,14 +19,12 @@ from campaign.lease.campaign_leases import Site, lease_id
 from campaign.lease.journal import Journal
 from campaign.paths import Results
 from campaign.plan.cost.assumption import parse_assumption
-from campaign.plan.cost.budget import parse_budget
 from campaign.plan.cost.estimates import Estimate
 from campaign.plan.dag import read_plan
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Plan, PlannedLease, time_words
 from campaign.plan.request import PlanRequest
 from campaign.report.campaign_summary import missing_reasons
-from campaign.report.sections.question import chosen, cost, state
 from campaign.run.preflight import missing_inputs
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
@@ -41,7 +39,7 @@ from campaign.slurm.poll import Poll
     "--all", "everything", is_flag=True, help="Of the whole campaign, also where only a part of it was run last."
 )
 @click.option("--watch", type=Number(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
-              help="Show it again every so many seconds (10), until all is measured and the question answered.")  # fmt: skip
+              help="Show it again every so many seconds (10), until all is measured.")  # fmt: skip
 @format_option("table", "json")
 def status(asked: PlanRequest, everything: bool, watch: float | None, style: str) -> None:
     """Show the progress of a campaign: what is done, what is running, and what failed so far.
@@ -57,29 +55,20 @@ def status(asked: PlanRequest, everything: bool, watch: float | None, style: str
             if watch:
                 clear()
             _show(found)
-        is_asked = found["question"] and not found["question"]["end"]
-        if not watch or (found["runs_done"] == found["runs"] and not is_asked):
+        if not watch or found["runs_done"] == found["runs"]:
             return
         time.sleep(watch)
 
 
 def _asked_last(asked: PlanRequest) -> PlanRequest:
-    """The request with the label, selection, question and budget of the last run, where it has none of its own."""
+    """The request with the label and selection of the last run, where it has none of its own."""
     file = asked.load().file
     written = read_json(Results(asked.results, file.name).plan_document)
     asked = replace(asked, version=asked.version or file.version or written.get("version"))
     if assumed := (written.get("totals") or {}).get("assumed"):
         asked = replace(asked, assumed=parse_assumption(assumed))
     asked = replace(asked, without_hosts=asked.without_hosts or written.get("without_hosts") or None)
-    if asked.where is not None or asked.budget is not None:
-        return asked
-    budget, question = (written.get(name) or {} for name in ("budget", "question"))
-    return replace(
-        asked,
-        where=written.get("where"),
-        until=question.get("question"),
-        budget=parse_budget(budget["budget"]) if "budget" in budget else None,
-    )
+    return asked if asked.where is not None else replace(asked, where=written.get("where"))
 
 
 def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
@@ -115,14 +104,11 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
         "campaign": plan.campaign.name,
         "source": str(asked.campaign),
         "where": asked.where,
-        "budget": asked.budget and str(asked.budget),
-        "question": _question(plan),
         "leases": leases,
         "runs": plan.runs,
         "runs_done": plan.runs - plan.missing,
         "left": _left(plan),
         "outcomes": _outcomes(plan, results),
-        "predicted": sorted(name for name, workload in plan.campaign.workloads.items() if workload.predicts),
         "excluded_hosts": {
             host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
             for host, why in ExcludedHosts(results.slurm).current().items()
@@ -150,17 +136,6 @@ def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
     return journal.cause if journal.state == "LEAKED" or journal.document()["obtained"] is None else ""
 
 
-def _question(plan: Plan) -> dict[str, Any] | None:
-    """The question that is measured for, and what is known of it; None without one."""
-    if not (rounds := plan.rounds):
-        return None
-    last = rounds[-1]
-    return {
-        "question": last.question, "round": last.number, "end": last.end, "state": state(last), "statement": last.statement,
-        "answers": last.answers, "rests_on": last.rests_on, "cost": cost(rounds), "chosen": "" if last.end else chosen(last),
-    }  # fmt: skip
-
-
 def _left(plan: Plan) -> dict[str, Any]:
     """What the runs without a record are expected to take."""
     low_s, high_s = plan.wall_range_s or (None, None)
@@ -185,24 +160,13 @@ def _show(found: Mapping[str, Any]) -> None:
     show(TextTable(f"Campaign {found['campaign']}", ["lease", "runs done", "state"], rows))
     tally = ", ".join(f"{count} {outcome}" for outcome, count in found["outcomes"].items()) or "none yet"
     failed = found["runs_done"] - found["outcomes"].get("ok", 0) - found["outcomes"].get("implied", 0)
-    question = found["question"] or {}
-    until = question and f"until {question['question']}"
-    said = [words for words in (found["where"] and f"where {found['where']}", until, found["budget"]) if words]
-    part = f" of the part that was asked for last ({', '.join(said)}; --all shows the whole campaign)" if said else ""
+    where = found["where"]
+    part = f" of the part that was asked for last (where {where}; --all shows the whole campaign)" if where else ""
     say(f"{found['runs_done']} of {found['runs']} runs{part} have a record: {tally}")
     if failed > 0 or found["not_measured"]:
         say("\n".join([*found["not_measured"], f"'campaign logs {found['source']}' shows why, and how the logs end"]))
     for name, why in found["unfit"].items():
         say(f"configuration {name} does not fit and cannot be measured: {why}")
-    if question:
-        say(f"{until}: {question['state']}; {question['cost']}")
-        say(
-            "\n".join(
-                filter(None, [question["statement"], *question["answers"], *question["rests_on"], question["chosen"]])
-            )
-        )
-    if found["predicted"]:
-        say(f"predicted by replay, not measured: {', '.join(found['predicted'])}")
     left = found["left"]
     if left["unknown"]:
         say(f"still to measure: {left['unknown']}")

@@ -16,7 +16,6 @@ import yaml
 from campaign.cli.cluster import read_system_file
 from campaign.cli.options import FILE, PATH, STEPS, WARMUP, Command, Number, format_option, options_option
 from campaign.cli.terminal import TextTable, following, say, show, show_rows
-from campaign.cli.trace import trace
 from campaign.config.load import LoadedFile
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, unwritable
@@ -43,13 +42,10 @@ def _json_option(command: Command) -> Command:
 
 @click.group()
 def workload() -> None:
-    """List and show workloads, run one once on this machine, trace it for replays, or read a saved log.
+    """List and show workloads, run one once on this machine, or read a saved log.
 
     NAME is a workload file, or its name under config/workloads.
     """
-
-
-workload.add_command(trace)
 
 
 @workload.command("list")

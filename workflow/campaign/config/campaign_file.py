@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
 from campaign.documents.fields import AxisName, Count, FileModel, Label, Many, Name, Precision, as_typed
 from campaign.documents.metric import Better
 from campaign.paths import SCRIPTS
-
-
-class HostDevices(FileModel):
-    """Equal devices of a host."""
-
-    count: Count
-    """How many."""
-    device: Name | None = None
-    """Device model. Default: the only model of the system."""
-    attach: Literal["local", "fabric", "fabric-p2p"] = "local"
-    """`local`: built into the host; `fabric`: from the pool; `fabric-p2p`: likewise, with peer-to-peer between them."""
-
-
-class EqualHosts(FileModel):
-    """Hosts of a configuration that have the same devices."""
-
-    count: Count = 1
-    """How many hosts."""
-    devices: Many[HostDevices]
-    """Their devices; several entries for several models, or for local and pooled ones."""
-    devices_used: Count | Literal["all"] = "all"
-    """Devices of each host that a run uses."""
-
-
-Hosts = Annotated[
-    Annotated[Count, Tag("number")] | Annotated[EqualHosts, Tag("listed")],
-    Discriminator(lambda value: "listed" if isinstance(value, dict | EqualHosts) else "number"),
-]
 
 
 class Shape(FileModel):
@@ -50,10 +21,8 @@ class Shape(FileModel):
     several systems, the name begins with that of the system, unless `system` names one: `grace-2x2-local`."""
     system: Many[Name] | None = None
     """Of several systems, the one, or those, that the shape is for. Default: each that can hold it; the plan lists the others."""
-    hosts: Many[Hosts] = (1,)
-    """Number of hosts; or, where hosts differ or have several device models, a list of what they have, such as
-    `[{devices: [{count: 3, attach: fabric}]}, {count: 2, devices: [{count: 1, attach: fabric}]}]`. Beside such a list, a shape has
-    only `name`, `system` and `storage`."""
+    hosts: Many[Count] = (1,)
+    """Number of hosts. All have the same devices."""
     devices_per_host: Many[Count] = (1,)
     """Devices attached to each host."""
     devices_used: Many[Count | Literal["all"]] = ("all",)
@@ -250,9 +219,9 @@ class Protocol(FileModel):
     """Cells that share one composition: all cells of a configuration, those of one workload on it, or a single cell."""
     isolation: Literal["machine", "host", "none"] | None = None
     """Leases that may be measured at the same time. `machine`: one; `host`: those on different hosts; `none`: as many as the pool
-    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. If all workloads are replays,
-    `host`: they mostly wait, so that 16 ranks share a core. With `host`, trainings at the `pace` of an emulated system run side by
-    side too, two ranks a core; their runs report what they lost of the pace (`pace_lost_pct`)."""
+    allows. Default: `machine` if the system launches locally or is emulated, otherwise `host`. With
+    `host`, trainings at the `pace` of an emulated system run side by side, two ranks a core; their runs report what they lost of
+    the pace (`pace_lost_pct`)."""
     time_limit_s: Annotated[float, Field(gt=0)] = 900.0
     """A run that takes longer is stopped and recorded as `time_limit`."""
     memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
@@ -269,10 +238,6 @@ class Protocol(FileModel):
     """Measurement of the links of compositions."""
     require: tuple[Requirement, ...] = ()
     """What every composition has to reach before its cells are measured."""
-    check: Literal["devices", "acceptance"] | None = None
-    """`devices`: look at the devices of each composition for 20 s before anything is measured on it, and compare them with the
-    site's reference (`campaign check SYSTEM --devices --keep`). Where one fails, nothing is measured there, and the manifest says
-    why. `acceptance`: all steps of `campaign check --devices`, which stop nothing. Default: no check."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
     """Attempts per lease when the fabric, the scheduler or a host fails. Failures of the workload are results and not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0
@@ -381,9 +346,3 @@ class CampaignFile(FileModel):
     def baselines(self) -> dict[str, str]:
         """The configurations that overheads refer to, by system; by '' where it is not said of which."""
         return {"": self.baseline} if isinstance(self.baseline, str) else dict(self.baseline or {})
-
-
-def composed_once(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A campaign file's content of when every configuration was composed once, in the order of least recomposition."""
-    once = {"compositions": 1, "lease_order": "least-recomposition"}
-    return {**document, "protocol": {**once, **document.get("protocol", {})}}

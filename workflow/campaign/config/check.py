@@ -44,15 +44,21 @@ def check(
     workloads: Mapping[str, Workload],
     configurations: Sequence[Configuration],
     sources: Sources,
+    *,
+    stored: bool = False,
 ) -> None:
-    """Raise one ConfigError with everything that does not fit together."""
+    """Raise one ConfigError with everything that does not fit together.
+
+    Args:
+        stored: whether the files are those of a stored campaign, which may have options of an earlier version.
+    """
     place = sources.campaign.place
     problems = [
         *_configurations(file, configurations, place),
         *_precisions(file, workloads, place),
         *_reference(file, workloads, place),
         *_requirements(file, workloads, place),
-        *_options(file, workloads, place),
+        *([] if stored else _options(file, workloads, place)),
         *_expressions(file, place),
         *metric_problems(file, workloads, place),
         *problems_of(_zips, file, configurations, place),
@@ -63,10 +69,9 @@ def check(
             *system_problems(system, source, own),
             *_emulation(system, own, source),
             *_launching(system, own, source),
-            *_unequal_hosts(system, own, place),
         ]
         for name, workload in workloads.items():
-            problems += workload_problems(workload, sources.workload(name), file, system, place)
+            problems += [] if stored else workload_problems(workload, sources.workload(name), file, system, place)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
@@ -133,7 +138,7 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
         return
     where = source.place("emulation")
     yield from _paces(system, system.emulation.pace, configurations, source)
-    for model in sorted({model for configuration in configurations for model in configuration.models}):
+    for model in sorted({configuration.device for configuration in configurations}):
         if system.devices.get(model, DeviceModel()).runs_on != "cpu":
             yield (
                 f"{where}: GPUs of one machine would bypass emulated links; set `runs_on: cpu` for '{model}' under "
@@ -172,17 +177,11 @@ def _paces(
             yield f"{where}: '{model}' is a GPU and has its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
         if "fp32" not in rates:
             yield f"{where}: has no rate for fp32, which every precision without a rate of its own has; add `fp32: GFLOP/s`"
-    for configuration in configurations:
-        if paces and 0 < len(lacking := sorted(set(configuration.models) - paces.keys())) < len(configuration.models):
-            yield (
-                f"{source.place('emulation', 'pace')}: configuration '{configuration.name}' also has '{lacking[0]}', which has no "
-                "pace and would be as fast as a core; give it one"
-            )
 
 
 def _launching(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
     """Slurm's part in devices that nothing attaches: it moves none, and cannot know which host's ids it would choose."""
-    if not any(rules_of(system, model) for c in configurations for model in c.models):
+    if not any(rules_of(system, c.device) for c in configurations):
         return
     if system.slurm.strategy == "dynamic":
         where = source.place("slurm", "strategy")
@@ -190,28 +189,6 @@ def _launching(system: SystemFile, configurations: Sequence[Configuration], sour
     if system.slurm.placement == "scheduler":
         where = source.place("slurm", "placement")
         yield f"{where}: fabric.launch names devices by host, so the fabric has to choose the hosts; use pinned"
-
-
-def _unequal_hosts(
-    system: SystemFile, configurations: Sequence[Configuration], place: Callable[..., str]
-) -> Iterator[str]:
-    for c in (each for each in configurations if each.layout):
-        where = f"{place('configurations')}: configuration '{c.name}'"
-        kinds = {model: system.devices.get(model, DeviceModel()).runs_on for model in c.models}
-        if len(set(kinds.values())) > 1:
-            said = ", ".join(f"'{model}' on {kind}" for model, kind in kinds.items())
-            yield f"{where}: a run is on devices of one kind, but {said} (`runs_on`, system file); leave one of them out"
-        if system.launcher != "slurm" or len({host.count for host in c.host_shapes}) == 1:
-            continue
-        if not system.slurm.exclusive:
-            yield f"{where}: Slurm is asked for equal hosts; unequal ones need whole hosts (`slurm.exclusive: true`)"
-        if set(kinds.values()) != {"cpu"} and (system.slurm.strategy != "dynamic" or c.ranks < c.devices):
-            yield (
-                f"{where}: of unequal hosts Slurm grants numbers of GPUs, not the composed ones; use all of them "
-                "(`devices_used`), with `slurm.strategy: dynamic`, by which a host has no others"
-            )
-        if not system.pins_hosts:
-            yield f"{where}: Slurm would choose any hosts; unequal ones need `slurm.placement: pinned`, and not strategy resume"
 
 
 def _precisions(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from campaign.config.campaign_file import EqualHosts, Shape
+from campaign.config.campaign_file import Shape
 from campaign.config.load import gathered
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile
-from campaign.documents.cell import Attach, Configuration, Devices, HostShape, layout_text
+from campaign.documents.cell import Attach, Configuration
 from campaign.errors import ConfigError, nearest
 from campaign.fabrics.registry import fabric_kind
 from campaign.files import content_hash
@@ -148,7 +148,7 @@ def _on_system(
                 by_shape[key] = configuration
             if shape.name:
                 named[key] = shape.name if len(shape.system or ()) == 1 else f"{prefix}{shape.name}"
-    several = len({model for configuration in by_shape.values() for model in configuration.models}) > 1
+    several = len({configuration.device for configuration in by_shape.values()}) > 1
     found = {
         key: replace(each, name=named.get(key) or f"{prefix}{name_of(each, several)}", system=system.name)
         for key, each in by_shape.items()
@@ -164,30 +164,25 @@ def _may_lack(shape: Shape, systems: Sequence[SystemFile]) -> bool:
 
 def lacks(system: SystemFile, configuration: Configuration) -> str | None:
     """What a system has too little of for a configuration, even when nobody else uses it; None for nothing."""
-    hosts = [Counter({d.model: d.count for d in group.devices}) for group in system.hosts for _ in group.names()]
-    drives = [any(d.kind == "nvme" for d in group.devices) for group in system.hosts for _ in group.names()]
-    wanted = configuration.host_shapes
-    if len(hosts) < len(wanted):
-        return f"it has {plural(len(hosts), 'host')}"
-    for shape, count in Counter(wanted).items():
-        own = {each.model: each.local for each in shape.devices if each.local}
-        able = sum(
-            all(host[model] >= number for model, number in own.items()) and (drive or configuration.storage != "nvme")
-            for host, drive in zip(hosts, drives, strict=True)
-        )
-        if able < count:
-            what = [f"{number} {model}" for model, number in own.items()]
-            what += ["an NVMe drive"] * (configuration.storage == "nvme")
-            return f"{able or 'none'} of its {plural(len(hosts), 'host')} {'have' if able > 1 else 'has'} {' and '.join(what)}"
+    model, own = configuration.device, configuration.local_devices_per_host
+    groups = [group for group in system.hosts for _ in group.names()]
+    if len(groups) < configuration.hosts:
+        return f"it has {plural(len(groups), 'host')}"
+    able = sum(
+        sum(d.count for d in group.devices if d.model == model) >= own
+        and (configuration.storage != "nvme" or any(d.kind == "nvme" for d in group.devices))
+        for group in groups
+    )
+    if able < configuration.hosts:
+        what = [f"{own} {model}"] * (own > 0) + ["an NVMe drive"] * (configuration.storage == "nvme")
+        return f"{able or 'none'} of its {plural(len(groups), 'host')} {'have' if able > 1 else 'has'} {' and '.join(what)}"
     pool = Counter[str]()
     for entry in system.pool:
         pool["nvme" if entry.kind == "nvme" else entry.model] += entry.count
-    needed = Counter({"nvme": len(wanted) * (configuration.storage == "fabric-nvme")})
-    for shape in wanted:
-        needed.update({each.model: each.fabric for each in shape.devices})
-    for model, number in needed.items():
-        if number > pool[model]:
-            return f"its pool has {pool[model]} {model}, not {number}"
+    drives = configuration.hosts * (configuration.storage == "fabric-nvme")
+    for name, number in (("nvme", drives), (model, configuration.fabric_devices)):
+        if number > pool[name]:
+            return f"its pool has {pool[name]} {name}, not {number}"
     if configuration.p2p and "p2p" not in fabric_kind(str(system.fabric["kind"])).offers:
         return f"nothing sets peer-to-peer on a fabric of kind {system.fabric['kind']}"
     return None
@@ -204,37 +199,25 @@ def _expanded(
 ) -> list[Configuration | Impossible]:
     place = partial(source.place, "configurations", index)
     known = device_models(system)
-    groups = [entry for entry in shape.hosts if isinstance(entry, EqualHosts)]
-    entries = [
-        (place("hosts", n, "devices", m), each)
-        for n, group in enumerate(groups)
-        for m, each in enumerate(group.devices)
-    ]
-    asked = [(place("device"), model) for model in shape.device or ()]
     elsewhere = set[str]().union(
         *(device_models(each) for each in systems if each.name in (shape.system or [each.name]))
     )
-    absent: list[Configuration | Impossible] = []
-    for where, model in asked + [(where, each.device) for where, each in entries if each.device]:
+    expanded: list[Configuration | Impossible] = []
+    for model in shape.device or ():
         if model not in elsewhere:
             named = f"system '{system.name}' has" if len(systems) == 1 else "the systems have"
-            raise ConfigError(f"{where}: {named} no device '{model}'; {nearest(model, elsewhere)}")
+            raise ConfigError(f"{place('device')}: {named} no device '{model}'; {nearest(model, elsewhere)}")
         if model not in known:
-            absent.append(Impossible(shape.name or f"configurations with {model}", f"it has no device '{model}'"))
-    if groups and absent:
-        return absent[:1]
-    if len(known) != 1 and (any(each.device is None for _, each in entries) if groups else not shape.device):
+            expanded.append(Impossible(shape.name or f"configurations with {model}", f"it has no device '{model}'"))
+    if len(known) != 1 and not shape.device:
         raise ConfigError(
             f"{place()}: give a 'device': system '{system.name}' has {', '.join(sorted(known)) or 'none'}"
         )
-    if groups:
-        expanded = list(_unequal(shape, groups, next(iter(known)), place))
-    else:
-        expanded = absent + [
-            each
-            for each in _expand(shape, shape.device or tuple(known), place("zip") if shape.zip else place())
-            if isinstance(each, Impossible) or each.device in known
-        ]
+    expanded += [
+        each
+        for each in _expand(shape, shape.device or tuple(known), place("zip") if shape.zip else place())
+        if isinstance(each, Impossible) or each.device in known
+    ]
     if shape.name and len(expanded) > 1:
         raise ConfigError(
             f"{place('name')}: '{shape.name}' would name {len(expanded)} configurations; remove the name or the lists"
@@ -274,58 +257,6 @@ def _expand(shape: Shape, devices: Sequence[str], where: str) -> Iterator[Config
             yield configuration
 
 
-def _unequal(
-    shape: Shape, groups: Sequence[EqualHosts], only: str, place: Callable[..., str]
-) -> Iterator[Configuration | Impossible]:
-    """Configurations of hosts that are given one by one; equal ones are the shape that they would be as such."""
-    if len(groups) < len(shape.hosts):
-        raise ConfigError(f"{place('hosts')}: numbers and lists are mixed; write {{count: .., devices: [..]}} for all")
-    own = {"name", "system", "hosts", "storage"}
-    # By value: in the campaign as used, all defaults are filled in.
-    if beside := [key for key, f in Shape.model_fields.items() if key not in own and getattr(shape, key) != f.default]:
-        raise ConfigError(
-            f"{place(beside[0])}: not beside hosts with lists of devices; each entry of `hosts` says its own"
-        )
-    hosts: list[HostShape] = []
-    for group in groups:
-        models: dict[str, Devices] = {}
-        for each in group.devices:
-            model = each.device or only
-            now = models.get(model, Devices(model))
-            where = "local" if each.attach == "local" else "fabric"
-            models[model] = replace(now, **{where: getattr(now, where) + each.count})
-        found = HostShape(tuple(models.values()), 0)
-        used = found.count if group.devices_used == "all" else group.devices_used
-        hosts += [replace(found, used=used)] * group.count
-    p2p = any(each.attach == "fabric-p2p" for group in groups for each in group.devices)
-    local, fabric = (any(getattr(host, where) for host in hosts) for where in ("local", "fabric"))
-    kind: Attach = "hybrid" if local and fabric else "local" if local else "fabric"
-    plain = len(set(hosts)) == 1 and len(hosts[0].devices) == 1
-    for storage in shape.storage:
-        configuration = Configuration(
-            name=shape.name or "",
-            hosts=len(hosts),
-            devices_per_host=max(host.count for host in hosts),
-            local_devices_per_host=max(host.local for host in hosts),
-            devices_used=max(host.used for host in hosts),
-            device="+".join(dict.fromkeys(each.model for host in hosts for each in host.devices)),
-            attach=_P2P[kind] if p2p else kind,
-            storage=storage,
-            layout="" if plain else layout_text(hosts),
-        )
-        if wrong := next((host for host in hosts if host.used > host.count), None):
-            why = f"a run cannot use {wrong.used} of {wrong.count} devices of a host"
-            yield Impossible(name_of(configuration), why)
-        elif p2p and max(host.fabric for host in hosts) < 2:
-            yield Impossible(name_of(configuration), _ALONE.format(1))
-        else:
-            yield configuration
-
-
-_P2P: dict[Attach, Attach] = {"hybrid": "hybrid-p2p", "fabric": "fabric-p2p"}
-_ALONE = "peer-to-peer is between pooled devices of a host, and it would have {}"
-
-
 def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
     """How many devices are the host's own, or why that cannot be."""
     kind, _, p2p = attach.partition("-")
@@ -335,14 +266,12 @@ def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
         if not 0 < local < count:
             return f"hybrid needs local and fabric devices, but {local} of {count} devices would be local"
     if p2p and count - local < 2:
-        return _ALONE.format(count - local)
+        return f"peer-to-peer is between pooled devices of a host, and it would have {count - local}"
     return local
 
 
 def name_of(configuration: Configuration, with_device: bool = False) -> str:
     """What a shape without a name is called: '2x4-fabric'."""
-    if configuration.layout:
-        return _name_of_layout(configuration)
     used = f"{configuration.devices_used}of" if configuration.devices_used != configuration.devices_per_host else ""
     parts = [f"{configuration.hosts}x{used}{configuration.devices_per_host}", configuration.attach]
     local = configuration.local_devices_per_host
@@ -353,15 +282,3 @@ def name_of(configuration: Configuration, with_device: bool = False) -> str:
     if with_device:
         parts.append(configuration.device)
     return "-".join(parts)
-
-
-def _name_of_layout(configuration: Configuration) -> str:
-    """'1x3_2x1-fabric'; with several models '1x2a100_1t4-fabric'."""
-    groups = []
-    for host, equal in itertools.groupby(configuration.host_shapes):
-        used = f"{host.used}of" if host.used != host.count else ""
-        several = len(configuration.models) > 1
-        counts = "_".join(f"{each.local + each.fabric}{each.model if several else ''}" for each in host.devices)
-        groups.append(f"{len(list(equal))}x{used}{counts}")
-    storage = [] if configuration.storage == "local" else [configuration.storage]
-    return "-".join(["_".join(groups), configuration.attach, *storage])

@@ -13,7 +13,6 @@ from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
 from campaign.documents.cell import SHAPE_AXES, Scalar
 from campaign.documents.fields import Argument, AxisName, FileModel, Many, Name
 from campaign.errors import nearest
-from campaign.workloads.load.load_file import LatencyObjective
 from campaign.workloads.parsers import OF_SERVICES, ParserName
 from campaign.workloads.parsers.expressions import Parser
 from campaign.workloads.protocol import MetricFacts
@@ -76,7 +75,8 @@ class ImportedWorkload(FileModel):
     """What was run. Without `parser` and `parsers`, the workload file of this name is used."""
 
     parser: ParserName | None = None
-    """Built-in parser for its logs. `campaign workload parse` tries it on a single log."""
+    """Built-in parser for its logs. `campaign workload parse` tries it on a single log. A workload with the parser of a client of
+    servers (`vllm`, `sglang`, `aiperf`) is a service: it has no batch, and its option `rate_per_s` is the rate of requests."""
     test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
     """Which test counts where each log holds several that `parser` reads: a number from 1, or `last`. `tests` of a pattern makes
     each of them a run instead."""
@@ -90,15 +90,11 @@ class ImportedWorkload(FileModel):
     """Options with the values that apply where a log gives no other."""
     metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
     """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
-    objective: LatencyObjective = LatencyObjective()
-    """Upper limits of percentiles that a service has to hold, such as `{ttft_ms: {p99: 500}}`. A workload with an objective, or
-    with the parser of a client of servers (`vllm`, `sglang`), is a service. It has no batch, and its option `rate_per_s` is the
-    rate at which requests were sent."""
 
     @property
     def is_service(self) -> bool:
-        """Whether its logs are of a client that applied a load to a server."""
-        return self.parser in OF_SERVICES or self.objective != LatencyObjective()
+        """Whether its logs are of a client that sent requests to a server."""
+        return self.parser in OF_SERVICES
 
     @model_validator(mode="after")
     def _one_way(self) -> ImportedWorkload:

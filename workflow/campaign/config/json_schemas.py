@@ -21,7 +21,6 @@ from campaign.documents.fields import listed
 from campaign.documents.lease_plan import LeasePlan
 from campaign.documents.plan import PlanDocument
 from campaign.documents.record import Record
-from campaign.documents.rounds import RoundDocument
 from campaign.fabrics import FABRICS, fabric_kind
 from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.protocol import Workload
@@ -34,7 +33,6 @@ _SUBJECTS: dict[str, tuple[Any, str]] = {
     "import": (ImportFile, "Import map (import/1)"),
     "record": (Record, "Record of one run (record/1)"),
     "plan": (PlanDocument, "Plan of a campaign (plan/1)"),
-    "round": (RoundDocument, "Round of a question (round/1)"),
     "published": (ReferenceSet, "Published claims (published/1)"),
     "lease-plan": (LeasePlan, "Plan of one lease (lease-plan/1)"),
 }

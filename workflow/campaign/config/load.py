@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from campaign.config.campaign_file import CampaignFile, composed_once
+from campaign.config.campaign_file import CampaignFile
 from campaign.config.import_file import ImportFile
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
@@ -24,9 +24,9 @@ from campaign.credentials import find_in, masked
 from campaign.documents.fields import PATTERN_WORDS
 from campaign.documents.metric import unit_words
 from campaign.errors import ConfigError, nearest
-from campaign.fabrics import FABRICS, REMOVED, REMOVED_OPTIONS, fabric_kind, fabric_modules
+from campaign.fabrics import FABRICS, fabric_kind, fabric_modules
 from campaign.paths import CONFIG
-from campaign.workloads import workload_class
+from campaign.workloads import stored_class, without_removed_keys, workload_class
 from campaign.workloads.protocol import Workload
 
 NOUNS: dict[str, type[BaseModel]] = {
@@ -150,15 +150,11 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
             )
 
     if kind is CampaignFile and source.data.get("imported") is True and isinstance(source.data.get("protocol"), dict):
-        # Imports of before do not say that their runs are of one composition.
-        source = replace(source, data=composed_once(source.data))
-    if kind is Workload and "at_least" in source.data:
-        if source.lines:
-            raise ConfigError(
-                f"{source.place('at_least')}: was removed; to measure nothing where a workload falls short, write in the campaign "
-                "`protocol: {require: [{workload: .., metric: .., at_least: ..}]}`"
-            )
-        source = replace(source, data={key: value for key, value in source.data.items() if key != "at_least"})
+        # Logs do not say in which order compositions were made, unless the import map does.
+        protocol = {"lease_order": "least-recomposition", **source.data["protocol"]}
+        source = replace(source, data={**source.data, "protocol": protocol})
+    if kind is Workload and not source.lines:
+        source = replace(source, data=without_removed_keys(source.data))
     calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
     if kind is SystemFile:
         calls.append(lambda: _check_fabric(source, stored))
@@ -193,31 +189,22 @@ def _model_of(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
         where = source.place(name="workload")
         raise ConfigError(f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds")
     try:
-        return workload_class(str(source.data["kind"]))
+        return workload_class(str(source.data["kind"])) if source.lines else stored_class(source.data)
     except ConfigError as error:
         raise ConfigError(f"{source.place('kind')}: {error}") from None
 
 
 def _check_fabric(source: YamlFile, stored: bool) -> None:
     fabric = source.data.get("fabric")
-    if not isinstance(fabric, dict):
-        return  # the model says so
+    if stored or not isinstance(fabric, dict):
+        return  # its adapter may not be installed here; or the model says so
     kind = fabric.get("kind")
-    removed = next((key for key in fabric if (str(kind), key) in REMOVED_OPTIONS), None)
-    if stored and (str(kind) in REMOVED or removed is not None):
-        return  # an adapter, or an option, of before measured it
     known = FABRICS if str(kind) in FABRICS else fabric_modules()
-    if isinstance(kind, str) and kind in REMOVED and kind not in known:
-        raise ConfigError(f"{source.place('fabric', 'kind')}: fabric '{kind}' was removed; {REMOVED[kind]}")
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
             f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {nearest(str(kind), known)}"
             if "kind" in fabric
             else f"{source.place('fabric', 'kind')}: this key is missing; choose one of: {', '.join(known)}"
-        )
-    if removed is not None:
-        raise ConfigError(
-            f"{source.place('fabric', removed)}: option '{removed}' of {kind} was removed; {REMOVED_OPTIONS[kind, removed]}"
         )
     _valid(fabric_kind(kind).options, source, "fabric", {k: v for k, v in fabric.items() if k != "kind"}, ("fabric",))
 

@@ -73,8 +73,6 @@ class ModelHere(ClosedModel):
 
     same: tuple[str, ...] = ()
     """Workloads that run the document's own program."""
-    replayed: tuple[str, ...] = ()
-    """Workloads of `kind: replay` that stand for the document's own program, to predict its results."""
     like: tuple[str, ...] = ()
     """Workloads that train the same model with another program: conditions are then others than the document's."""
     batch: tuple[int, ...] = ()
@@ -83,7 +81,7 @@ class ModelHere(ClosedModel):
     @property
     def workloads(self) -> tuple[str, ...]:
         """All workloads that stand for the model."""
-        return (*self.same, *self.replayed, *self.like)
+        return (*self.same, *self.like)
 
 
 class Here(ClosedModel):
@@ -148,8 +146,6 @@ class Claim(ClosedModel):
     """How `accept` follows from the wording."""
     note: str = ""
     """A remark for people."""
-    by_construction: str = ""
-    """Why every prediction agrees with it, whatever its inputs are; such a claim does not count."""
     says: str
     """The claim in words."""
     here: Here | None = None
@@ -278,18 +274,26 @@ def _place(name: str, location: tuple[str | int, ...], place: Callable[..., str]
 
 
 def _of_this_version(document: Mapping[str, object]) -> Mapping[str, object]:
-    """A set in results without the keys that sets had before 2026-12."""
-    claims = document.get("claims")
-    kept = {name: value for name, value in document.items() if name != "choices"}
-    if isinstance(claims, list) and all(isinstance(claim, dict) for claim in claims):
-        kept["claims"] = [{name: value for name, value in claim.items() if name != "if_predicted"} for claim in claims]
+    """Return a set in results without the keys that sets of earlier versions had for predictions."""
+    kept = dict(document)
+    if isinstance(claims := kept.get("claims"), list):
+        kept["claims"] = [_without(claim, "by_construction") for claim in claims]
+    if isinstance(models := kept.get("models"), dict):
+        kept["models"] = {name: _without(model, "replayed") for name, model in models.items()}
     return kept
+
+
+def _without(document: object, *keys: str) -> object:
+    """Return a document without some of its keys; anything else as it is."""
+    return (
+        {key: value for key, value in document.items() if key not in keys} if isinstance(document, dict) else document
+    )
 
 
 def from_document(document: Mapping[str, object], name: str, place: Callable[..., str] | None = None) -> ReferenceSet:
     """The set that a document holds; ConfigError lists what is wrong in it.
 
-    place: names a key of its file and the line. Without it, the document is part of results, which may be of an earlier version.
+    place: names a key of its file and the line. Without it, the document is part of results.
     """
     if place is None:
         document = _of_this_version(document)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config import workload_inputs
-from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol, composed_once
+from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
@@ -171,13 +171,8 @@ class Campaign:
         return self.system.devices.get(model, DeviceModel())
 
     def device_of(self, configuration: Configuration) -> DeviceModel:
-        """What holds for all devices of a configuration: of several models, what all of them can do and no rate."""
-        first, *others = map(self.on(configuration).device, configuration.models)
-        if not others:
-            return first
-        limits = [set(each.precisions) for each in (first, *others) if each.precisions is not None]
-        able = tuple(sorted(set.intersection(*limits))) if limits else None
-        return DeviceModel(runs_on=first.runs_on, precisions=able)
+        """What the system of a configuration says of its device model."""
+        return self.on(configuration).device(configuration.device)
 
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
@@ -308,19 +303,17 @@ def _read_reference(name: str, path: Path, place: str) -> ReferenceSet:
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
-    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version.
-
-    One of before campaigns composed their configurations several times composed each once, in the order of least recomposition.
-    """
+    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version."""
     if document.get("schema_version") != CAMPAIGN_SCHEMA:
         raise ConfigError(
             f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {CAMPAIGN_SCHEMA}"
         )
     try:
         name = Path(document["campaign"]["name"])
+        stored = {key: _without_predictions(system) for key, system in systems_of(document).items()}
         sources = Sources(
-            YamlFile(name, composed_once(document["campaign"]), {}),
-            {key: YamlFile(name, _without_memory(system), {}) for key, system in systems_of(document).items()},
+            YamlFile(name, _without_check(document["campaign"]), {}),
+            {key: YamlFile(name, system, {}) for key, system in stored.items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
         if other := [
@@ -334,7 +327,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     workloads = {key: validate(source, Workload, key) for key, source in sources.workloads.items()}
     if lacking := {*file.system_names, *file.axes.workload} - {*sources.systems, *workloads}:
         raise ConfigError(f"the stored campaign is damaged (it has no {min(lacking)}); restore it from an archive")
-    campaign = resolve(name, file, systems, workloads, sources)
+    campaign = resolve(name, file, systems, workloads, sources, stored=True)
     inputs = workload_inputs.from_document(document.get("inputs", {}))
     readings = workload_inputs.first_readings(document, workloads)
     campaign = replace(campaign, inputs=inputs, readings=readings, workload_dirs=document.get("workload_dirs") or {})
@@ -346,11 +339,29 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     return replace(campaign, references=tuple(references))
 
 
-def _without_memory(system: Any) -> Any:
-    """Pools of before could list memory, which no configuration could name."""
-    if type(system) is not dict or not isinstance(pool := system.get("pool"), list):
+def _without_check(campaign: Any) -> Any:
+    """Return a stored campaign without `protocol: check`, by which earlier versions checked devices."""
+    if type(campaign) is not dict or "protocol" not in campaign:
+        return campaign
+    return {**campaign, "protocol": _without(campaign["protocol"], "check")}
+
+
+def _without_predictions(system: Any) -> Any:
+    """Return a stored system without the keys that earlier versions had for predictions."""
+    if type(system) is not dict:
         return system
-    return {**system, "pool": [each for each in pool if type(each) is not dict or each.get("kind") != "memory"]}
+    kept = {name: value for name, value in system.items() if name != "parameters"}
+    if "emulation" in kept:
+        kept["emulation"] = _without(kept["emulation"], "dilation")
+    for name, key in (("devices", "memory_gib"), ("links", "uses")):
+        if type(entries := kept.get(name)) is dict:
+            kept[name] = {entry: _without(each, key) for entry, each in entries.items()}
+    return kept
+
+
+def _without(document: Any, key: str) -> Any:
+    """Return a document without one of its keys; anything else as it is."""
+    return {name: each for name, each in document.items() if name != key} if type(document) is dict else document
 
 
 def resolve(
@@ -359,11 +370,18 @@ def resolve(
     systems: Sequence[SystemFile],
     workloads: Mapping[str, Workload],
     sources: Sources,
+    *,
+    stored: bool = False,
 ) -> Campaign:
-    """Check the three nouns against each other; ConfigError lists all that contradicts. sources: for lines in messages."""
+    """Check the three nouns against each other; ConfigError lists all that contradicts.
+
+    Args:
+        sources: the documents behind them, for lines in messages.
+        stored: see `check`.
+    """
     expanded = expand_shapes(file.configurations, systems, sources.campaign)
     configurations = expanded.configurations
-    check(file, systems, workloads, configurations, sources)
+    check(file, systems, workloads, configurations, sources, stored=stored)
     if file.axes.configuration:
         configurations = tuple(c for c in configurations if c.name in file.axes.configuration)
     by_name = {system.name: system for system in systems}

@@ -69,8 +69,6 @@ def devices_asked(system: SystemFile, configuration: Configuration, hosts: Colle
 
     Where pooled devices are added to a host's own, all are requested, so that those of the composition are among them.
     """
-    if len({host.count for host in configuration.host_shapes}) > 1:
-        return 0  # one number is asked for on all hosts; whole hosts come with what they have
     if (launched := devices_to_ask(system, configuration)) is not None:
         return launched
     if not configuration.fabric_devices_per_host:

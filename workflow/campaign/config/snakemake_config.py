@@ -143,9 +143,8 @@ def with_campaign_path(config: Mapping[str, Any], configfiles: Sequence[Path]) -
 
     ConfigError for keys of a campaign that are in no file, or that --config or another file has changed.
     """
-    # A campaign file says which question it answers; `--config question=` asks one that decides what is measured. A version may
-    # take the place of the file's.
-    keys = [key for key in config if key in CampaignFile.model_fields and key not in ("question", "version")]
+    # A version may take the place of the file's.
+    keys = [key for key in config if key in CampaignFile.model_fields and key != "version"]
     rest = {key: value for key, value in config.items() if key not in keys}
     if not keys:
         return rest
@@ -157,8 +156,6 @@ def with_campaign_path(config: Mapping[str, Any], configfiles: Sequence[Path]) -
         raise ConfigError(
             f"--config {keys[0]}: belongs in a campaign file; give the file with --configfile FILE or --config campaign=FILE"
         )
-    if rest.get("question") == document.get("question"):
-        rest.pop("question", None)
     changed = [key for key in keys if config[key] != document.get(key)]
     if changed:
         raise ConfigError(

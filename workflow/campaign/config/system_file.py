@@ -116,8 +116,6 @@ class DeviceModel(FileModel):
     """Name that the host's tools report, such as `NVIDIA A100-PCIE-40GB`. A device with another name is not accepted."""
     peak_tflops: dict[Precision, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Dense peak in TFLOP/s by precision, to compute the share that a run reaches. Default: the vendor's figure, if known."""
-    memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Memory of a device in GiB, to predict which batches fit. Default: that of a name such as `a100-40gb`."""
     price_per_h: Annotated[float, Field(gt=0)] | None = None
     """Price of one device for an hour, in `currency`. Reports and recommendations then compare what samples cost."""
     pcie: PcieLink | None = None
@@ -133,8 +131,6 @@ class SiteLink(FileModel):
     """Latency in microseconds."""
     source: str = ""
     """Source of the numbers."""
-    uses: tuple[str, ...] = ()
-    """Published claims (their ids) that the numbers come from. The report does not judge these claims."""
 
 
 class Links(FileModel):
@@ -146,19 +142,6 @@ class Links(FileModel):
     """Between a host and a device behind the fabric."""
     network: SiteLink | None = None
     """Between hosts."""
-
-
-class KnownParameter(FileModel):
-    """What is known of a parameter of the model of a step (`campaign predict`)."""
-
-    low: float
-    """Lower end of the interval that holds 80 %."""
-    high: float
-    """Upper end of it; equal to `low` where the number is known exactly."""
-    source: str = ""
-    """Source of the numbers."""
-    uses: tuple[str, ...] = ()
-    """Published claims (their ids) that the numbers come from. The report does not judge these claims."""
 
 
 class Emulation(FileModel):
@@ -175,14 +158,6 @@ class Emulation(FileModel):
     """Rate of an emulated device in GFLOP/s, by device model and precision: `{cpu-rank: {fp32: 2, bf16: 4}}`. Built-in training is
     slowed down to it, so that devices on one machine do not disturb each other. A precision without a rate has that of fp32. The
     rate is part of a cell's identity."""
-    dilation: Annotated[float, Field(ge=1)] | None = None
-    """Duration of an emulated second of replayed workloads, in seconds. Their collectives carry `scale` times `dilation` of the
-    real bytes, so that all parts of a step are slowed down alike. Default: 1 / scale, which carries all bytes."""
-
-    @property
-    def time_dilation(self) -> float:
-        """The dilation that is given, or the one that carries all bytes."""
-        return 1 / self.scale if self.dilation is None else self.dilation
 
     def paces(self, precision: str) -> dict[str, float]:
         """GFLOP/s in this precision of the device models that have a pace."""
@@ -309,9 +284,6 @@ class SystemFile(FileModel):
     """Currency of all prices, such as EUR. Prices are those of devices alone, composed ones that a run leaves idle included."""
     links: Links = Links()
     """Link rates of the site. The report repeats them."""
-    parameters: dict[str, KnownParameter] = Field(default_factory=dict)
-    """Parameters of predictions (`campaign predict`) that are better known here than by default, such as `rate[bridge]` in byte/s
-    or `slowdown`. They change no measurement."""
     storage: dict[Storage, StoragePlace] = Field(default_factory=dict)
     """Location of each kind of storage on the hosts. Runs that read samples from files need it."""
     slurm: SlurmSettings = SlurmSettings()
@@ -320,18 +292,6 @@ class SystemFile(FileModel):
     """Emulate the hosts on this machine instead of using real ones."""
     notes: tuple[str, ...] = ()
     """Remarks for the report, such as what is emulated."""
-
-    @field_validator("parameters")
-    @classmethod
-    def _known_parameters(cls, given: dict[str, KnownParameter]) -> dict[str, KnownParameter]:
-        if given:
-            from campaign.model.parameters import named  # it brings numpy
-        for name, each in given.items():
-            try:
-                named(name, each.low, each.high, each.source)
-            except ValueError as error:
-                raise ValueError(f"'parameters.{name}': {error}") from error
-        return given
 
     @model_validator(mode="after")
     def _unique_hosts(self) -> SystemFile:
@@ -364,14 +324,9 @@ class SystemFile(FileModel):
         return self
 
     def price_per_h(self, configuration: Configuration) -> float | None:
-        """Price of all composed devices for an hour; None where one of them has none."""
-        counts = Counter[str]()
-        for host in configuration.host_shapes:
-            for each in host.devices:
-                counts[each.model] += each.local + each.fabric
-        prices = {model: self.devices.get(model, DeviceModel()).price_per_h for model in counts}
-        known = {model: price for model, price in prices.items() if price is not None}
-        return sum(known[model] * count for model, count in counts.items()) if len(known) == len(prices) else None
+        """Price of all composed devices for an hour; None where their model has none."""
+        price = self.devices.get(configuration.device, DeviceModel()).price_per_h
+        return None if price is None else price * configuration.devices
 
     @property
     def pins_hosts(self) -> bool:

@@ -1,1 +1,1 @@
-"""What the program writes and reads again (records, plans, rounds of a question). Models of what people write are in config."""
+"""What the program writes and reads again (records, plans). Models of what people write are in config."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
-from itertools import groupby
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+from campaign.errors import ConfigError
 
 Attach = Literal["local", "hybrid", "fabric", "hybrid-p2p", "fabric-p2p"]
 Storage = Literal["local", "nvme", "fabric-nvme"]
@@ -38,82 +37,12 @@ AXES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
-    """Devices of one model on a host: so many of its own, so many of the pool."""
-
-    model: str
-    local: int = 0
-    fabric: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HostShape:
-    """What one host is to have, and how many of it a run uses: the host's own devices first, each kind in this order."""
-
-    devices: tuple[Devices, ...]
-    used: int
-
-    @property
-    def count(self) -> int:
-        return self.local + self.fabric
-
-    @property
-    def local(self) -> int:
-        return sum(each.local for each in self.devices)
-
-    @property
-    def fabric(self) -> int:
-        return sum(each.fabric for each in self.devices)
-
-
-_GROUP = re.compile(r"(\d+) x ([^|,]+)(?:, (\d+) used)?")
-_PART = re.compile(r"(\d+) (local|fabric) (\S+)")
-
-
-def layout_text(hosts: Sequence[HostShape]) -> str:
-    """Hosts that differ, in one line; models in order of their names. `layout_hosts` reads it.
-
-    Such as '1 x 2 local a100 & 1 fabric a100, 2 used | 2 x 1 fabric t4'.
-    """
-    groups = []
-    for shape, equal in groupby(hosts):
-        parts = [
-            f"{count} {where} {each.model}"
-            for where in ("local", "fabric")
-            for each in sorted(shape.devices, key=lambda each: each.model)
-            if (count := getattr(each, where))
-        ]
-        used = "" if shape.used == shape.count else f", {shape.used} used"
-        groups.append(f"{len(list(equal))} x {' & '.join(parts)}{used}")
-    return " | ".join(groups)
-
-
-@lru_cache(maxsize=4096)
-def layout_hosts(text: str) -> tuple[HostShape, ...]:
-    """One entry a host. ValueError for what `layout_text` did not write."""
-    hosts: list[HostShape] = []
-    for group in text.split(" | "):
-        found = _GROUP.fullmatch(group)
-        if found is None:
-            raise ValueError(f"'{group}' is no layout of hosts")
-        models: dict[str, Devices] = {}
-        for count, where, model in _PART.findall(found[2]):
-            kind = models.get(model, Devices(model))
-            is_local = where == "local"
-            models[model] = replace(kind, local=int(count)) if is_local else replace(kind, fabric=int(count))
-        shape = HostShape(tuple(models.values()), 0)
-        hosts += [replace(shape, used=int(found[3] or shape.count))] * int(found[1])
-    return tuple(hosts)
-
-
-@dataclass(frozen=True, slots=True)
 class Configuration:
-    """Requested hardware: a shape of `hosts` equal hosts, or of hosts that differ (`layout`, as `layout_text` writes it).
+    """Requested hardware: a shape of equal hosts.
 
     devices_per_host: devices composed onto each host; local_devices_per_host of them are the host's own,
     the rest comes from the fabric's pool. devices_used: how many of a host's devices a run uses (part of a host): its own first.
-    With a layout these are the most of any host, and `device` is all models, joined by '+'. system: name of the system
-    that it is on.
+    system: name of the system that it is on.
     """
 
     name: str
@@ -124,36 +53,16 @@ class Configuration:
     device: str
     attach: Attach
     storage: Storage
-    layout: str = ""
     system: str = ""
-
-    @property
-    def host_shapes(self) -> tuple[HostShape, ...]:
-        """What each host is to have, host by host."""
-        if self.layout:
-            return layout_hosts(self.layout)
-        devices = Devices(self.device, self.local_devices_per_host, self.fabric_devices_per_host)
-        return (HostShape((devices,), self.devices_used),) * self.hosts
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Device models, in the order of the hosts."""
-        if not self.layout:
-            return (self.device,)
-        return tuple(dict.fromkeys(each.model for host in self.host_shapes for each in host.devices))
 
     @property
     def fabric_devices(self) -> int:
         """Devices of the pool over all hosts."""
-        if not self.layout:
-            return self.hosts * self.fabric_devices_per_host
-        return sum(host.fabric for host in self.host_shapes)
+        return self.hosts * self.fabric_devices_per_host
 
     @property
     def fabric_devices_per_host(self) -> int:
-        """The most of any host."""
-        if self.layout:
-            return max(host.fabric for host in self.host_shapes)
+        """Devices of the pool on each host."""
         return self.devices_per_host - self.local_devices_per_host
 
     @property
@@ -164,24 +73,17 @@ class Configuration:
     @property
     def devices(self) -> int:
         """Devices composed over all hosts."""
-        return sum(host.count for host in self.host_shapes) if self.layout else self.hosts * self.devices_per_host
+        return self.hosts * self.devices_per_host
 
     @property
     def ranks(self) -> int:
         """Devices that a run uses over all hosts, one rank each."""
-        return sum(host.used for host in self.host_shapes) if self.layout else self.hosts * self.devices_used
-
-    @property
-    def hardware(self) -> str:
-        """Device model, with the layout where hosts differ: what tables know as the device, so that only equals are compared."""
-        return f"{self.device} ({self.layout})" if self.layout else self.device
+        return self.hosts * self.devices_used
 
     def words(self) -> str:
         """'2 hosts with 2 local + 2 fabric a100 each, 2 used, fabric-nvme'."""
         p2p = ", peer-to-peer through the fabric" if self.p2p else ""
         storage = "" if self.storage == "local" else f", {self.storage}"
-        if self.layout:
-            return f"{self.hosts} host{'s' if self.hosts > 1 else ''}: {self.layout}{p2p}{storage}"
         kinds = {"local": self.local_devices_per_host, "fabric": self.fabric_devices_per_host}
         parts = " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
         used = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
@@ -190,11 +92,9 @@ class Configuration:
 
     def first_device(self) -> Configuration:
         """Its first device alone, under the same name."""
-        first = self.host_shapes[0].devices
-        mine = next((each for each in first if each.local), first[0])
-        local = min(1, mine.local)
+        local = min(1, self.local_devices_per_host)
         attach: Attach = "local" if local else "fabric"
-        return Configuration(self.name, 1, 1, local, 1, mine.model, attach, self.storage, system=self.system)
+        return Configuration(self.name, 1, 1, local, 1, self.device, attach, self.storage, self.system)
 
     def axes(self) -> dict[str, Scalar]:
         """What an expression over shapes can name."""
@@ -202,9 +102,17 @@ class Configuration:
 
     def shape(self) -> dict[str, Scalar]:
         """Everything but the name and the system: two configurations of one shape are the same hardware."""
-        # Equal hosts have the identity that they had before there were others: without a layout.
-        hidden = ("name", "system") if self.layout else ("name", "system", "layout")
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in hidden}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("name", "system")}
+
+
+def drop_layout(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration without `layout`, which earlier versions wrote: empty where all hosts were equal.
+
+    Raises ConfigError if the hosts differ.
+    """
+    if document.get("layout"):
+        raise ConfigError(f"configuration {document.get('name')!r}: its hosts differ; only equal hosts can be composed")
+    return {name: value for name, value in document.items() if name != "layout"}
 
 
 @dataclass(frozen=True, slots=True)

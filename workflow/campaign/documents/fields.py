@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 Precision = Literal["fp32", "tf32", "fp16", "fp16-o2", "bf16"]
 """`fp16` and `bf16`: autocast, gradients stay fp32; `fp16-o2`: weights and gradients are fp16 (apex O2), so that half the bytes are
@@ -75,6 +84,20 @@ class ClosedModel(BaseModel):
     """A document, or a part of one: an unknown key is an error, and values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class VersionedModel(ClosedModel):
+    """A document, or a part of one, that earlier versions wrote with further keys."""
+
+    gone: ClassVar[frozenset[str]] = frozenset()
+    """Keys that only earlier versions wrote. They are ignored."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_gone_keys(cls, document: Any) -> Any:
+        if not isinstance(document, dict):
+            return document
+        return {name: value for name, value in document.items() if name not in cls.gone}
 
 
 class FileModel(ClosedModel):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
-from campaign.documents.cell import Cell, Configuration, Scalar, Settings
+from campaign.documents.cell import Cell, Configuration, Scalar, Settings, drop_layout
 from campaign.documents.fields import ClosedModel
 from campaign.errors import ConfigError, first_problem
 from campaign.files import canonical_json, content_hash, hash_of, load_json
@@ -100,7 +100,7 @@ class PlannedCell(ClosedModel):
     options: dict[str, Scalar] = Field(default_factory=dict)
     """Options that are axes of the campaign."""
     settings: Settings
-    """Steps, repetitions (those that a budget pays for, where there is one) and compositions, target, seed and time limit."""
+    """Steps, repetitions and compositions, target, seed and time limit."""
     runs: tuple[int, ...] = ()
     """Numbers of its runs on this lease: (composition - 1) x 1000 + 1, 2, .."""
     specification: dict[str, Any]
@@ -109,6 +109,10 @@ class PlannedCell(ClosedModel):
     """Part of the specification of the control cell, which uses the first device of the first host alone; empty for others."""
     memory_key: str
     """Equal for cells that differ in their batch alone: key of `batches`, and of the files in limits/."""
+
+
+def _without_layout(given: object) -> object:
+    return drop_layout(given) if isinstance(given, dict) else given
 
 
 class LeasePlan(ClosedModel):
@@ -120,7 +124,7 @@ class LeasePlan(ClosedModel):
     """Name of the campaign."""
     lease: str
     """Name of the lease."""
-    configuration: Configuration
+    configuration: Annotated[Configuration, BeforeValidator(_without_layout)]
     """Hardware that is composed."""
     composition: int = 1
     """Which composition of the configuration it is, from 1."""

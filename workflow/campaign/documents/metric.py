@@ -109,7 +109,7 @@ def from_document(document: Mapping[str, Any]) -> Metric:
 
 
 def metric_of(context: Mapping[str, Any]) -> Metric:
-    """The primary metric, by what the tables of a campaign say beside their rows; throughput where an older version made them."""
+    """The primary metric, by the context document of a campaign; throughput where it names none."""
     return from_document(context.get("campaign", {}).get("metric") or {})
 
 

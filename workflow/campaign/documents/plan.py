@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
-from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import ClosedModel
+from campaign.documents.fields import VersionedModel
 from campaign.documents.lease_plan import LeaseCharge, PartForecast
-from campaign.documents.rounds import CellIn
-from campaign.documents.run_numbers import compositions_of
 from campaign.errors import RecordError, first_problem
 from campaign.files import require_json
 
 PLAN_SCHEMA: Literal["plan/1"] = "plan/1"
 
 
-class _PlanPart(ClosedModel):
-    gone: ClassVar[frozenset[str]] = frozenset()
-    """Fields of earlier versions, which are passed over."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_gone(cls, given: Any) -> Any:
-        return (
-            {name: value for name, value in given.items() if name not in cls.gone} if isinstance(given, dict) else given
-        )
-
-
-class Totals(_PlanPart):
+class Totals(VersionedModel):
     """The whole plan in numbers."""
 
     gone = frozenset({"attached_in_file_order", "attached_at_random"})
@@ -92,7 +76,7 @@ class Totals(_PlanPart):
     """What may be measured at the same time."""
 
 
-class AxisCounts(_PlanPart):
+class AxisCounts(VersionedModel):
     """How much of the matrix has one value of an axis."""
 
     cells: int
@@ -101,7 +85,7 @@ class AxisCounts(_PlanPart):
     """Runs."""
 
 
-class RemovedCells(_PlanPart):
+class RemovedCells(VersionedModel):
     """Cells of the full product that a rule removed."""
 
     rule: str
@@ -112,45 +96,7 @@ class RemovedCells(_PlanPart):
     """How many."""
 
 
-class LeftOutCell(_PlanPart):
-    """A cell without a lease in the plan, as the matrix has it."""
-
-    id: str
-    """Hash of its specification."""
-    configuration: dict[str, Any]
-    """Requested hardware, as in the plan of a lease."""
-    workload: str
-    """Name of the workload."""
-    batch: int
-    """Samples a device takes in one step."""
-    precision: str
-    """Number format."""
-    options: dict[str, Scalar]
-    """Options that are axes of the campaign."""
-    settings: dict[str, Any]
-    """Steps, repetitions and compositions, as in the plan of a lease."""
-
-
-class QuestionDocument(_PlanPart):
-    """The question that leases are measured for in rounds, and what is left out for it."""
-
-    key: str
-    """Which rounds these are: `questions/<number>-<key>/` of the results."""
-    question: str
-    """The question."""
-    round: int
-    """The last round that was begun."""
-    end: str
-    """Why no further lease is measured; empty where one is."""
-    statement: str
-    """What was known when that round began."""
-    why: str
-    """Why a run that was not chosen has no record."""
-    left_out: tuple[LeftOutCell, ...]
-    """Cells without a lease in this plan."""
-
-
-class ImpossibleShape(_PlanPart):
+class ImpossibleShape(VersionedModel):
     """A shape that a product of lists made and that cannot exist."""
 
     shape: str
@@ -159,7 +105,7 @@ class ImpossibleShape(_PlanPart):
     """The reason."""
 
 
-class LeaseSummary(_PlanPart):
+class LeaseSummary(VersionedModel):
     """One lease."""
 
     lease: str
@@ -208,36 +154,10 @@ class LeaseSummary(_PlanPart):
     """File with everything that `campaign measure` needs of the lease, relative to the plan (`lease-plan/1`)."""
 
 
-class BudgetChoice(_PlanPart):
-    """What a budget pays for of the matrix: whole compositions of all configurations. Also kept alone, as plan/budget.json."""
-
-    budget: str
-    """The budget."""
-    matrix: str
-    """Hash of the cells with their repetitions and compositions."""
-    compositions: int
-    """How many compositions of each configuration it pays for."""
-    runs: int
-    """Runs that it pays for."""
-    cost: float
-    """What they are expected to cost, in the budget's unit, when they were chosen."""
-    runs_left_out: int
-    """Runs that it does not pay for."""
-    next_cost: float | None
-    """What the first composition that is left out would cost; null where none is."""
-    why: str
-    """Why a run that it leaves out has no record."""
-
-    def chosen(self, cells: Sequence[Cell]) -> frozenset[CellIn]:
-        """The cells with the compositions that are to be measured."""
-        numbers = ((cell.id, number) for cell in cells for number in compositions_of(cell.settings))
-        return frozenset(each for each in numbers if each[1] <= self.compositions)
-
-
-class PlanDocument(_PlanPart):
+class PlanDocument(VersionedModel):
     """An ordered, costed matrix."""
 
-    gone = frozenset({"order_basis"})
+    gone = frozenset({"order_basis", "budget", "question"})
 
     schema_version: Literal["plan/1"] = PLAN_SCHEMA
     """Version of this format."""
@@ -257,14 +177,10 @@ class PlanDocument(_PlanPart):
     """Hosts that were asked to be left out; configurations that no longer fit are in `removed`."""
     totals: Totals
     """The whole plan in numbers."""
-    budget: BudgetChoice | None
-    """What a budget pays for; null without one."""
-    question: QuestionDocument | None = None
-    """The question that it is measured for; null without one."""
     axes: dict[str, dict[str, AxisCounts]]
     """Cells and runs by axis and value."""
     cells: tuple[str, ...]
-    """Ids of all cells in the order of the matrix, also of those that a question leaves out."""
+    """Ids of all cells in the order of the matrix."""
     removed: tuple[RemovedCells, ...]
     """Cells that are left out, by rule."""
     impossible: tuple[ImpossibleShape, ...]

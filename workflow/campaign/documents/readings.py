@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from campaign.documents.fields import ClosedModel
 from campaign.errors import ConfigError, first_problem
@@ -21,15 +21,24 @@ from campaign.paths import Results
 
 READ_AGAIN = "log read again"
 """Flag of a run whose numbers are of a later reading of its log."""
-Key = Literal["status", "failure", "throughput_per_s", "step_times_s", "window_s", "metrics", "requests", "flags"]
+Key = Literal["status", "failure", "throughput_per_s", "step_times_s", "window_s", "metrics", "flags"]
 """Keys of a record that a reading takes the place of."""
+
+
+def _without_requests(record: Any) -> Any:
+    """Return the keys of a record without `requests`, which readings of earlier versions have."""
+    return {key: value for key, value in record.items() if key != "requests"} if isinstance(record, dict) else record
 
 
 class Reading(ClosedModel):
     """One run's log, read again."""
 
     started: Annotated[float, Field(description="as the record has it")]
-    record: Annotated[dict[Key, Any], Field(description="keys of the record, with the values that count from now on")]
+    record: Annotated[
+        dict[Key, Any],
+        BeforeValidator(_without_requests),
+        Field(description="keys of the record, with the values that count from now on"),
+    ]
 
 
 class Readings(ClosedModel):

@@ -20,13 +20,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from campaign.credentials import masked
 from campaign.documents.cell import Attach, Cell, Configuration, Scalar, Storage
 from campaign.documents.fields import ClosedModel
 from campaign.documents.readings import Reading, newest_readings
-from campaign.documents.requests import Requests
 from campaign.errors import ConfigError, RecordError, first_problem
 from campaign.files import content_hash, read_bytes, read_json, require_json, write_once
 from campaign.paths import Results
@@ -90,14 +89,15 @@ class RecordedCell(ClosedModel):
 
     @classmethod
     def of(cls, cell: Cell) -> RecordedCell:
-        document = {
-            "configuration": cell.configuration.name,
-            **cell.configuration.shape(),
-            "options": dict(cell.options),
-        }
-        document.pop("layout", None)  # `Record.layout`
         return cls.model_validate(
-            {**document, "workload": cell.workload, "batch": cell.batch, "precision": cell.precision}
+            {
+                "configuration": cell.configuration.name,
+                **cell.configuration.shape(),
+                "options": dict(cell.options),
+                "workload": cell.workload,
+                "batch": cell.batch,
+                "precision": cell.precision,
+            }
         )
 
 
@@ -154,7 +154,9 @@ class Record(ClosedModel):
         description="what was found in force, not what was asked for: `precision` of products, `attention` (the kernel), "
         "`optimizer` (fused, or absent), `weights` (their type in the pass, with `fsdp_precision: mixed`)",
     )
-    requests: Requests | None = Field(default=None, description="of a service: every request of the load, as columns")
+    requests: Annotated[None, BeforeValidator(lambda _: None)] = Field(
+        default=None, exclude=True, description="requests of a service, of records of earlier versions; it is not read"
+    )
     links: str = Field(default="", description="hash of the links measured on the composition, in shared/")
     software: str = Field(default="", description="hash of the workload's own software environment, in shared/")
     telemetry: str = Field(
@@ -190,12 +192,11 @@ class Record(ClosedModel):
 
     @property
     def requested(self) -> Configuration:
-        """The configuration of the cell; its layout stands in the specification alone."""
+        """The configuration of the cell."""
         c = self.cell
-        layout = str((self.specification.get("configuration") or {}).get("layout", ""))
         numbers = c.hosts, c.devices_per_host, c.local_devices_per_host, c.devices_used
         return Configuration(
-            c.configuration, *numbers, c.device, cast(Attach, c.attach), cast(Storage, c.storage), layout, self.system
+            c.configuration, *numbers, c.device, cast(Attach, c.attach), cast(Storage, c.storage), self.system
         )
 
     @property

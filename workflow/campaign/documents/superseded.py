@@ -2,7 +2,7 @@
 
 Layout: `superseded/<when>/records/<first two digits>/<cell id>.<repetition>.json`, as they were, and `superseded/<when>/why.json`:
 the expression or the reason, and every run that was set aside. It is written first, so that a crash in between leaves nothing
-half known. Earlier versions moved records whose composition broke to `put-aside/<use of the lease>/`; these are read too.
+half known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SetAside:
 
     @property
     def when(self) -> str:
-        """UTC, or the use of a lease for records that an earlier version moved."""
+        """UTC."""
         return self.directory.name
 
     def document(self) -> bytes:
@@ -54,8 +54,7 @@ class SetAside:
 
     def path(self, run: Key) -> Path:
         """Where the record of a run is now."""
-        flat = self.directory / f"{run[0]}.{run[1]}.json"
-        return flat if flat.exists() else Store(self.directory).path(*run)
+        return Store(self.directory).path(*run)
 
     def complete(self, store: Store) -> int:
         """Move what is not moved yet; gives how many records. RecordError when that is not possible."""
@@ -91,7 +90,7 @@ def set_aside(store: Store, runs: Sequence[Key], *, where: str = "", why: str = 
 
 def all_set_aside(results: Path) -> list[SetAside]:
     """Every time that records were set aside, in the order of time; RecordError names a damaged file."""
-    found = [*put_aside(results)]
+    found = []
     for path in sorted(Results.at(results).superseded.glob("*/why.json")):
         try:
             document = load_json(path)
@@ -100,14 +99,6 @@ def all_set_aside(results: Path) -> list[SetAside]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}: cannot be read ({error!r}); restore it from an archive") from error
     return found
-
-
-def put_aside(results: Path) -> Iterator[SetAside]:
-    """Records that earlier versions moved to put-aside/."""
-    for directory in sorted(Results.at(results).put_aside.glob("*")):
-        runs = tuple(_key(path.name.removesuffix(".json")) for path in sorted(directory.glob("*.json")))
-        if runs:
-            yield SetAside(directory, "", runs, f"{directory.name}: the composition broke while it was measured")
 
 
 def _key(name: str) -> Key:
@@ -130,7 +121,7 @@ class RecordedHosts:
         if self._files is None:
             self._files = {}
             paths = Results.at(self.store.results)
-            for directory in (self.store.records, *sorted(paths.superseded.glob("*/records")), paths.put_aside):
+            for directory in (self.store.records, *sorted(paths.superseded.glob("*/records"))):
                 for path in _files(directory):
                     self._files.setdefault(path.name.split(".")[0], []).append(path)
         hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in hosts_of(path))

@@ -2,8 +2,6 @@
 
 from campaign.fabrics.registry import (
     FABRICS,
-    REMOVED,
-    REMOVED_OPTIONS,
     FabricKind,
     fabric_kind,
     fabric_kinds,
@@ -13,8 +11,6 @@ from campaign.fabrics.registry import (
 
 __all__ = [
     "FABRICS",
-    "REMOVED",
-    "REMOVED_OPTIONS",
     "FabricKind",
     "fabric_kind",
     "fabric_kinds",

@@ -226,9 +226,10 @@ class Composition:
         found: list[str] = []
         if len(self.hosts) != configuration.hosts:
             found.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
-        for host, wanted in zip(self.hosts, configuration.host_shapes, strict=False):
-            if len(host.devices) < wanted.count:
-                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted.count} requested")
+        count = configuration.devices_per_host
+        for host in self.hosts[: configuration.hosts]:
+            if len(host.devices) < count:
+                found.append(f"{host.name}: {len(host.devices)} devices obtained, {count} requested")
             if configuration.storage != "local" and not host.storage:
                 found.append(f"{host.name}: no {configuration.storage} storage obtained")
             if configuration.p2p and not host.p2p:
@@ -243,22 +244,19 @@ class Composition:
         links: (lanes, generation) that the site expects of a model's links, where more than the device itself tells.
         """
         found = list(self.shortfall(configuration))
-        for host, wanted in zip(self.hosts, configuration.host_shapes, strict=False):
-            if len(host.devices) > wanted.count:
-                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted.count} requested")
-            if (local := sum(device.local for device in host.devices)) != wanted.local:
-                found.append(f"{host.name}: {local} local devices obtained, {wanted.local} requested")
-            models = [each.model for each in wanted.devices]
+        for host in self.hosts[: configuration.hosts]:
+            if len(host.devices) > configuration.devices_per_host:
+                found.append(
+                    f"{host.name}: {len(host.devices)} devices obtained, {configuration.devices_per_host} requested"
+                )
+            if (local := sum(device.local for device in host.devices)) != configuration.local_devices_per_host:
+                found.append(
+                    f"{host.name}: {local} local devices obtained, {configuration.local_devices_per_host} requested"
+                )
             found.extend(
-                f"{host.name}: {device.fabric_id} is {device.model!r}, {' and '.join(map(repr, models))} requested"
+                f"{host.name}: {device.fabric_id} is {device.model!r}, {configuration.device!r} requested"
                 for device in host.devices
-                if device.model not in models
-            )
-            found.extend(
-                f"{host.name}: {count} of {each.model!r} obtained, {each.local + each.fabric} requested"
-                for each in wanted.devices
-                if len(models) > 1
-                and (count := sum(device.model == each.model for device in host.devices)) != each.local + each.fabric
+                if device.model != configuration.device
             )
         for host in self.hosts:
             found.extend(

@@ -219,9 +219,6 @@ class PrefixFabric(SimpleFabric):
         lends = any(bank.drawer in self.hosts for bank in self.banks)
         hosts = [name for name in known if not request.allowed_hosts or name in request.allowed_hosts]
         asked = request.configuration
-        if asked.layout:
-            rule = "hosts of a fabric of kind prefix are composed alike"
-            raise Incompatible(f"{request.lease_id}: {asked.words()}: {rule}; use devices_per_host", rule)
         if not lends or not asked.fabric_devices_per_host or set(request.allowed_hosts) - set(known):
             return super().select(request, inventory)
         reasons: list[FabricError] = []

@@ -61,8 +61,7 @@ class Capabilities:
     max_devices_per_host: 0 where no limit is known. gives_host_id: the fabric tells what a host calls a device. verified: run
     against the real product, as against written from its documentation. tells_models: the fabric tells what its devices are; where
     it does not, the system file claims it. atomic: composing is one step, so that a process that is
-    killed in it leaves nothing half composed. read_only: why nothing can be composed at all; empty where it can. ghosts: marks of
-    leases that are listed still and hold nothing, as of the last look.
+    killed in it leaves nothing half composed. read_only: why nothing can be composed at all; empty where it can.
     """
 
     attach_mode: AttachMode = "hot"
@@ -73,7 +72,6 @@ class Capabilities:
     atomic: bool = False
     note: str = ""
     read_only: str = ""
-    ghosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,39 +29,10 @@ FABRICS: dict[str, str] = {
     "simulated": "campaign.fabrics.simulated",
     "redfish": "campaign.fabrics.adapters.redfish",
     "liqid": "campaign.fabrics.adapters.liqid",
-    "sunfish": "campaign.fabrics.adapters.sunfish",
-    "cdi": "campaign.fabrics.adapters.cdi",
-    "nec": "campaign.fabrics.adapters.nec",
     "h3": "campaign.fabrics.adapters.h3",
     "prefix": "campaign.fabrics.prefix",
 }
 """Module of each kind."""
-
-REMOVED = {
-    "redfish-zones": "use `h3` for Falcon boxes, `redfish` for services that compose by DMTF's standard",
-}
-"""Kinds of before, and what to use instead."""
-
-REMOVED_OPTIONS = {
-    ("simulated", "occupied"): "remove the key; leave what others hold out of `pool`",
-    ("h3", "api"): "remove the key; boxes are of GPUs (Falcon 4005)",
-    ("h3", "offline"): "remove the key; boxes are of GPUs (Falcon 4005)",
-    ("cdi", "model_column"): "remove the key; the column is `model`",
-    ("cdi", "types"): "remove the key; GPUs and drives are known",
-    ("nec", "api"): "remove the key; devices are connected to processors, as `cpu` said",
-    ("nec", "login"): "give the services' own ports in `url` and `layout_apply_url`, where nobody logs in",
-    ("nec", "prefix"): "give the services' own ports in `url` and `layout_apply_url`",
-    ("nec", "layout_apply_prefix"): "give the services' own ports in `url` and `layout_apply_url`",
-    ("nec", "interfaces"): "remove the key; the first processor that CDIM lists for a host is used",
-    ("sunfish", "auth"): "remove the key; Sunfish asks nobody to log in",
-    (
-        "sunfish",
-        "ask_agent",
-    ): "remove the key; the agent is always asked, at `agent_url` where it has another address for you",
-    ("redfish", "composition"): "remove the key; systems are composed of exact devices, as `specific` said",
-    ("redfish", "reserve"): "remove the key; blocks are not marked as `Reserved`",
-}
-"""Options of before by kind and key, and what to do instead."""
 
 Offer = Literal["p2p"]
 
@@ -120,8 +91,6 @@ def fabric_modules() -> dict[str, str]:
 def fabric_kind(name: str) -> FabricKind:
     """Import one kind. Raises ConfigError that lists the kinds, or says what is wrong with its module."""
     module = FABRICS.get(name) or fabric_modules().get(name)
-    if module is None and name in REMOVED:
-        raise ConfigError(f"fabric {name!r} was removed; {REMOVED[name]}")
     if module is None:
         raise ConfigError(f"fabric {name!r} is not known; there are: {', '.join(fabric_modules())}")
     try:

@@ -158,7 +158,6 @@ def _record(found: LogSurvey, entry: Entry, store: Store, shared: Mapping[str, s
         metrics=dict(outcome.metrics),
         phases_s=dict(outcome.phases_s),
         flags=(IMPORTED, *outcome.flags),
-        requests=outcome.requests,
         source=Source(path=entry.path, sha256=entry.sha256, timed=timed, test=entry.test),
     )
 

@@ -147,9 +147,6 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     yield Finding("modes", "ok", f"devices are attached {able.attach_mode.replace('_', ' ')}; {most}")
     if able.note:
         yield Finding("modes", "note", able.note)
-    if able.ghosts:
-        words = "are listed and hold nothing; the administrator of the control plane may remove them"
-        yield Finding("holders", "note", f"{', '.join(able.ghosts)} {words}")
     if fabric.controlled is None:
         return
     banks = fabric.controlled.banks()
@@ -222,10 +219,9 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
 
 def left_behind(
     site: Site, *, dry_run: bool, grace_s: float, unjournaled: Collection[str] | None = None, force: bool = False
-) -> tuple[list[Orphan], list[str], list[str], list[str]]:
+) -> tuple[list[Orphan], list[str], list[str]]:
     """Leases of ours without an owner (released unless `dry_run`), foreign holders, and what is attached nowhere and away from the
-    host that it was found on (unless `dry_run`, what was attached there again), in words; and what
-    holds nothing and is listed still (`Capabilities.ghosts`).
+    host that it was found on (unless `dry_run`, what was attached there again), in words.
 
     unjournaled: see `reconcile`. force: hosts are made to let go of devices that something still uses.
     """
@@ -236,7 +232,6 @@ def left_behind(
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
         away = fabric.away() if dry_run else fabric.bring_home()
         devices = fabric.inventory().devices
-        ghosts = list(fabric.capabilities().ghosts)
         moves = [
             f"{d.fabric_id} to {away[d.fabric_id]}"
             for d in devices
@@ -246,7 +241,7 @@ def left_behind(
         for device in devices:
             if device.holder is not None and device.holder not in known:
                 foreign.setdefault(device.holder, []).append(device.fabric_id)
-    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], moves, ghosts
+    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], moves
 
 
 def journaled_times(site: Site) -> OperationTimes:

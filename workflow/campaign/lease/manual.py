@@ -11,7 +11,7 @@ from campaign.config.load import noun_of, validate
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import read_yaml
-from campaign.documents.cell import Configuration
+from campaign.documents.cell import Configuration, drop_layout
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Composition, Inventory
@@ -191,4 +191,4 @@ def _mismatches(journal: Journal, composition: Composition | None) -> list[str]:
     requested = journal.document()["requested"]
     if composition is None:
         return ["the fabric does not know this lease"]
-    return list(composition.mismatches(Configuration(**requested))) if requested else []
+    return list(composition.mismatches(Configuration(**drop_layout(requested)))) if requested else []

@@ -41,12 +41,9 @@ def choices(campaign: Campaign) -> dict[str, Any]:
     so that a new key of a later version changes nothing."""
     file = campaign.file.model_dump(mode="json", include={*_FILE, "protocol"}, exclude_defaults=True)
     protocol = {name: value for name, value in file.pop("protocol", {}).items() if name in _PROTOCOL}
-    objectives = {name: each for name, workload in sorted(campaign.workloads.items())
-                  if (each := workload.model_dump(mode="json").get("objective"))}  # fmt: skip
     found = {
         **file,
         "protocol": protocol,
-        "objective": objectives,
         "claims": {each.name: content_hash(each.model_dump(mode="json")) for each in campaign.references},
     }
     return {name: value for name, value in found.items() if value}

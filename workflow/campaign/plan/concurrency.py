@@ -13,17 +13,14 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration
 
 HOSTS, DRIVES, CORES = "hosts", "drives", "cores"
-RANKS_A_CORE = 16
-"""Replayed ranks for each core: they sleep, but for their collectives."""
 PACED_RANKS_A_CORE = 2
 """Ranks that train at the pace of an emulated device, for each core: they compute, and sleep for what is left of the device's time.
 The pace is to be a tenth of what a core reaches; runs report what they lost (`pace_lost_pct`)."""
 
 
 def isolation(campaign: Campaign) -> str:
-    """The protocol's isolation; by default hosts are their own where they are real or replayed, and otherwise share a machine."""
-    shared = on_one_machine(campaign) and not replays(campaign)
-    return campaign.protocol.isolation or ("machine" if shared else "host")
+    """The protocol's isolation; by default hosts are their own where they are real, and otherwise share a machine."""
+    return campaign.protocol.isolation or ("machine" if on_one_machine(campaign) else "host")
 
 
 def on_one_machine(campaign: Campaign) -> bool:
@@ -31,16 +28,11 @@ def on_one_machine(campaign: Campaign) -> bool:
     return any(part.system.launcher == "local" or part.system.emulation is not None for part in campaign.parts)
 
 
-def replays(campaign: Campaign) -> bool:
-    """Whether all of its ranks wait in the place of devices, so that many of them share a core."""
-    return all(workload.predicts for workload in campaign.workloads.values())
-
-
 def keeps_pace(campaign: Campaign) -> bool:
     """Whether its ranks take the time of emulated devices and wait for most of it, so that leases side by side are not slowed."""
     emulation = campaign.system.emulation
     paced = emulation is not None and bool(emulation.pace)
-    return all(workload.predicts or (paced and workload.needs_torch) for workload in campaign.workloads.values())
+    return paced and all(workload.needs_torch for workload in campaign.workloads.values())
 
 
 def _resource(campaign: Campaign, system: str, name: str) -> str:
@@ -77,22 +69,21 @@ def needs(campaign: Campaign, configuration: Configuration) -> dict[str, int]:
     taken: Counter[str] = Counter({_resource(campaign, system, HOSTS): configuration.hosts})
     if configuration.storage == "fabric-nvme":
         taken[_resource(campaign, system, DRIVES)] = configuration.hosts
-    for host in configuration.host_shapes:
-        for each in host.devices:
-            taken[_resource(campaign, system, f"pool_{each.model}")] += each.fabric
-            taken[_resource(campaign, system, f"own_{each.model}")] += each.local > 0
+    taken[_resource(campaign, system, f"pool_{configuration.device}")] = configuration.fabric_devices
+    if configuration.local_devices_per_host:
+        taken[_resource(campaign, system, f"own_{configuration.device}")] = configuration.hosts
     return {name: taken[name] for name in there}
 
 
 def threads(campaign: Campaign, configuration: Configuration, cores: int) -> int:
     """Cores of this machine that a lease takes: all where leases must not disturb each other, one for its process where Slurm runs
-    it, else one a rank, or a part of one for replays."""
+    it, else one a rank, or half of one where ranks keep a pace."""
     part = campaign.on(configuration)
     if isolation(part) == "machine":
         return cores
     if part.system.launcher != "local":
         return 1
-    a_core = RANKS_A_CORE if replays(campaign) else PACED_RANKS_A_CORE if keeps_pace(part) else 1
+    a_core = PACED_RANKS_A_CORE if keeps_pace(part) else 1
     return min(cores, math.ceil(configuration.ranks / a_core))
 
 

@@ -51,8 +51,8 @@ class LeaseDigests:
 def plan_digest(plan: Plan) -> str:
     """Changes when what is planned does, and not with what is expected of it."""
     digest = LeaseDigests(plan.campaign)
-    part = plan.rounds[-1].digest if plan.rounds else plan.budget and plan.budget.budget
-    return files.content_hash([plan.where, part, *map(digest, plan.leases)], 12)
+    # Earlier versions hashed in this place what a plan was limited by; without a limit, that was None.
+    return files.content_hash([plan.where, None, *map(digest, plan.leases)], 12)
 
 
 def lease_plans(plan: Plan) -> Iterator[LeasePlan]:

@@ -105,8 +105,7 @@ def expand(
 
 def _unverified(campaign: Campaign) -> Iterator[str]:
     """What nobody has tried of the kinds of devices that configurations have."""
-    each = ((part, model) for part in campaign.parts for c in part.configurations for model in c.models)
-    models = sorted({(model, part.device(model).runs_on) for part, model in each})
+    models = sorted({(c.device, part.device(c.device).runs_on) for part in campaign.parts for c in part.configurations})
     for kind, accelerator in ACCELERATORS.items():
         of_kind = [model for model, runs_on in models if runs_on == kind]
         if of_kind and accelerator.unverified:
@@ -153,14 +152,10 @@ def cell_id(document: Mapping[str, Any]) -> str:
 
 def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
     campaign = campaign.on(configuration)
-    devices = {
-        model: campaign.device(model).model_dump(mode="json", include={"runs_on", "precisions"})
-        for model in configuration.models
-    }
-    one = devices.get(configuration.device)
+    model = configuration.device
     identity: dict[str, Any] = {
         "name": campaign.system.name,
-        **({"devices": devices} if one is None else {"device": one}),
+        "device": campaign.device(model).model_dump(mode="json", include={"runs_on", "precisions"}),
     }
     if launch := launch_identity(campaign.system, configuration):
         identity["launch"] = launch
@@ -169,11 +164,9 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
         identity["storage"] = {"emulated_gb_per_s": limit}
     if campaign.system.emulation is not None:
         links, emulation = campaign.system.links, campaign.system.emulation
-        paces = {model: emulation.pace[model] for model in configuration.models if model in emulation.pace}
         identity["emulation"] = {
             "scale": emulation.scale,
-            **({"pace": paces} if paces else {}),
-            **({} if emulation.dilation is None else {"dilation": emulation.dilation}),
+            **({"pace": {model: emulation.pace[model]}} if model in emulation.pace else {}),
             **{
                 f"{name}_gb_per_s": link and link.gb_per_s
                 for name, link in (("fabric", links.fabric), ("network", links.network))
@@ -212,24 +205,17 @@ class Specifications:
         key, system = (configuration.name, cell.workload), self._campaign.on(configuration).system
         if key not in self._objections:
             self._objections[key] = objection(system, configuration, workload)
-        if why := self._objections[key] or workload.refusal(cell):
+        if why := self._objections[key]:
             raise ConfigError(f"{self._campaign.path}: configuration '{configuration.name}': {why}")
         kind = configuration.storage
         if not workload.reads_storage({**workload.options, **cell.options}):
             return
-        reading = (
-            f"{self._campaign.path}: configuration '{configuration.name}': with option input: storage, workload "
-            f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say"
-        )
         if kind not in system.storage:
             raise ConfigError(
-                f"{reading} where its hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's "
-                "file, or exclude these cells"
-            )
-        if workload.predicts and system.storage_limit_gb_per_s(kind) is None:
-            raise ConfigError(
-                f"{reading} at which rate it is to be predicted; add `gb_per_s` to `storage.{kind}` in the system's file, which "
-                "`emulation` scales, or exclude these cells"
+                f"{self._campaign.path}: configuration '{configuration.name}': with option input: storage, workload "
+                f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say where its "
+                f"hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's file, or exclude these "
+                "cells"
             )
 
     def _part(self, document: dict[str, Any]) -> str:

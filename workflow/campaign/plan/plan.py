@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,6 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.lease_plan import LeaseCharge
-from campaign.documents.plan import BudgetChoice
-from campaign.documents.rounds import Rounds
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.concurrency import wall_s
 from campaign.plan.control_runs import ControlRuns
@@ -35,7 +33,7 @@ from campaign.plan.cost.estimates import (
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.order import in_order
-from campaign.plan.repetitions import CellIn, least, likely, usual
+from campaign.plan.repetitions import least, likely, usual
 from campaign.wording import duration, plural
 
 if TYPE_CHECKING:  # it loads numpy
@@ -129,15 +127,11 @@ class Plan:
     forecast: Forecast
     """Durations of the leases, and of all of them together."""
     matrix: tuple[Cell, ...] = ()
-    """All cells in the order of the axes, also those that a budget leaves out."""
+    """All cells in the order of the axes."""
     learned_from: str = ""
     """What the durations were learned from, in words; empty where there was nothing."""
     assumed: str = ""
     """What the user assumes of durations that cannot be known, as it was written."""
-    budget: BudgetChoice | None = None
-    """What a budget pays for of the matrix, where one was given."""
-    rounds: Rounds = field(default_factory=Rounds)
-    """The rounds of the question that it is measured for, where one was asked."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
     without_hosts: str = ""
@@ -153,14 +147,6 @@ class Plan:
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
         """Every lease with each of its cells, without the reference."""
         return ((lease, cell) for lease in self.leases for cell in lease.cells if not cell.reference)
-
-    @property
-    def is_mid_round(self) -> bool:
-        """Whether the last round of the question is still to be measured."""
-        chosen = self.rounds.chosen
-        return any(
-            (cell.id, lease.composition) in chosen for lease, cell in self.cells if cell.id in lease.cells_missing
-        )
 
     @property
     def price(self) -> float | None:
@@ -252,19 +238,18 @@ def build_plan(
     known: KnownRuns | None = None,
     forecaster: Forecaster | None = None,
     place: Placing = lambda _: PlannedPlacement(),
-    only: Collection[CellIn] | None = None,
 ) -> Plan:
     """Order the cells into leases and cost them.
 
     known: by default, nothing was measured. forecaster: by default, no time is known. place: where a configuration goes on its
-    system, as far as that is known beforehand. only: cells with the compositions that they are to be measured on; None: all.
+    system, as far as that is known beforehand.
     """
     there = known or KnownRuns()
     in_the_middle = usual(there.stops.values())
     holds = _Holds(campaign, place)
     leases = [
         _lease(name, composition, cells, there, in_the_middle, holds)
-        for (name, composition), cells in _by_lease(campaign, matrix.cells, only).items()
+        for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
     ]
     ordered = in_order(campaign, leases)
     by_name = {lease.configuration.name: lease.configuration for lease in ordered}
@@ -283,7 +268,7 @@ def build_plan(
         forecaster.assumed.text if forecaster else "",
         notes=matrix.notes,
         unplanned=0
-        if matrix.where or only is not None
+        if matrix.where
         else len({cell_id for cell_id, _ in there.measured} - {cell.id for lease in leases for cell in lease.cells}),
         warnings=(*campaign.warnings, *matrix.warnings),
     )
@@ -353,16 +338,12 @@ def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
     return f"{'.'.join(parts)}.c{composition}"
 
 
-def _by_lease(
-    campaign: Campaign, cells: Sequence[Cell], only: Collection[CellIn] | None
-) -> dict[tuple[str, int], list[Cell]]:
+def _by_lease(campaign: Campaign, cells: Sequence[Cell]) -> dict[tuple[str, int], list[Cell]]:
     """Cells by the name and composition of their leases, each with its settings there, and last the reference."""
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
     for cell in cells:
         for composition in compositions_of(cell.settings):
-            if only is not None and (cell.id, composition) not in only:
-                continue
             here = cell
             if cell.settings.compositions > 1:
                 key = cell.settings, composition

@@ -13,7 +13,6 @@ from campaign.config.system_file import SlurmOptions
 from campaign.errors import ConfigError
 from campaign.files import parse_json
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
-from campaign.plan.cost.budget import Budget, parse_budget
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 DEFAULT_RESULTS = "results"
@@ -71,10 +70,6 @@ def _is_no(value: object) -> bool:
     if str(value).lower() in ("no", "false"):
         return True
     raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
-
-
-def _budget(value: object) -> Budget | None:
-    return parse_budget(str(value)) if value else None
 
 
 def _assumption(value: object) -> Assumption:
@@ -147,20 +142,6 @@ class PlanRequest:
             key_meaning="`no` also runs batches that are skipped because a smaller batch ran out of memory.",
         ),
     ] = False  # fmt: skip
-    until: Annotated[
-        str | None,
-        PlanOption(
-            "Choose leases in rounds until it is answered: 'the best configuration is known within 5 %'.",
-            _text, "costs", key="question", metavar="QUESTION",
-        ),
-    ] = None  # fmt: skip
-    budget: Annotated[
-        Budget | None,
-        PlanOption(
-            "Measure as many whole compositions as this pays for: '500 device-hours', or '8 h' of elapsed time.",
-            _budget, "costs", metavar="AMOUNT",
-        ),
-    ] = None  # fmt: skip
     assumed: Annotated[
         Assumption,
         PlanOption(

@@ -6,31 +6,25 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from campaign import files
-from campaign.documents.cell import Cell
 from campaign.documents.earlier_spread import keep
 from campaign.documents.plan import (
     PLAN_SCHEMA,
     AxisCounts,
     ImpossibleShape,
     LeaseSummary,
-    LeftOutCell,
     PlanDocument,
-    QuestionDocument,
     RemovedCells,
     Totals,
 )
 from campaign.documents.record import Store
-from campaign.documents.rounds import keep_rounds
 from campaign.files import content_hash, read_text
 from campaign.paths import Results
 from campaign.plan import analysis
 from campaign.plan.concurrency import isolation
-from campaign.plan.cost.budget import kept_choice
 from campaign.plan.lease_plans import lease_plans, part_forecasts, plan_digest
 from campaign.plan.plan import Plan
 from campaign.plan.repetitions import said
@@ -95,8 +89,6 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             runs_unknown=plan.forecast.unknown.run_count,
             isolation=isolation(plan.campaign),
         ),
-        budget=plan.budget,
-        question=_question(plan) if plan.rounds else None,
         axes={
             axis: {value: AxisCounts(**counts) for value, counts in values.items()}
             for axis, values in counts_per_axis(plan).items()
@@ -145,31 +137,6 @@ def _hours(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds / 3600, 4)
 
 
-def _question(plan: Plan) -> QuestionDocument:
-    last, there = plan.rounds[-1], {cell.id for _, cell in plan.cells}
-    return QuestionDocument(
-        key=plan.rounds.key,
-        question=last.question,
-        round=last.number,
-        end=last.end,
-        statement=last.statement,
-        why=plan.rounds.why_left_out,
-        left_out=tuple(_left_out(cell) for cell in plan.matrix if cell.id not in there),
-    )
-
-
-def _left_out(cell: Cell) -> LeftOutCell:
-    return LeftOutCell(
-        id=cell.id,
-        configuration=asdict(cell.configuration),
-        workload=cell.workload,
-        batch=cell.batch,
-        precision=cell.precision,
-        options=dict(cell.options),
-        settings=asdict(cell.settings),
-    )
-
-
 def plan_rows(plan: Plan) -> Iterator[list[str]]:
     """Every cell as one row of text, header first (`plan.tsv`)."""
     options = list(plan.campaign.file.axes.options)
@@ -199,20 +166,14 @@ def plan_rows(plan: Plan) -> Iterator[list[str]]:
 
 
 def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = None) -> list[Path]:
-    """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, what a budget chose, the analysis, and
-    what earlier campaigns tell of the spread of compositions; gives the paths.
+    """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, the analysis, and what earlier campaigns
+    tell of the spread of compositions; gives the paths.
 
     renewed: names of leases whose document gets a new token, so that Snakemake measures them; None: those with a missing run.
     What is there already and says the same is left alone: whoever reads it is not disturbed, and nothing is made again from it.
     """
     Store(results.directory).share(plan.campaign.document())
     files.make_directory(results.lease_plans)
-    if plan.budget is None:
-        results.budget.unlink(missing_ok=True)
-    elif kept_choice(results.budget) != plan.budget:
-        files.write_json(results.budget, plan.budget.model_dump())
-    if plan.rounds:
-        keep_rounds(results, plan.rounds)
     analysis.keep(results, plan.campaign)
     keep(results.earlier_spread, plan.campaign.system_names, plan.earlier)
     again = {lease.name for lease in plan.leases if lease.missing} if renewed is None else renewed

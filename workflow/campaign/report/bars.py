@@ -68,7 +68,7 @@ def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
         groups = (factor * values).groupby(runs["cell_id"], sort=False)
         table = pd.DataFrame({"n_ok": groups.count(), "mean": groups.mean(), "sd": groups.std()}).reset_index()
         table = table[table["n_ok"] > 0].assign(quantity=each.says, unit=unit)
-        by = comparisons.design(runs, data.protocol, column=each.column, higher=False, draws=data.draws)
+        by = comparisons.design(runs, data.protocol, column=each.column, higher=False)
         found.append(with_interval(cells.merge(table, on="cell_id"), by))
     found = [table for table in found if len(table)]
     if not found:

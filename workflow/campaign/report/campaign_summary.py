@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 from campaign import wording
-from campaign.files import load_json, open_regular, read_json, reading
+from campaign.files import load_json, open_regular, reading
 from campaign.paths import Results
 from campaign.report import in_page_order
-from campaign.report.sections.question import terminal_lines
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
@@ -32,9 +29,8 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
     """
     results = Results.at(directory)
     figures, tables = figures or results.figures, tables or results.tables
-    context = read_json(tables / "context.json")
     with reading(tables, _REMEDY):
-        lines = [*_counts(tables, context), *_failures(results, tables)]
+        lines = [*_counts(tables), *_failures(results, tables)]
     drawings = {}
     for path in figures.glob("*.json"):
         with reading(path, _REMEDY):
@@ -47,11 +43,9 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
     recommendation = figures.parent / "recommendation" / "recommendation.json"
     with reading(recommendation, _REMEDY):
         answers = load_json(recommendation)["answers"]
-        advice = [_advice(each) for each in answers if each["sentences"]]
+        advice = [" ".join(each["sentences"]) for each in answers]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
-    with reading(tables / "context.json", _REMEDY):
-        lines += terminal_lines(context.get("questions", ()))
     there = results.report.is_file() or figures == results.figures  # the workflow writes both
     lines.append(f"\nReport: {results.report}" if there else f"\nNo report yet: campaign report {directory}")
     return "\n".join(lines)
@@ -75,24 +69,21 @@ def _failures(results: Results, tables: Path) -> list[str]:
     return ["\nFailed runs", *shown] if lines else []
 
 
-def _counts(tables: Path, context: Mapping[str, Any]) -> list[str]:
+def _counts(tables: Path) -> list[str]:
     """Cells and runs by how they ended, and compositions."""
     cells = list(_rows(tables / "cells.csv"))
-    # Tables of earlier versions have no such column.
-    became = wording.became(wording.basis(row.get("predicted", "").lower() == "true" for row in cells))
     names = ("planned", "ok", "failed", "implied", "missing")
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
     implied = f"{runs['implied']} implied, " if runs["implied"] else ""
     return [
         "",
-        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} {became}, {runs['failed']} failed, {implied}"
+        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
         f"{runs['missing']} missing",
-        *([str(predicted)] if (predicted := context.get("prediction")) else []),
-        *_valid_runs(tables, became),
+        *_valid_runs(tables),
     ]
 
 
-def _valid_runs(tables: Path, became: str) -> list[str]:
+def _valid_runs(tables: Path) -> list[str]:
     """How often configurations were composed, which is what every statement between them rests on; and runs
     that have no number."""
     leases: defaultdict[str, set[str]] = defaultdict(set)
@@ -101,12 +92,8 @@ def _valid_runs(tables: Path, became: str) -> list[str]:
         if row["status"] == "ok":
             leases[row["configuration"]].add(row["lease_id"])
             without += row["value"] == ""
-    said = (
-        [f"{wording.plural(without, f'{became} run')} without the primary metric, in no figure of it"]
-        if without
-        else []
-    )
-    return _compositions(leases, became) + said
+    said = [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it"]
+    return _compositions(leases) + (said if without else [])
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -117,20 +104,14 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
             raise ValueError(f"no CSV: {error}") from error
 
 
-def _compositions(leases: Mapping[str, set[str]], became: str) -> list[str]:
+def _compositions(leases: Mapping[str, set[str]]) -> list[str]:
     counts = sorted(len(own) for own in leases.values())
     if not counts:
         return []
     ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
     each = "each composed once" if counts[-1] == 1 else f"{sum(counts)} compositions, {ends} of each"
     alone = f". {ALONE}" if counts[-1] == 1 and len(counts) > 1 else ""
-    return [f"{wording.plural(len(counts), 'configuration')} {became}, {each}{alone}"]
-
-
-def _advice(answer: Mapping[str, Any]) -> str:
-    """What to build and what ties with it; what is extrapolated is on the page."""
-    said = answer["sentences"]
-    return " ".join(said[:-1] if answer["beyond"] and answer["choice"] else said[:1] if answer["beyond"] else said)
+    return [f"{wording.plural(len(counts), 'configuration')} measured, {each}{alone}"]
 
 
 def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool = False) -> list[str]:
@@ -146,16 +127,15 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
     with reading(results.plan_document, _REMEDY):
         planned = load_json(results.plan_document)["leases"]
         leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
-    # With a question, a lease has a manifest in each of its rounds: the last one says what is missing.
-    paths = sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime)
-    written = {re.sub(r"\.r[0-9]+$", "", path.stem): path for path in paths}
-    for lease in leases:
-        if (path := written.get(lease["lease"])) is None:
-            lines += [] if tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
-            continue
+    manifests = {}
+    for path in sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime):
         with reading(path, _REMEDY):
             manifest = load_json(path)
-            if manifest["missing"]:
-                why = manifest["reason"] or "the driver did not get to them"
-                lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {why}")
+            manifests[manifest["lease"]] = manifest
+    for lease in leases:
+        if (manifest := manifests.get(lease["lease"])) is None:
+            lines += [] if tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
+        elif manifest["missing"]:
+            why = manifest["reason"] or "the driver did not get to them"
+            lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {why}")
     return lines

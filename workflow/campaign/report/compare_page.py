@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.insight.compare.claims import INSIDE, OUTSIDE, summary
 from campaign.insight.compare.comparison import Comparison
 from campaign.insight.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.report.context_schema import PublishedSaid
@@ -21,58 +20,13 @@ from campaign.statistics.intervals import SIGNIFICANT
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
-_NEAR_PCT = 10.0  # of a prediction
 _KINDS = {"faster": "better", "slower": "worse"}
 _BASIS = ("Compositions", "Degrees of freedom", "Compared")
 
 
-CLAIM_HEADINGS = (
-    "Claim",
-    "Change",
-    "Verdict",
-    "In the archive",
-    "Expected of a repetition",
-    "Here",
-    "Compositions",
-    "Figure",
-    "Why not comparable",
-)
-
-
-def compare_page(comparison: Comparison, back: str = "", held: pd.DataFrame | None = None) -> str:
-    """The page as HTML. back: address of the page that it was asked for from, where there is one; held: the base's
-    claims against the other campaign (`campaign.insight.compare.claims.held_against`), where that measures an archive again."""
-    claims = None
-    if held is not None:
-        records = held.to_dict("records")
-        rows, drawn = [claim_row(row) for row in records], column([_held(row) for row in records])
-        claims = {"headings": CLAIM_HEADINGS, "rows": rows, "drawn": drawn, "summary": summary(held)}
-    return filled("compare.html.j2", {**_context(comparison), "back": back, "claims": claims})
-
-
-def claim_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """A claim under CLAIM_HEADINGS."""
-    return (
-        row["claim"],
-        wording.percent(100 * (row["here"] / row["ratio"] - 1)),
-        row["verdict"],
-        wording.with_interval(row["ratio"], row["low"], row["high"], wording.times),
-        wording.between(row["expected_low"], row["expected_high"], wording.times),
-        wording.with_interval(row["here"], row["here_low"], row["here_high"], wording.times, none="no interval")
-        if np.isfinite(row["here"])
-        else wording.NONE,
-        f"{row['here_compositions']} / {row['compositions']}",
-        row["figure"],
-        row["why"],
-    )
-
-
-def _held(row: Mapping[Any, Any]) -> Interval:
-    """A claim as it was measured here, in percent of the archive's ratio, before the range that was expected."""
-    kind = {INSIDE: "better", OUTSIDE: "worse"}.get(row["verdict"], "")
-    names = ("here", "here_low", "here_high", "expected_low", "expected_high")
-    value, low, high, *expected = (100 * (row[name] / row["ratio"] - 1) for name in names)
-    return Interval(value, low, high, kind, (expected[0], expected[1]))
+def compare_page(comparison: Comparison, back: str = "") -> str:
+    """The page as HTML. back: address of the page that it was asked for from, where there is one."""
+    return filled("compare.html.j2", {**_context(comparison), "back": back})
 
 
 def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
@@ -137,7 +91,7 @@ def _counts(comparison: Comparison) -> list[tuple[str, str]]:
 
 def findings(comparison: Comparison) -> list[str]:
     """The means of workloads, the largest change, and what matching had to assume, as sentences."""
-    told = _predictions(comparison.rows) + [
+    told = [
         f"{row['workload']}: {_mean_words(row, comparison.metric.performance)}."
         for row in comparison.means.to_dict("records")
         if row["cells"] > 1 or len(comparison.means) == 1
@@ -168,22 +122,6 @@ def findings(comparison: Comparison) -> list[str]:
             f"{wording.plural(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
         )
     return told
-
-
-def _predictions(rows: pd.DataFrame) -> list[str]:
-    """How far predictions are from the measurements of the same cells."""
-    pairs = rows[rows["ratio"].notna() & (rows["base_predicted"] != rows["predicted"])]
-    if pairs.empty:
-        return []
-    of_both = pairs["mean"] / pairs["base_mean"]
-    off_pct = 100 * (of_both.where(pairs["predicted"], 1 / of_both) - 1)
-    worst = int(off_pct.abs().to_numpy().argmax())
-    return [
-        f"Prediction against measurement in {wording.plural(len(pairs), 'cell')}: "
-        f"{wording.percent(off_pct.abs().median())} off in "
-        f"the median, at most {wording.percent(abs(float(off_pct.iloc[worst])))} ({pairs['cell'].iloc[worst]}), "
-        f"{int((off_pct.abs() <= _NEAR_PCT).sum())} of {len(pairs)} within {_NEAR_PCT:g}\u202f%."
-    ]
 
 
 def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:

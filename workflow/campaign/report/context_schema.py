@@ -7,9 +7,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from campaign.documents.earlier_spread import EarlierSpread
-from campaign.documents.fields import ClosedModel
+from campaign.documents.fields import ClosedModel, VersionedModel
 from campaign.documents.lease_plan import PartForecast
-from campaign.documents.rounds import RoundDocument
 
 
 class MetricSaid(ClosedModel):
@@ -46,7 +45,7 @@ class CampaignSaid(ClosedModel):
     system: str
     baseline: str
     report: LayoutSaid = LayoutSaid()
-    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none in results of earlier versions")
+    analysis: tuple[AnalysisSaid, ...] = Field(default=(), description="none without a plan")
     metric: MetricSaid = Field(default=MetricSaid(), description="the primary metric")
     metrics: tuple[MetricSaid, ...] = Field(
         default=(), description="it and those whose unit or direction a workload file says"
@@ -68,7 +67,7 @@ class OperationSaid(ClosedModel):
 
 
 class TimesSaid(ClosedModel):
-    """Recordings of this kind of fabric, or those that a simulation draws from."""
+    """Recordings of this kind of fabric."""
 
     source: str
     operations: tuple[OperationSaid, ...]
@@ -125,30 +124,19 @@ class PublishedClaim(ClosedModel):
     told: str = Field(default="", description="what it says with its number, where the words do not hold that")
     conditions: str
     note: str = ""
-    verdict: Literal["agrees", "differs", "undecided", "not measured here", "input", "by construction"]
+    verdict: Literal["agrees", "differs", "undecided", "not measured here"]
     other: tuple[str, ...] = Field(default=(), description="conditions here that are not the document's")
     other_program: bool = Field(default=False, description="whether the program is the only one of these")
     here: str = ""
     of: str = Field(default="", description="which cells it is of")
     reason: str = Field(default="", description="why there is nothing here")
     cells: tuple[str, ...] = ()
-    basis: Literal["measured", "partly predicted", "predicted"] = Field(
-        default="measured", description="what the numbers here are"
-    )
-    accept: tuple[float | None, float | None] = Field(
-        default=(None, None), description="what agrees, in the unit of the values"
-    )
-    values: tuple[float, ...] = Field(default=(), description="least and most of what is here")
-    bounds: tuple[float, ...] = Field(default=(), description="least and most of their intervals")
     off_pct: float | None = Field(
         default=None, description="distance from what agrees, in percent of throughput; null where that means nothing"
     )
     confident: bool = Field(default=False, description="whether the whole interval is outside of what agrees")
     direction: bool = False
-    covered: tuple[int, int] = Field(
-        default=(0, 0), description="of how many values the interval reaches a printed number, of how many"
-    )
-    scored: bool = Field(default=False, description="whether it counts: it is about a step, and could fail")
+    scored: bool = Field(default=False, description="whether it counts: it is about a step")
 
 
 class PublishedSaid(ClosedModel):
@@ -179,13 +167,14 @@ class ForecastSaid(ClosedModel):
     parts: tuple[PartSaid, ...] = ()
 
 
-class ContextDocument(ClosedModel):
+class ContextDocument(VersionedModel):
     """What the page needs beside tables, leases and figures. Unknown keys are errors."""
+
+    gone = frozenset({"inputs", "objectives", "prediction", "questions"})
 
     campaign: CampaignSaid
     campaign_yaml: str
     system: SystemSaid
-    prediction: str = Field(default="", description="what was replayed instead of measured, and how; empty for nothing")
     conditions: tuple[str, ...] = Field(
         default=(), description="what stood for hardware, such as 'the fabric is simulated'; in every caption"
     )
@@ -198,15 +187,5 @@ class ContextDocument(ClosedModel):
     schema_versions: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict, description="what a flag of a run means")
     references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims, `published/1`")
-    inputs: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="published claims that the campaign's files take as given, and where"
-    )
     published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
     forecast: tuple[ForecastSaid, ...] = ()
-    objectives: dict[str, dict[str, dict[str, float]]] = Field(
-        default_factory=dict,
-        description="of services: workload -> latency -> percentile -> limit, such as ttft_ms: {p99: 500}",
-    )
-    questions: tuple[tuple[RoundDocument, ...], ...] = Field(
-        default=(), description="the rounds of each question that the campaign was measured for"
-    )

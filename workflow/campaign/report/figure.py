@@ -51,8 +51,7 @@ from campaign import wording
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
-from campaign.report import LAST, prediction, svg
-from campaign.report.prediction import Prediction
+from campaign.report import LAST, svg
 from campaign.statistics import comparisons, verdict
 from campaign.statistics.comparisons import Design
 from campaign.statistics.intervals import SIGNIFICANT
@@ -92,10 +91,6 @@ class FigureData:
     """Runs of the reference (`campaign.tables.runs.reference_table`)."""
     operations: pd.DataFrame = field(default_factory=pd.DataFrame)
     """What operations of the fabric took (`campaign.tables.leases.operations_table`)."""
-    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Requests that were sent to services, one row each."""
-    draws: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Of a simulation: numbers of each cell by draw."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
@@ -107,7 +102,7 @@ class FigureData:
     def design(self) -> Design:
         """What the runs say of the cells: `campaign.statistics.comparable_cells` compares by it."""
         campaign = {**self.context.get("campaign", {}), "protocol": self.protocol}
-        return comparisons.of_campaign(self.runs, campaign, self.reference, self.draws)
+        return comparisons.of_campaign(self.runs, campaign, self.reference)
 
 
 @dataclass(frozen=True)
@@ -119,8 +114,7 @@ class Drawing:
     data: the numbers drawn, for the CSV. headings and rows: the same for people, as text; of very many (rows_total), the
     first. coverage: how much of what the figure is about was measured, counted before anything is left out for want of a
     number. metric: the campaign's primary one. alarm: whether what it shows is to be known before everything else, and comes
-    first on the page. prediction: what its numbers are; a figure gives it only where its rows name neither cells nor
-    workloads.
+    first on the page.
     """
 
     svg: str | None
@@ -138,7 +132,6 @@ class Drawing:
     coverage: str = ""
     metric: Metric = THROUGHPUT
     alarm: bool = False
-    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -164,20 +157,13 @@ class Figure:
 
     def draw(self, data: FigureData) -> Drawing:
         """The drawing, its picture named for screen readers and fit for any page."""
-        of_all = prediction.of_cells(data.cells)
-        with prediction.drawn_as(of_all):
-            drawing = self.drawn_by(data)
-        shown = drawing.prediction or prediction.of_rows(drawing.data, data.cells)
-        if shown != of_all and drawing.svg is not None:
-            with prediction.drawn_as(shown):
-                drawing = self.drawn_by(data)
-        drawing = _marked(replace(drawing, metric=data.metric, prediction=shown))
+        drawing = replace(self.drawn_by(data), metric=data.metric)
         if drawing.svg is None:
             return drawing
-        alt, title = wording.alternative(drawing.findings), wording.marked(self.title, shown.basis)
+        alt = wording.alternative(drawing.findings)
 
         def named(picture: str | None, suffix: str, alt: str = alt) -> str | None:
-            return svg.adapted(picture, f"{self.anchor}{suffix}", title, alt) if picture else None
+            return svg.adapted(picture, f"{self.anchor}{suffix}", self.title, alt) if picture else None
 
         return replace(
             drawing,
@@ -195,15 +181,6 @@ class Figure:
         text = io.BytesIO()
         write_csv(named, text)
         return text.getvalue().decode()
-
-
-def _marked(drawing: Drawing) -> Drawing:
-    """A drawing with its words marked as what they are of."""
-    shown = drawing.prediction
-    if shown is None or shown.basis == wording.MEASURED:
-        return drawing
-    findings = tuple(shown.finding(sentence) for sentence in drawing.findings)
-    return replace(drawing, findings=findings, caption=shown.caption() + drawing.caption)
 
 
 def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
@@ -255,7 +232,7 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "part": figure.part,
         "within": figure.within,
         "place": 0 if drawing.alarm else figure.place,
-        "title": wording.marked(figure.title, drawing.prediction.basis if drawing.prediction else wording.MEASURED),
+        "title": figure.title,
         "section": figure.section,
         "method": figure.method,
         "rests_on": list(figure.rests_on),
@@ -344,8 +321,6 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         tables.context,
         tables.reference,
         operations_table(tables.leases),
-        requests=tables.requests,
-        draws=tables.draws,
         **given,
     )
 
@@ -394,13 +369,12 @@ def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None)
     others = "".join(f", {int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0))
     # Not every campaign's runs are counted in repetitions beforehand, and those beyond the plan are none of it.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
-    became = wording.became(prediction.of_cells(cells).basis)
-    said = f"{int(states.get('measured', 0)):,} of {wording.plural(len(cells), 'planned cell')} {became}{others}"
+    said = f"{int(states.get('measured', 0)):,} of {wording.plural(len(cells), 'planned cell')} measured{others}"
     said += f"; {valid:,} of {wording.plural(planned_runs, 'planned run')} valid"
     if shown is None:
         return f"{said}."
     without = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown))
-    return f"{said}; {wording.plural(without, f'{became} cell')} without such a number." if without else f"{said}."
+    return f"{said}; {wording.plural(without, 'measured cell')} without such a number." if without else f"{said}."
 
 
 def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) -> str:

@@ -18,21 +18,20 @@ _MARGIN = 16.0  # half of a tick's label
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its interval, nan for none. kind: how it is coloured: better, worse or ''; expected: a range behind it."""
+    """A value with its interval, nan for none. kind: how it is coloured: better, worse or ''."""
 
     value: float
     low: float
     high: float
     kind: str = ""
-    expected: tuple[float, float] = (math.nan, math.nan)
 
 
 def column(intervals: Sequence[Interval]) -> dict[str, Any]:
-    """Coordinates of the column: labelled ticks, and for each interval its point, line and range, '' for what it has not.
+    """Coordinates of the column: labelled ticks, and for each interval its point and line, '' for what it has not.
 
     The scale holds 0, all values and all ends that are finite; an end that is not goes to the edge.
     """
-    numbers = np.array([(each.value, each.low, each.high, *each.expected) for each in intervals]).ravel()
+    numbers = np.array([(each.value, each.low, each.high) for each in intervals]).ravel()
     known = numbers[np.isfinite(numbers)]
     scale = ticks(float(known.min(initial=-1.0)), float(known.max(initial=1.0)))
     low, high = min(scale[0], known.min(initial=0.0)), max(scale[-1], known.max(initial=0.0))
@@ -54,7 +53,6 @@ def column(intervals: Sequence[Interval]) -> dict[str, Any]:
             {
                 "point": f"M{x(each.value):g} {HEIGHT / 2:g}h0" if math.isfinite(each.value) else "",
                 "line": line(each.low, each.high),
-                "expected": line(*each.expected),
                 "kind": each.kind,
             }
             for each in intervals

@@ -21,14 +21,14 @@ from campaign.documents.metric import metric_of
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
 from campaign.files import load_json, read_text, reading
-from campaign.report import in_page_order, prediction
+from campaign.insight.recommend.document import RecommendationDocument
+from campaign.report import in_page_order
 from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cells
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
-from campaign.report.sections.question import questions
-from campaign.report.sections.recommendation import recommended
+from campaign.report.sections.recommendation import recommendation_section
 from campaign.report.templates import downloads, filled, inline
 from campaign.tables import measured_protocol
 
@@ -55,10 +55,13 @@ def assemble(
     leases: Sequence[Mapping[str, Any]],
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
-    recommendation: Mapping[str, Any] | None = None,
+    recommendation: RecommendationDocument | None = None,
 ) -> str:
-    """The report as HTML. drawings: by figure name, the document of its JSON file with the picture under `svg`; recommendation: as
-    `report_recommendation.read_recommendation` gives it.
+    """Return the report as HTML.
+
+    Args:
+        drawings: by figure name, the document of its JSON file with the picture under `svg`
+        recommendation: what to build
 
     Raises RecordError when the context document is not as ContextDocument says.
     """
@@ -121,7 +124,7 @@ def build_context(
     leases: Sequence[Mapping[str, Any]],
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
-    recommendation: Mapping[str, Any] | None = None,
+    recommendation: RecommendationDocument | None = None,
 ) -> dict[str, Any]:
     """Everything the template lays out, already in words. See `assemble` for arguments and errors."""
     try:
@@ -135,12 +138,11 @@ def build_context(
     # Those with a small picture come first; they stand in the order of the page.
     chosen = sorted(answers, key=lambda each: not each["glance"])[:GLANCES]
     first = [each for each in answers if each in chosen]
-    advice = recommended(recommendation)
+    advice = recommendation_section(recommendation) if recommendation else None
     covered = coverage(cells, metric_of(context_document))
     return {
         "campaign": said.campaign,
         "system": said.system,
-        "prediction": said.prediction,
         "notes": said.notes,
         "basis": _basis(runs, said),
         "conditions": [f"{each[:1].upper()}{each[1:]}." for each in said.conditions],
@@ -151,14 +153,12 @@ def build_context(
         "alarms": [each for each in shown if each["place"] == 0 and each["findings"]],
         "glances": first,
         "sentences": [each for each in answers if each["findings"] and each not in first][:SENTENCES],
-        "questions": questions(said.questions),
         "answers": answers,
         "open_answers": OPEN_ANSWERS - bool(advice),
         "evidence": evidence,
         "apparatus": apparatus,
         "coverage": {
             **covered,
-            "became": wording.became(prediction.of_cells(cells).basis),
             "meanings": [
                 (state, _STATES[state]) for state, count in state_counts(cells) if state in _STATES and count != "0"
             ],
@@ -182,10 +182,6 @@ def build_context(
         "tests": tests_said(shown),
         "methods": [f"{each['method'][:1].upper()}{each['method'][1:]}." for each in shown if each["method"]],
         "recommendation": advice,
-        "recommendation_files": {**recommendation, "svg": inline(recommendation["svg"])} if recommendation else {},
-        "recommendation_narrow": inline(narrow)
-        if (narrow := ((advice or {}).get("figure") or {}).get("narrow"))
-        else "",
         "published": published(said.published, {drawing["anchor"] for drawing in shown}),
     }
 
@@ -196,7 +192,7 @@ def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
         return []
     first, *later = versions
     when = f"after {wording.plural(first.runs, 'run')}" if first.runs else "before the first run"
-    told = [f"Hash {first.hash} of figures, claims, objective, exclusions, metric, baseline, matrix and protocol, written {when}, "
+    told = [f"Hash {first.hash} of figures, claims, exclusions, metric, baseline, matrix and protocol, written {when}, "
             f"on {first.written} UTC."]  # fmt: skip
     for each in later:
         at = (
@@ -276,8 +272,6 @@ def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, An
 def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
     """What stands behind the numbers, in a line: '30 compositions, 81 runs; the fabric is simulated'."""
     valid = runs[runs["status"] == "ok"]
-    if said.prediction and not said.launchers:  # simulated
-        return wording.plural(valid["cell_id"].nunique(), "predicted cell")
     leases = valid.loc[valid["lease_id"] != "", "lease_id"].nunique()
     counted = [wording.plural(leases, "composition")] if leases else []
     counted.append(wording.plural(len(valid), "valid run"))

@@ -29,7 +29,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign import wording
-from campaign.report import prediction, svg
+from campaign.report import svg
 from campaign.report.figure import Drawing, FigureData, limits_of, page_table
 
 INK = svg.INK
@@ -439,24 +439,17 @@ def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look,
     axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, linestyle="", **how)
 
 
-def shares(axes: Axes, values: Any, look: Look, least: float = 0.0, most: int | None = None, **how: Any) -> None:
-    """The share of values that are at most so large: a curve, which ends below 1 where some values are infinite.
-
-    least: the share from which it is drawn; most: points of it.
-    """
+def shares(axes: Axes, values: Any, look: Look, **how: Any) -> None:
+    """Draw the share of values that are at most so large, as a curve."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     up_to = np.arange(1, ordered.size + 1) / max(ordered.size, 1)
-    places = np.linspace(0, ordered.size - 1, min(most or ordered.size, ordered.size)).round().astype(int)
-    kept = np.unique(places)
-    kept = kept[np.isfinite(ordered[kept]) & (up_to[kept] >= least)]
-    axes.step(ordered[kept], up_to[kept], where="post", color=look.colour, linestyle=look.dashes, **how)
+    axes.step(ordered, up_to, where="post", color=look.colour, linestyle=look.dashes, **how)
     axes.set_ylim(0, 1.02)
 
 
 def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
-    prediction.mark_axes(figure.axes)
     for axes in figure.axes:
         _raise_title(axes)
     saved = figure.get_size_inches()[0] != _GLANCE_IN[0] and bool(medium.path)

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -39,7 +38,6 @@ def write_page(made: Results, out: Path) -> None:
 
 
 def _draw_all(tables: Tables, made: Results) -> None:
-    # The recommendation takes longest and most memory, so it begins: a process that has drawn takes more of it.
     forked([partial(_recommend, tables, made.recommendation), *_drawing(tables, made.figures)])
 
 
@@ -102,39 +100,29 @@ def _run(number: int) -> None:
     _parts[number]()
 
 
-def write_recommendation(tables: Path, directory: Path, style: Path | None = None) -> None:
-    """recommendation.json (`recommendation/1`), and .svg, .pdf and .csv of predicted against measured. RecordError names what
-    cannot be written."""
+def write_recommendation(tables: Path, directory: Path) -> None:
+    """Write recommendation.json (`recommendation/2`) from tables. RecordError names what cannot be written."""
     from campaign.tables.io import read
 
-    _recommend(read(tables), directory, style)
+    _recommend(read(tables), directory)
 
 
-def _recommend(given: Tables, directory: Path, style: Path | None = None) -> None:
+def _recommend(tables: Tables, directory: Path) -> None:
+    from campaign.errors import unwritable
     from campaign.insight.recommend.advise import advise
-    from campaign.insight.recommend.objectives import asked
-    from campaign.report.figure import coverage_of_cells, data_of, page_document
-    from campaign.report.sections.recommendation_figure import figure
-    from campaign.report.svg import DECLARATION, notice
+    from campaign.insight.recommend.objectives import REPORT
+    from campaign.report.sections.recommendation import FILE
 
-    advice = advise(given, asked([], [], [], [], []))
-    drawn = figure(advice)
-    path, data = directory / "recommendation", data_of(given, style)
-    with _pdf_beside(path, drawn.title, data):
+    words = json.dumps(advise(tables, REPORT).model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
+    try:
         directory.mkdir(parents=True, exist_ok=True)
-        shown = drawn.draw(data)
-        if shown.svg:
-            shown = replace(shown, coverage=coverage_of_cells(given.cells, shown.data["cell_id"]))
-        document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})
-        picture = shown.svg or notice(drawn.anchor, f"{drawn.title}: left out because {shown.empty_reason}")
-        words = json.dumps(document.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
-        path.with_suffix(".svg").write_text(DECLARATION + picture, encoding="utf-8")
-        advice.checks.to_csv(path.with_suffix(".csv"), index=False, lineterminator="\n")
-        path.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
+        (directory / FILE).write_text(words + "\n", encoding="utf-8")
+    except OSError as error:
+        raise unwritable(error, directory) from error
 
 
 def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
-    """The page from tables, figures, and, where there is one beside the figures, the recommendation."""
+    """Write the page from tables, figures, and the recommendation beside the figures; it is made anew where there is none."""
     from campaign.tables.io import read
 
     _render(read(tables), figures, out, scripts)
@@ -142,12 +130,14 @@ def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPT
 
 def _render(known: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
     from campaign.insight.published.claims import with_claims
+    from campaign.insight.recommend.advise import advise
+    from campaign.insight.recommend.objectives import REPORT
     from campaign.report.figure import figure_names
     from campaign.report.page import assemble, read_drawings, write_report
     from campaign.report.sections.recommendation import read_recommendation
 
     drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names(scripts))
-    advice = read_recommendation(figures.parent / "recommendation")
+    advice = read_recommendation(figures.parent / "recommendation") or advise(known, REPORT)
     write_report(out, assemble(known.runs, known.cells, known.leases, with_claims(known), drawings, advice))
 
 

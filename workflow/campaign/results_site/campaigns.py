@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pandas as pd
 from pydantic import TypeAdapter
 
 from campaign.archive import opened, report_from
@@ -28,11 +27,9 @@ from campaign.paths import Results
 from campaign.report import in_page_order
 from campaign.report.figure import ANSWERS
 from campaign.report.write import figures_of, render_report
-from campaign.results_site import history
 from campaign.tables.io import DOCUMENTS, Tables, read
 
 FACTS = "campaign.json"
-COMPOSITIONS = "compositions.csv"
 COMPARISON = "compare.html"
 _TABLES = (
     *(f"{name}.{kind}" for name in ("runs", "cells") for kind in ("csv", "parquet")),
@@ -59,7 +56,6 @@ class ListedCampaign:
     ended: float
     runs: int
     cells: int
-    predicted: bool
     headline: str
     figures: Mapping[str, str]
 
@@ -148,7 +144,6 @@ def add(source: Path, digest: str, site: Path, known: Iterable[ListedCampaign]) 
         for name in _TABLES:
             if (made.tables / name).is_file():
                 _copy(made.tables / name, new / "tables" / name)
-        history.compositions(tables).to_csv(new / COMPOSITIONS, index=False, lineterminator="\n")
         _keep(entry, new)
         if old:
             (site / directory).rename(Path(scratch) / "old")
@@ -203,8 +198,7 @@ def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]
     started, ended = float(runs["started"].min()), float(runs["ended"].max())
     if not 0 <= started <= ended < _LAST_S:
         raise RecordError(f"its runs began at {started:g} and ended at {ended:g}, which are no times in Unix seconds")
-    own = tables.cells.get("system", pd.Series(dtype="str"))
-    systems = [str(name) for name in own.unique() if name]
+    systems = [str(name) for name in tables.cells["system"].unique() if name]
     findings = [str(finding) for each in drawings.values() for finding in each["findings"]]
     return ListedCampaign(
         directory=f"{plain(tables.name)}-{datetime.fromtimestamp(started, UTC):%Y-%m-%d-%H%M%S}",
@@ -217,7 +211,6 @@ def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]
         ended=ended,
         runs=len(runs),
         cells=len(tables.cells),
-        predicted=bool(tables.cells["predicted"].all()),
         headline=findings[0] if findings else "The measurements allow no comparison.",
         figures={name: str(each["title"]) for name, each in drawings.items()},
     )

@@ -1,41 +1,35 @@
-"""Cells that several campaigns on one system measured: what each campaign found, and whether the cell changed. Pure.
+"""Cells that several campaigns on one system measured, each as a line over campaigns. Pure.
 
 A cell is the same where shape of the configuration, workload, batch, precision, options and metric are, whatever its name.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from campaign import wording
 from campaign.documents.metric import Metric, from_document, metric_of
-from campaign.statistics import change_points, comparisons
-from campaign.statistics.change_points import ChangePoint
 from campaign.statistics.comparable_cells import SHAPE, option_columns
-from campaign.statistics.intervals import SIGNIFICANT, holm
-from campaign.tables.io import Tables
 
 KEY = ("system", "metric", "unit", "better", *SHAPE, "workload", "batch", "precision", "options", "nth")
 """What makes a cell the same in several campaigns; nth: of several equal cells of one campaign."""
-COLUMNS = (*KEY, "configuration", "cell_id", "lease_id", "value")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A campaign in a history. started: Unix seconds. values: of its compositions, in the metric's unit; value: of them all."""
+    """A campaign in a history. started: Unix seconds. mean, low, high: of the cell with its 95 % interval, nan if it has none."""
 
     campaign: str
     started: float
-    cell_id: str
-    values: tuple[float, ...]
-    value: float
+    mean: float
+    low: float
+    high: float
+    runs: int
 
     @property
     def date(self) -> str:
@@ -44,15 +38,12 @@ class Point:
 
 @dataclass(frozen=True)
 class History:
-    """A cell over time, oldest campaign first. changes: of performance; with fewer than `change_points.LEAST` campaigns, that
-    of the last against all before it. last: this comparison, significant or not; None where none could be made."""
+    """A cell over campaigns, the oldest first."""
 
     key: Mapping[str, Any]
     configuration: str
     metric: Metric
     points: tuple[Point, ...]
-    changes: tuple[ChangePoint, ...] = ()
-    last: ChangePoint | None = None
 
     @property
     def name(self) -> str:
@@ -67,115 +58,52 @@ def dated(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def compositions(tables: Tables) -> pd.DataFrame:
-    """What a campaign measured of each cell on each composition, COLUMNS; predictions are no history."""
-    by, metric = tables.design, metric_of(tables.context)
-    cells = tables.cells[~tables.cells["predicted"].astype(bool)]
-    known = {name: cells[name] for name in ("cell_id", "configuration", *SHAPE, "workload", "batch", "precision")}
-    own = cells["system"] if "system" in cells else pd.Series("", index=cells.index)
-    named = pd.DataFrame(known).assign(
-        system=own.astype("object").where(own != "", str(tables.context["campaign"].get("system", ""))),
+def measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the measured cells of one campaign: KEY, configuration, mean, ci_low, ci_high and n_ok.
+
+    Args:
+        cells: cells table of the campaign.
+        context: context document of the campaign.
+    """
+    metric = metric_of(context)
+    measured = cells[cells["mean"].notna()]
+    rows = measured[["configuration", *SHAPE, "workload", "batch", "precision", "mean", "ci_low", "ci_high", "n_ok"]]
+    system = measured["system"].astype("object")
+    rows = rows.assign(
+        system=system.where(system != "", str(context["campaign"].get("system", ""))),
         metric=metric.name,
         unit=metric.unit,
         better=metric.better,
-        options=[_options(row) for row in cells[option_columns(cells)].to_dict("records")],
+        options=[_describe_options(row) for row in measured[option_columns(measured)].to_dict("records")],
     )
-    named["nth"] = named.groupby([name for name in KEY if name != "nth"], sort=False, dropna=False).cumcount()
-    cost = by.means.value * by.cost[by.means.cell]
-    rows = pd.DataFrame(
-        {
-            "cell_id": np.asarray(by.cells, dtype=object)[by.means.cell],
-            "lease_id": by.means.lease,
-            "value": 1 / cost if by.higher else cost,
-        }
-    )
-    return named.merge(rows, on="cell_id")[list(COLUMNS)]
+    return rows.assign(nth=rows.groupby([name for name in KEY if name != "nth"], sort=False).cumcount())
 
 
-def _options(row: Mapping[Any, Any]) -> str:
-    said = {str(name): f"{value:g}" if isinstance(value, float) else str(value) for name, value in row.items()}
-    return ", ".join(wording.axis(name, text) for name, text in sorted(said.items()) if text not in ("", "nan"))
+def _describe_options(row: Mapping[Any, Any]) -> str:
+    texts = {str(name): f"{value:g}" if isinstance(value, float) else str(value) for name, value in row.items()}
+    return ", ".join(wording.axis(name, text) for name, text in sorted(texts.items()) if text not in ("", "nan"))
 
 
-def histories(measured: Sequence[tuple[str, float, pd.DataFrame]], tables_of: Callable[[str], Tables]) -> list[History]:
-    """The cells of two campaigns or more, with their changes.
+def histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
+    """Return the cells that two campaigns or more measured.
 
-    measured: name, start and `compositions` of each campaign; tables_of: its tables, by name.
+    Args:
+        measured: name, start and `measured_cells` of each campaign.
     """
     frames = [rows.assign(campaign=name, started=started) for name, started, rows in measured]
     if not frames:
         return []
-    rows = pd.concat(frames, ignore_index=True)
-    rows[["options", "unit"]] = rows[["options", "unit"]].fillna("")
+    rows = pd.concat(frames, ignore_index=True).sort_values("started", kind="stable")
     found = [
-        history
-        for key, group in rows.sort_values("started", kind="stable").groupby(list(KEY), sort=False, dropna=False)
-        if len((history := _history(dict(zip(KEY, key, strict=True)), group)).points) > 1
+        _history(dict(zip(KEY, key, strict=True)), group)
+        for key, group in rows.groupby(list(KEY), sort=False)
+        if len(group) > 1
     ]
-    found.sort(key=lambda each: [str(each.key["system"]), each.configuration, each.name])
-    return _with_changes(found, tables_of)
+    return sorted(found, key=lambda each: (str(each.key["system"]), each.configuration, each.name))
 
 
 def _history(key: Mapping[str, Any], rows: pd.DataFrame) -> History:
     metric = from_document({"name": key["metric"], "unit": key["unit"], "better": key["better"]})
-    measured: dict[tuple[str, float, str], list[float]] = defaultdict(list)
-    for campaign, started, cell_id, value in rows[["campaign", "started", "cell_id", "value"]].itertuples(index=False):
-        measured[campaign, started, cell_id].append(value)
-    points = []
-    for (campaign, started, cell_id), values in measured.items():
-        value = 1 / np.mean(1 / np.array(values)) if metric.higher else np.mean(values)
-        points.append(Point(campaign, started, cell_id, tuple(values), float(value)))
-    return History(key, str(rows["configuration"].iloc[-1]), metric, tuple(points))
-
-
-def _with_changes(found: Sequence[History], tables_of: Callable[[str], Tables]) -> list[History]:
-    logs = [[np.log(p.values) * (1 if each.metric.higher else -1) for p in each.points] for each in found]
-    groups = [(each.key["system"], each.configuration) for each in found]
-    known = [
-        replace(each, changes=changes)
-        for each, changes in zip(found, change_points.change_points(logs, groups), strict=True)
-    ]
-    latest: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for place, each in enumerate(known):
-        if len(each.points) < change_points.LEAST:
-            latest[each.points[-1].campaign, each.metric.name].append(place)
-    for (campaign, _), places in latest.items():
-        for place, last in zip(places, _last([known[p] for p in places], tables_of, campaign), strict=True):
-            changed = (last,) if last and last.p < SIGNIFICANT else ()
-            known[place] = replace(known[place], last=last, changes=changed)
-    return known
-
-
-def _last(found: Sequence[History], tables_of: Callable[[str], Tables], last: str) -> list[ChangePoint | None]:
-    """The last campaign of each history against all earlier ones, as `campaign compare` holds two against each other: p is
-    adjusted over the cells (Holm)."""
-    sides: dict[str, dict[str, str]] = defaultdict(dict)  # campaign -> cell -> its side of a comparison
-    for number, each in enumerate(found):
-        for point in each.points:
-            side = "last" if point.campaign == last else "before"
-            sides[point.campaign][point.cell_id] = f"{side} {number}"
-    runs = pd.concat([_runs(tables_of(campaign).runs, campaign, of) for campaign, of in sides.items()])
-    about = tables_of(last).context["campaign"]
-    # Blocks of one campaign are none of another.
-    by = comparisons.of_campaign(runs.reset_index(drop=True), {"metric": about.get("metric"), "protocol": {}})
-    last_ids, before_ids = (pd.Series([f"{side} {n}" for n in range(len(found))]) for side in ("last", "before"))
-    held = comparisons.among_each_other(
-        comparisons.ratios(last_ids, before_ids, by), [each.configuration for each in found]
-    )
-    p = holm(held.p())
-    told = zip(*held.of.bounds(), p, held.tested, strict=True)
-    return [
-        ChangePoint(len(each.points) - 1, *(float(number) for number in (ratio, low, high, p))) if tested else None
-        for each, (ratio, low, high, p, tested) in zip(found, told, strict=True)
-    ]
-
-
-def _runs(runs: pd.DataFrame, campaign: str, sides: Mapping[str, str]) -> pd.DataFrame:
-    own = runs[runs["cell_id"].isin(list(sides))]
-    side = own["cell_id"].map(sides).astype("str")
-    return own.assign(
-        cell_id=side,
-        campaign=side.str.split(" ").str[0],
-        configuration=side.str.split(" ").str[0] + " " + own["configuration"].astype("str"),
-        lease_id=f"{campaign} " + own["lease_id"].astype("str"),
-    )
+    columns = rows[["campaign", "started", "mean", "ci_low", "ci_high", "n_ok"]]
+    points = tuple(Point(*values) for values in columns.itertuples(index=False, name=None))
+    return History(key, str(rows["configuration"].iloc[-1]), metric, points)

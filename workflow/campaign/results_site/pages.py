@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,7 @@ from campaign import wording
 from campaign.report.intervals_column import ticks
 from campaign.results_site.campaigns import ListedCampaign
 from campaign.results_site.history import History, Point, dated
-from campaign.statistics.change_points import LEAST, ChangePoint
 
-CHANGES_ON_PAGE = 20
 POINTS_IN_TABLE = 20
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480.0, 208.0, 62.0, 14.0, 22.0, 30.0
 
@@ -54,23 +52,9 @@ def index(
     entries: Sequence[ListedCampaign], compared: Mapping[str, ListedCampaign], pages: Sequence[Page]
 ) -> dict[str, Any]:
     """The first page. compared: of a campaign, the one before it that it is compared with."""
-    names = {each.directory: each.name for each in entries}
-    changes = [
-        (each.points[change.at].started, f"history/{page.name}.html#cell-{number}", _subject(page, each), words)
-        for page in pages
-        for number, each in enumerate(page.histories, 1)
-        for change, words in zip(each.changes, _changes(each, names), strict=True)
-    ]
-    changes.sort(key=lambda each: -each[0])
     return {
-        "changes": [each[1:] for each in changes[:CHANGES_ON_PAGE]],
-        "changes_left_out": max(0, len(changes) - CHANGES_ON_PAGE),
         "campaigns": [_listed(each, compared.get(each.directory)) for each in reversed(entries)],
-        "pages": [
-            (page, len(page.histories), page.campaigns, sum(bool(each.changes) for each in page.histories))
-            for page in pages
-        ],
-        "least": LEAST,
+        "pages": [(page, len(page.histories), page.campaigns) for page in pages],
     }
 
 
@@ -81,7 +65,7 @@ def _listed(entry: ListedCampaign, before: ListedCampaign | None) -> dict[str, A
         "dates": start[:10] if start[:10] == end[:10] else f"{start[:10]} to {end[:10]}",
         "time": start[11:],
         "workloads": ", ".join(entry.workloads),
-        "headline": wording.told(entry.headline, wording.basis([entry.predicted])),
+        "headline": entry.headline,
         "before": before and f"{before.name} of {dated(before.started)}",
     }
 
@@ -96,14 +80,14 @@ def campaign(
 
 
 def history_table(page: Page) -> pd.DataFrame:
-    """The numbers of a page: one row a composition."""
+    """The numbers of a page: one row per cell and campaign."""
     rows = [
-        (each.name, each.metric.name, each.metric.unit, point.campaign, point.started, value)
+        (each.name, each.metric.name, each.metric.unit, *astuple(point))
         for each in page.histories
         for point in each.points
-        for value in point.values
     ]
-    return pd.DataFrame(rows, columns=["cell", "metric", "unit", "campaign", "started_s", "value"])
+    columns = ["cell", "metric", "unit", "campaign", "started_s", "mean", "ci_low", "ci_high", "runs"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def history(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:
@@ -114,8 +98,7 @@ def history(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:
         "cells": [
             {
                 "name": each.name,
-                "says": says(each, names),
-                "picture": _picture(each, names),
+                "picture": _picture(each),
                 "unit": each.metric.unit,
                 "heading": each.metric.heading,
                 "rows": [_row(point, names) for point in reversed(each.points[-POINTS_IN_TABLE:])],
@@ -126,60 +109,23 @@ def history(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:
     }
 
 
-def says(each: History, names: Mapping[str, str]) -> list[str]:
-    """What became of a cell, as sentences. names: of campaigns, by directory."""
-    if told := _changes(each, names):
-        return told
-    count = len(each.points)
-    if count >= LEAST:
-        return [f"No change in {count} campaigns."]
-    before = wording.plural(count - 1, "earlier campaign")
-    if each.last is None:
-        return [f"Not tested against {before}: one composition each, or hosts of their own."]
-    # The interval is of this cell alone.
-    adjusted = " over all cells (Holm)" if (each.last.low - 1) * (each.last.high - 1) > 0 else ""
-    return [f"Not significant{adjusted} against {before}: {_change(each, each.last)}."]
-
-
-def _changes(each: History, names: Mapping[str, str]) -> list[str]:
-    told = []
-    for change in each.changes:
-        point = each.points[change.at]
-        since = f"since {names[point.campaign]} of {point.date}"
-        if len(each.points) < LEAST:
-            since = (
-                f"in {names[point.campaign]} of {point.date}, against {wording.plural(change.at, 'earlier campaign')}"
-            )
-        told.append(f"{_change(each, change)} {since}.")
-    return told
-
-
-def _change(each: History, change: ChangePoint) -> str:
-    value, low, high = (100 * (ratio - 1) for ratio in (change.ratio, change.low, change.high))
-    subject = each.metric.performance[:1].upper() + each.metric.performance[1:]
-    return f"{subject} {wording.with_interval(value, low, high, wording.percent)}"
-
-
-def _subject(page: Page, each: History) -> str:
-    return f"{page.configuration}, {each.name}"
-
-
 def _row(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
     return (
         point.campaign,
         names[point.campaign],
         point.date,
-        wording.rate(point.value),
-        wording.between(min(point.values), max(point.values), wording.rate),
-        str(len(point.values)),
+        wording.rate(point.mean),
+        wording.between(point.low, point.high, wording.rate),
+        str(point.runs),
     )
 
 
-def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
-    """Coordinates: a dot a composition, a line through campaigns, an upright line where it changed."""
-    values = np.array([value for point in each.points for value in point.values])
-    scale = ticks(float(values.min()), float(values.max()))
-    low, high = min(scale[0], float(values.min())), max(scale[-1], float(values.max()))
+def _picture(each: History) -> dict[str, Any]:
+    """Coordinates: a dot per campaign with its interval, and a line through the dots."""
+    values = np.array([(point.mean, point.low, point.high) for point in each.points])
+    least, most = float(np.nanmin(values)), float(np.nanmax(values))
+    scale = ticks(least, most)
+    low, high = min(scale[0], least), max(scale[-1], most)
     start = each.points[0].started
     span = max(each.points[-1].started - start, 1.0)
 
@@ -189,8 +135,7 @@ def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
     def y(value: float) -> float:
         return round(float(_TOP + (high - value) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)), 1)
 
-    line = [f"{x(point.started):g} {y(point.value):g}" for point in each.points]
-    dots = [f"M{x(point.started):g} {y(value):g}h0" for point in each.points for value in point.values]
+    dots = [f"{x(point.started):g} {y(point.mean):g}" for point in each.points]
     return {
         "width": f"{_WIDTH:g}",
         "height": f"{_HEIGHT:g}",
@@ -198,16 +143,12 @@ def _picture(each: History, names: Mapping[str, str]) -> dict[str, Any]:
         "right": _WIDTH - _RIGHT,
         "ground": _HEIGHT - _BOTTOM,
         "ticks": [(y(tick), f"{tick:,.6g}") for tick in scale],
-        "line": "M" + "L".join(line),
-        "dots": "".join(dots),
+        "line": "M" + "L".join(dots),
+        "dots": "".join(f"M{dot}h0" for dot in dots),
+        "intervals": "".join(
+            f"M{x(point.started):g} {y(point.low):g}V{y(point.high):g}"
+            for point in each.points
+            if np.isfinite(point.low) and np.isfinite(point.high)
+        ),
         "ends": (dated(start)[:10], dated(start + span)[:10]),
-        "marks": [
-            (
-                round((x(each.points[change.at - 1].started) + x(each.points[change.at].started)) / 2, 1),
-                "better" if change.ratio > 1 else "worse",
-                f"{100 * (change.ratio - 1):+.1f} %".replace("-", "−"),
-            )
-            for change in each.changes
-        ],
-        "alt": " ".join(says(each, names)),
     }

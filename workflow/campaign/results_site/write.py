@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from campaign.errors import CampaignError, unwritable
-from campaign.files import hash_of, open_regular, reading, write_atomic
+from campaign.files import hash_of, load_json, reading, write_atomic
 from campaign.insight.compare import compare
 from campaign.paths import REPORTS
 from campaign.report.compare_page import compare_page
@@ -53,9 +52,8 @@ def write_site(sources: Iterable[Path], site: Path, say: Callable[[str], None]) 
 
 def _write_pages(site: Path) -> int:
     entries = campaigns.entries(site)
-    measured = [(each.directory, each.started, _compositions(site, each)) for each in entries]
-    tables_of = cache(lambda directory: read(site / directory / "tables"))
-    shown = pages.history_pages(history.histories(measured, tables_of), campaigns.plain)
+    measured = [(each.directory, each.started, _measured_cells(site / each.directory / "tables")) for each in entries]
+    shown = pages.history_pages(history.histories(measured), campaigns.plain)
     before = _predecessors(entries, measured)
     (site / "history").mkdir(exist_ok=True)
     _put(site / "style.css", STYLE.read_text("utf-8") + (_TEMPLATES / "results_site.css").read_text("utf-8"))
@@ -89,11 +87,9 @@ def _put(path: Path, text: str) -> None:
         write_atomic(path, content)
 
 
-def _compositions(site: Path, entry: ListedCampaign) -> pd.DataFrame:
-    path = site / entry.directory / campaigns.COMPOSITIONS
-    with reading(path, "delete its directory and run again"), open_regular(path) as file:
-        texts = dict.fromkeys(("options", "unit", "system", "configuration", "workload", "precision", "cell_id"), "str")
-        return pd.read_csv(file, dtype=texts, keep_default_na=False)[list(history.COLUMNS)]
+def _measured_cells(tables: Path) -> pd.DataFrame:
+    with reading(tables, "delete the campaign's directory and run again"):
+        return history.measured_cells(pd.read_parquet(tables / "cells.parquet"), load_json(tables / "context.json"))
 
 
 def _predecessors(

@@ -110,7 +110,6 @@ def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[A
         "step_times_s": new.step_times_s,
         "window_s": new.window_s,
         "metrics": {**beside, **new.metrics},
-        "requests": new.requests,
         "flags": tuple(dict.fromkeys((*new.flags, *flags, READ_AGAIN))),
     }
     return record.model_copy(update=fields).model_dump(mode="json", include=set(fields))

@@ -26,7 +26,6 @@ from campaign.launch.emulation_plan import NOT_EMULATED
 from campaign.launch.local_devices import verify_here
 from campaign.launch.protocol import Launcher, Limits
 from campaign.lease.campaign_leases import Obtained, Site, obtained_on_demand
-from campaign.observe.devices.stage import DeviceStage
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
@@ -106,14 +105,8 @@ class DriverSession:
         document = {"schema_version": "composition/1", **self.obtained.composition.document(), **links}
         self.composition = self.store.share(document)
         try:
-            # What this machine does while it replays says nothing of the devices.
-            observed = any(not self.campaign.workloads[cell.workload].predicts for cell, _ in todo)
-            interval_s = self.campaign.protocol.telemetry_s if observed else None
-            directory = self.work / "telemetry"
+            interval_s, directory = self.campaign.protocol.telemetry_s, self.work / "telemetry"
             with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
-                if todo:
-                    stage = DeviceStage(self.campaign, self.results, self.store, self.obtained, self.lease)
-                    stage.look(launcher, self.work / "devices", f"{self.mark}devices")
                 passed = self.pass_requirements(launcher, todo)
                 self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
                 for cell, repetition in todo:
@@ -238,8 +231,6 @@ class DriverSession:
             files={text: file.path for text, file in inputs.items()},
             pace={} if emulation is None else emulation.paces(cell.precision),
             workload_dir=self.campaign.workload_dirs.get(cell.workload, ""),
-            scale=emulation.scale if emulation else 1.0,
-            dilation=emulation.time_dilation if emulation else 1.0,
         )
 
     def _objection(self, cell: Cell, workload: Workload, runs_on: Kind) -> str | None:
@@ -291,8 +282,8 @@ class DriverSession:
 
     def _samples(self, run: Run, ended: Ended, outcome: Outcome) -> Summary:
         """What the hosts' samplers saw of the run; kept beside its record."""
-        if not ended.codes or self.campaign.workloads[run.cell.workload].predicts:
-            return Summary()  # what waits in the place of a device says nothing of one
+        if not ended.codes:
+            return Summary()
         rate = outcome.throughput_per_s if outcome.status == "ok" else None
         samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
         out = self.results.telemetry(run.cell.id, run.repetition)
@@ -340,8 +331,7 @@ class DriverSession:
         if self.emulated_links is not None and self.emulated_links["emulated"] is None:
             flags.append(NOT_EMULATED)
         paced = "pace_lost_pct" in outcome.metrics  # then ranks do not wait for each other's cores
-        computes = not paced and not self.campaign.workloads[cell.workload].predicts
-        if computes and run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
+        if not paced and run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
             flags.append("oversubscribed: more ranks than cores")
         return Record(
             cell_id=cell.id,
@@ -367,7 +357,6 @@ class DriverSession:
             phases_s=dict(outcome.phases_s),
             ran_on=outcome.ran_on,
             in_force=dict(outcome.in_force),
-            requests=outcome.requests,
             links=self.links,
             software=self._software(cell) if ended.codes else "",
             telemetry=str(samples.written.relative_to(self.results.directory)) if samples.written else "",

@@ -1,4 +1,4 @@
-"""One workload outside any campaign: run once on this machine, read from a log that was saved, or traced from real runs."""
+"""One workload outside any campaign: run once on this machine, or read from a log that was saved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import statistics
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from campaign.config.workload_inputs import inputs_of, read_inputs, workload_dir
 from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
-from campaign.errors import ConfigError, LaunchError, nearest
+from campaign.errors import ConfigError, nearest
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
@@ -31,8 +31,6 @@ from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, LogReading, Scope, read_log
 from campaign.workloads.parsers.expressions import hints
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
-from campaign.workloads.traces.measured import Measured, measured_trace, read_measured, timed
-from campaign.workloads.traces.trace_file import Trace
 
 HERE = Path("config/campaign.yaml")
 """Workloads are looked for where a campaign of this name would find them."""
@@ -196,17 +194,8 @@ def _steps(outcome: Outcome) -> dict[str, float]:
     return {**counts, "median_s": statistics.median(steps), "shortest_s": min(steps), "longest_s": max(steps)}
 
 
-def run_once(
-    workload: LoadedFile[Workload],
-    wish: Wish,
-    system: SystemFile | None,
-    log: Path,
-    look: Callable[[Run], None] = lambda _: None,
-) -> Trial:
-    """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started.
-
-    look: called when it was ok, with the run, whose directory is there until then.
-    """
+def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | None, log: Path) -> Trial:
+    """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started."""
     campaign = _with_inputs(campaign_of(workload, wish, system), workload)
     cell = only_cell(campaign)
     file = workload.model
@@ -225,8 +214,6 @@ def run_once(
             launcher.close()
         text = Log(log)
         outcome = file.outcome(run, ended, text)
-        if outcome.status == "ok":
-            look(run)
     ranks = wish.devices * wish.hosts
     scope = Scope(
         ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps, file.log_test
@@ -294,31 +281,3 @@ def _read_by_parser(
     if reading.status == "incomplete":
         told += hints(text, parser, ())
     return Trial(workload, outcome, reading, log, hints=tuple(told))
-
-
-def trace_workload(
-    workload: LoadedFile[Workload],
-    name: str,
-    wishes: Iterable[Wish],
-    system: SystemFile | None,
-    log: Path,
-    command: str,
-    device: str | None,
-) -> Trace:
-    """The trace `name`, with the layers of the first run. LaunchError: a run was not ok; what it printed is in `log`.
-
-    system: what the device is, and its pace where it is emulated. command: what was typed, for the source of the numbers. device:
-    its name in the trace, where that is not the one of the system.
-    """
-    training = replace(workload, model=timed(workload.model))
-    runs: list[Measured] = []
-
-    def look(run: Run) -> None:
-        runs.append(read_measured(run.directory, run.cell, command, device))
-
-    for wish in wishes:
-        found = run_once(training, wish, system, log, look)
-        if failure := found.outcome.failure:
-            what = f"{workload.model.name} with batch {wish.batch} in {wish.precision} is {found.outcome.status}"
-            raise LaunchError(f"{what}: {failure.reason}: {failure.evidence}").with_log(log)
-    return measured_trace(workload.model, name, runs)

@@ -37,11 +37,10 @@ def sbatch_parameters(
     hosts: those of the composition, where it chooses; excluded: those to leave out, where Slurm chooses;
     further: sbatch options of the strategy.
     """
-    unequal = len({host.count for host in configuration.host_shapes}) > 1
     parameters: dict[str, Any] = {
         "job_name": f"{campaign}/{configuration.name}",
         "nodes": configuration.hosts,
-        "ntasks_per_node": None if unequal else configuration.devices_used,
+        "ntasks_per_node": configuration.devices_used,
         "time": options.time_min or time_min,
         "use_srun": False,
         # submitit's own work key is unknown to clusters that check them.
@@ -62,7 +61,6 @@ def sbatch_parameters(
     warning_s = min(_WARNING_S, 60 * parameters["time"] // 4)
     # To the driver itself, which is the batch script's only process: steps must not be told.
     additional: dict[str, Any] = {"signal": f"B:USR2@{warning_s}", "requeue": True}
-    additional |= {"ntasks": configuration.ranks} if unequal else {}
     for name, value in {**options.additional, **(further or {})}.items():
         option = _plain(name)
         if option in _OWN:

@@ -29,6 +29,8 @@ from campaign.statistics.comparisons import Design
 
 KIND = ("workload", "precision", "device", "attach", "storage")
 SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
+RATE = "option_rate_per_s"
+"""Column of the rate at which a client sends requests to a service."""
 
 # From the most digits to the fewest: the first one in a campaign is what the others are compared with.
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
@@ -42,6 +44,12 @@ def option_columns(cells: pd.DataFrame) -> list[str]:
 def naming_columns(cells: pd.DataFrame) -> list[str]:
     """The columns that say to a reader which cell it is: `wording.describe` puts them into words."""
     return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
+
+
+def at_given_rates(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of services whose option `rate_per_s` gives the rate of requests, with the rate as column `rate_per_s`."""
+    rates = pd.to_numeric(cells[RATE], errors="coerce") if RATE in cells else pd.Series(np.nan, index=cells.index)
+    return cells.assign(rate_per_s=rates)[rates > 0]
 
 
 def precision_rank(precision: str) -> tuple[int, str]:

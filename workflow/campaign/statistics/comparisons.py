@@ -8,7 +8,6 @@ The one place that decides this. A `Design` is made once from a table of runs; `
   to one of them is a variance of its own.
 - within one composition: both on one lease. Paired by block (one repetition of all cells of the lease) where there are enough
   pairs, else from the runs (Welch's t). The statement is about this composition.
-- predicted cells: by the draws of what is not known of their inputs, which both have in common.
 - one composition each, and nothing that tells how much compositions differ: the interval holds run-to-run variation only, and
   there is no test.
 
@@ -43,7 +42,6 @@ from campaign.statistics.intervals import (
     BORROWED,
     BORROWED_EARLIER,
     CONFOUNDED,
-    DRAWN,
     ITSELF,
     NO_REFERENCE,
     NO_RUN,
@@ -174,12 +172,6 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     found = _either(blocks, (pair_variance, pair_freedom), found)
     value = np.where(blocks, ratio, value)
     tested = np.where(one, np.isfinite(found[0]), tested)
-    drawn = both & by.drawn()[i] & by.drawn()[j]
-    if drawn.any():
-        apart_ = by.draws[j] - by.draws[i]
-        value = np.where(drawn, np.exp(np.median(apart_, axis=1)), value)
-        found = _either(drawn, (apart_.var(axis=1), np.full(i.size, np.inf)), found)
-        tested, blocks, several = tested | drawn, blocks & ~drawn, several & ~drawn
     value, variance = np.where(itself, 1.0, value), np.where(itself, 0.0, np.where(both, found[0], np.nan))
     freedom = np.where(both, found[1], np.nan)
     confounded = hosts.confounded & np.isfinite(between[0])
@@ -187,17 +179,17 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     lent_by = np.where(by.variances.lent_by[i] != "", by.variances.lent_by[i], by.variances.lent_by[j])
     lent = lone & (lent_by != "")
     conditions = [
-        itself, ~against, ~there, ~np.isfinite(value), drawn, blocks, several & tested, one & tested, ~np.isfinite(variance),
+        itself, ~against, ~there, ~np.isfinite(value), blocks, several & tested, one & tested, ~np.isfinite(variance),
         confounded, ~tested, on_hosts, lent, lone, aligned,
     ]  # fmt: skip
     words = [
-        ITSELF, NO_REFERENCE, NO_RUN, NOT_POSITIVE, DRAWN, PAIRED, PAIRED_BY_LEASE, RUNS_OF_ONE, ONE_RUN, CONFOUNDED,
+        ITSELF, NO_REFERENCE, NO_RUN, NOT_POSITIVE, PAIRED, PAIRED_BY_LEASE, RUNS_OF_ONE, ONE_RUN, CONFOUNDED,
         ONE_EACH, ON_HOSTS, BORROWED_EARLIER,
         BORROWED, BLOCKED,
     ]  # fmt: skip
     method = np.select(conditions, words, BETWEEN).astype(object)
     counted = np.where(blocks, pairs, np.where(several, shared, 0))
-    in_order = both & ~drawn & np.where(within, not by.blocks, not by.random_leases and not by.adjusted)
+    in_order = both & np.where(within, not by.blocks, not by.random_leases and not by.adjusted)
     of = LogRatios(value, variance, freedom)
     k_i, k_j = np.where(there, k_i, 0), np.where(against, k_j, 0)
     unlike = _unlike(by.steps, i, j, both)

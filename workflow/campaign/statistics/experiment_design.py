@@ -7,7 +7,7 @@ that of compositions where they tell it (`campaign.statistics.composition_varian
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from campaign.statistics.intervals import (
     BETWEEN,
     BORROWED,
     BORROWED_EARLIER,
-    DRAWN,
     ONE_RUN,
     RUNS_OF_ONE,
     Floats,
@@ -38,7 +37,7 @@ Marks = npt.NDArray[np.bool_]
 _KIND = ("system", "workload", "batch", "precision")
 STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
 _USED = {
-    *("cell_id", "repetition", "campaign", "configuration", *_KIND, "lease_id", "started", "host_names", "predicted"),
+    *("cell_id", "repetition", "campaign", "configuration", *_KIND, "lease_id", "started", "host_names"),
     *(*STEPS, "warmup_steps_max", "measured_steps_min"),
 }
 
@@ -63,8 +62,6 @@ class Design:
     fewest and the most warm-up and measured steps of its runs; without columns where nobody knows.
     higher: whether more of what is compared is better. blocks, random_leases: whether runs and leases came in random order.
     adjusted: whether costs were divided by those of the reference (`campaign.statistics.drift`).
-    draws: [cell][draw] logarithm of the cost of a predicted cell, under a draw of what its inputs are not known to; nan for others.
-    Cells vary with the draws together, and their spread takes the place of that of runs.
     """
 
     cells: pd.Index[Any]
@@ -82,7 +79,6 @@ class Design:
     blocks: bool
     random_leases: bool
     adjusted: bool = False
-    draws: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
     @property
     def value(self) -> Floats:
@@ -99,19 +95,9 @@ class Design:
         variance = np.where(known, self.variances.single.variance, self.of_runs[0])
         freedom = np.where(known, self.variances.single.freedom, self.of_runs[1])
         borrowed = known & self.variances.borrowed
-        drawn, of_draws = self.drawn(), self.variance_of_draws()
-        conditions = [drawn, borrowed & (self.variances.lent_by != ""), borrowed, known, self.runs >= 2]
-        words = [DRAWN, BORROWED_EARLIER, BORROWED, BETWEEN, RUNS_OF_ONE]
-        method = np.select(conditions, words, ONE_RUN).astype(object)
-        variance, freedom = np.where(drawn, of_draws, variance), np.where(drawn, np.inf, freedom)
+        conditions = [borrowed & (self.variances.lent_by != ""), borrowed, known, self.runs >= 2]
+        method = np.select(conditions, [BORROWED_EARLIER, BORROWED, BETWEEN, RUNS_OF_ONE], ONE_RUN).astype(object)
         return LogRatios(self.value, variance, freedom), method
-
-    def drawn(self) -> Marks:
-        """Which cells are predicted by draws."""
-        return np.isfinite(self.draws[:, 0]) if self.draws.size else np.zeros(len(self.cells), dtype=np.bool_)
-
-    def variance_of_draws(self) -> Floats:
-        return self.draws.var(axis=1) if self.draws.size else np.full(len(self.cells), np.nan)
 
     def medians(self, value: Floats) -> LogRatios:
         """Medians of cells' runs, by place; no variance where nothing tells how much compositions differ.
@@ -120,8 +106,7 @@ class Design:
         """
         of, _ = self.locations()
         runs = (np.pi / 2 - 1) * np.nan_to_num(self.of_runs[0])
-        known = self.variances.known | self.drawn()
-        return LogRatios(value, np.where(known, of.variance + runs, np.nan), of.freedom)
+        return LogRatios(value, np.where(self.variances.known, of.variance + runs, np.nan), of.freedom)
 
     def errors(self, cells: pd.Series[Any], group: Integers) -> Errors:
         """The errors of the logarithm of locations; cells of one group are compared with each other."""
@@ -138,9 +123,7 @@ class Design:
         conditions = [known & whole, known]
         variance = np.select(conditions, [blocked.variance[at], alone.variance[at]], 0.0) * self.weights[at]
         freedom = np.select(conditions, [blocked.freedom[at], alone.freedom[at]], self.of_runs[1][at])
-        drawn = self.drawn()[at]
-        variance = np.where(drawn, self.variance_of_draws()[at], np.where(known, variance, self.of_runs[0][at]))
-        return Errors(variance, np.where(drawn, np.inf, freedom), known | drawn)
+        return Errors(np.where(known, variance, self.of_runs[0][at]), freedom, known)
 
     def spread_of_compositions(self, campaign: str, metric: str) -> tuple[EarlierSpread, ...]:
         """How much the means of compositions differ, by workload, for other campaigns to borrow."""
@@ -161,17 +144,16 @@ def of_campaign(
     runs: pd.DataFrame,
     campaign: Mapping[str, Any],
     reference: pd.DataFrame | None = None,
-    draws: pd.DataFrame | None = None,
 ) -> Design:
     """The design of a campaign by its primary metric. campaign: as the report's document has it (metric, protocol).
 
-    reference: runs of the reference, by which costs are adjusted where the protocol says so. draws: as for `design`.
+    reference: runs of the reference, by which costs are adjusted where the protocol says so.
     """
     metric = metric_of({"campaign": campaign})
     higher, protocol = metric.higher, campaign.get("protocol")
     earlier = [each for each in spreads(campaign.get("earlier_spread") or ()) if each.metric == metric.name]
     if reference is None or reference.empty or not drift.is_adjusted(campaign):
-        return design(runs, protocol, higher=higher, earlier=earlier, draws=draws)
+        return design(runs, protocol, higher=higher, earlier=earlier)
     runs = drift.adjusted(runs, reference, higher=higher)
     return replace(design(runs, protocol, higher=higher, earlier=earlier), adjusted=True)
 
@@ -183,14 +165,12 @@ def design(
     column: str = "",
     higher: bool = True,
     earlier: Sequence[EarlierSpread] = (),
-    draws: pd.DataFrame | None = None,
 ) -> Design:
     """The design of a campaign from its runs table.
 
     protocol: the campaign's, as the report's document has it: order of runs and leases; without it, both are in blocks. Where it
     does not say the order of leases, nothing is taken for a block. column: what is compared, the campaign's metric without one;
-    higher: whether more of it is better. earlier: how much compositions differed in earlier campaigns. draws: of predicted cells,
-    one row a cell and draw (`cell_id`, `draw`), with the column.
+    higher: whether more of it is better. earlier: how much compositions differed in earlier campaigns.
     """
     said = dict(protocol or {})
     column = column or ("value" if "value" in runs else "throughput_per_s")
@@ -226,17 +206,7 @@ def design(
         higher=higher,
         blocks=said.get("order", "blocks") != "sequential",
         random_leases=in_blocks,
-        draws=_log_costs(draws, names, column, higher),
     )
-
-
-def _log_costs(draws: pd.DataFrame | None, names: Any, column: str, higher: bool) -> Floats:
-    """[cell][draw]; empty where nothing was predicted."""
-    if draws is None or column not in draws or not len(names):
-        return np.empty((0, 0))
-    by_cell = draws.pivot(index="cell_id", columns="draw", values=column).reindex(names).to_numpy(dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        return np.asarray(-np.log(by_cell) if higher else np.log(by_cell))
 
 
 def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
@@ -307,10 +277,7 @@ def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
     """The number of each run's set of hosts, -1 where it is not known; and the names of each set."""
     if "host_names" not in rows:
         return np.full(len(rows), -1, dtype=np.int64), ()
-    known = rows["host_names"] != ""
-    if "predicted" in rows:  # hosts of replays are names, and cannot differ
-        known &= ~rows["predicted"].astype(bool)
-    codes, names = pd.factorize(rows["host_names"].where(known))
+    codes, names = pd.factorize(rows["host_names"].where(rows["host_names"] != ""))
     return codes.astype(np.int64), tuple(frozenset(str(name).split(", ")) for name in names)
 
 

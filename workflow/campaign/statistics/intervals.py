@@ -29,7 +29,6 @@ PAIRED = "within one composition, t paired by block, 95 %"
 RUNS_OF_ONE = "within one composition, t over runs, 95 %"
 ONE_EACH = "one composition each, run-to-run variation only, no test, 95 %"
 CONFOUNDED = "each on hosts of its own, no test, 95 %"
-DRAWN = "what is not known of a prediction's inputs, 95 %"
 
 ONE_RUN = "none: one run"
 NO_RUN = "none: no run"

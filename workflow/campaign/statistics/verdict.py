@@ -76,7 +76,7 @@ def basis(row: Mapping[Any, Any]) -> str:
 
 
 def _compositions(row: Mapping[Any, Any]) -> str:
-    if not row["tested"] or row["method"] == intervals.DRAWN:
+    if not row["tested"]:
         return ""
     ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
     if method in (intervals.PAIRED, intervals.RUNS_OF_ONE):

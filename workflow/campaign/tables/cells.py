@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,6 @@ from campaign.tables.io import frame
 
 # What becomes of a cell.
 STATES = ("measured", "failed", "implied", "missing")
-SHOWN = ("measured", "predicted", "failed", "implied", "missing")
-"""States as pages say them: a measured cell of a replayed workload is predicted."""
 
 
 PLAN_COLUMNS = types(PLANNED)
@@ -54,8 +52,6 @@ def cells_table(
     runs: pd.DataFrame,
     metric: Metric = THROUGHPUT,
     earlier: Sequence[EarlierSpread] = (),
-    predicting: Collection[str] = (),
-    draws: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
 
@@ -67,14 +63,11 @@ def cells_table(
     (`campaign.statistics.summary`); `campaign.statistics.location` says how they count.
     window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
     repetitions under one, ended the cell.
-    earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once. predicting: names of
-    the workloads whose numbers are predictions; such a cell is `measured` as well. draws: of a
-    simulation, which intervals are made of.
+    earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
     plan = list(planned)
-    predicted = [entry.cell.workload in predicting for entry in plan]
-    table = frame([_planned_row(entry) for entry in plan], PLAN_COLUMNS, {"predicted": predicted})
+    table = frame(map(_planned_row, plan), PLAN_COLUMNS, {})
     ids = table["cell_id"]
     groups = runs.groupby("cell_id", sort=False)
     ok = runs[runs["status"] == "ok"].groupby("cell_id", sort=False)
@@ -102,22 +95,18 @@ def cells_table(
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
     table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
     table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
-    return _with_summary(table, runs, metric, earlier, draws)
+    return _with_summary(table, runs, metric, earlier)
 
 
 def _with_summary(
-    table: pd.DataFrame,
-    runs: pd.DataFrame,
-    metric: Metric,
-    earlier: Sequence[EarlierSpread],
-    draws: pd.DataFrame | None,
+    table: pd.DataFrame, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]
 ) -> pd.DataFrame:
     ok = runs[(runs["status"] == "ok") & runs["value"].notna()]
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
     ok = ok[ok["place"] >= 0]
     found = summary.summaries(ok["value"], ok["place"], len(names))
-    led = _locations(names, runs, metric, earlier, draws, found.median)
+    led = _locations(names, runs, metric, earlier, found.median)
     named = _outliers(ok[found.outlier], found.median)
     numbers = {
         "median": found.median,
@@ -146,13 +135,12 @@ def _locations(
     runs: pd.DataFrame,
     metric: Metric,
     earlier: Sequence[EarlierSpread],
-    draws: pd.DataFrame | None,
     medians: np.ndarray[Any, np.dtype[np.float64]],
 ) -> dict[str, Any]:
     """The location that the report leads with and its interval, by cell; where it is known over compositions (`between`), that of
     the median as well."""
     lent = [each for each in earlier if each.metric == metric.name]
-    design = comparisons.design(runs, higher=metric.higher, earlier=lent, draws=draws)
+    design = comparisons.design(runs, higher=metric.higher, earlier=lent)
     at = design.cells.get_indexer(pd.Index(names))
     of, how = design.locations()
     there = at >= 0
@@ -182,8 +170,7 @@ def _planned_row(entry: CellPlan) -> dict[str, Any]:
         "configuration": configuration.name,
         "system": configuration.system,
         "version": entry.version,
-        **{name: value for name, value in configuration.shape().items() if name != "layout"},
-        "device": configuration.hardware,
+        **configuration.shape(),
         "ranks": configuration.ranks,
         "devices": configuration.devices,
         "workload": cell.workload,
@@ -195,12 +182,6 @@ def _planned_row(entry: CellPlan) -> dict[str, Any]:
         "lease": entry.lease,
         "price_per_h": entry.price_per_h,
     }
-
-
-def shown_states(cells: pd.DataFrame) -> pd.Series[str]:
-    """The state of every cell, as pages say it."""
-    predicted = cells.get("predicted", pd.Series(False, index=cells.index)).astype(bool)
-    return cells["state"].mask(predicted & (cells["state"] == "measured"), "predicted")
 
 
 def tally(texts: Iterable[str]) -> str:

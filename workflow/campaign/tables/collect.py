@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config.resolve import Campaign, from_document
-from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.documents.cell import Settings
 from campaign.documents.earlier_spread import kept
 from campaign.documents.kept_lease import checked_lease
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.plan import parse_plan, plan_json
 from campaign.documents.record import Record, Store
-from campaign.documents.rounds import rounds_of_key
 from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
-from campaign.files import load_json, read_json, reading
+from campaign.files import load_json, reading
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
 from campaign.plan import analysis
 from campaign.plan.control_runs import references_of
-from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import Costs, Span, cell_cost, costs_of, document_of
 from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, Removed, expand
@@ -45,14 +43,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     """
     store = store or Store(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
-    collected = _gathered(campaign, matrix, store)
-    written = read_json(Results.at(directory).plan_document)
-    if question := written.get("question"):
-        chosen = rounds_of_key(Results.at(directory), question["key"]).chosen
-        return replace(collected, chosen=chosen, not_paid=question["why"])
-    if (choice := kept_choice(Results.at(directory).budget)) is None:
-        return collected
-    return replace(collected, chosen=choice.chosen(matrix.cells), not_paid=choice.why)
+    return _gathered(campaign, matrix, store)
 
 
 def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
@@ -66,7 +57,6 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     of_reference = [store.read(*key) for key in sorted(present) if key[0] in references]
     used = {record.lease_id for record in (*records, *of_reference)}
     names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
-    names |= set(map(_earlier_name, names))
     beside, of_other_labels = [], set()
     for other in (store.read(*key) for key in sorted(present.difference(wanted))):
         if other.lease_id in used:
@@ -107,26 +97,14 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
 def gather_planned(plan: Path) -> Collected:
     """What a campaign's results directory holds of a plan that was written into it (plan/plan.json and plan/leases/)."""
     directory = plan.parent.parent
-    document = plan_json(plan)
-    if "cells" not in document:  # written before plans held their cells
-        campaign = from_document(Store(directory).shared_document(document["campaign_hash"]))
-        return gather(campaign, directory, document["where"])
-    planned = parse_plan(plan, document)
+    planned = parse_plan(plan, plan_json(plan))
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
     campaign = from_document(leases[0].campaign_as_used)
     cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
-    for c in planned.question.left_out if planned.question else ():
-        here, settings = Configuration(**c.configuration), Settings(**c.settings)
-        cells[c.id] = Cell(c.id, here, c.workload, c.batch, c.precision, c.options, settings)
     removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed)
-    matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
-    collected = _gathered(campaign, matrix, Store(directory))
-    if planned.question:
-        chosen = rounds_of_key(Results.at(directory), planned.question.key).chosen
-        return replace(collected, chosen=chosen, not_paid=planned.question.why)
-    if planned.budget:
-        return replace(collected, chosen=planned.budget.chosen(matrix.cells), not_paid=planned.budget.why)
-    return collected
+    with reading(plan, "write it again with 'campaign plan --write'"):
+        matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
+    return _gathered(campaign, matrix, Store(directory))
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
@@ -149,12 +127,6 @@ _COMMON = ("specification", "cell", "hosts", "lease_id", "composition", "environ
 
 def _share(own: dict[str, Any], other: Mapping[str, Any], names: Iterable[str]) -> None:
     own.update({name: other[name] for name in names if name in other and other[name] == own.get(name)})
-
-
-def _earlier_name(lease: str) -> str:
-    """The name that results written before 2026-12 give a lease of a configuration: '1x1-local', '1x1-local--c2'."""
-    name, _, composition = lease.rpartition(".c")
-    return name if composition == "1" else f"{name}--c{composition}"
 
 
 def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:
@@ -188,17 +160,13 @@ def _reasons(results: Results) -> dict[str, str]:
 
 def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
-    import pandas as pd
-
     from campaign.tables.cells import CellPlan, cells_table
     from campaign.tables.io import Tables
-    from campaign.tables.runs import reference_table, requests_table, runs_table, step_times_table
+    from campaign.tables.runs import reference_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
     steps = step_times_table(collected.records)  # first: what it needs for a moment is free for the others then
-    simulated = collected.draws is not None
-    predicting = {name for name, workload in collected.campaign.workloads.items() if simulated or workload.predicts}
-    runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric, predicting))
+    runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric))
     present = {record.key for record in collected.records}
     found: dict[str, list[int]] = {}
     for record in collected.records:
@@ -213,17 +181,11 @@ def tables_of(collected: Collected) -> Tables:
         runs_here = collected.known.planned(cell)
         if collected.campaign.file.imported:
             runs_here = _imported(runs_here, found.get(cell.id, []))
-        missing = {
-            run: why[composition_of(run)] if collected.is_chosen(cell.id, run) else collected.not_paid
-            for run in runs_here
-            if (cell.id, run) not in present
-        }
+        missing = {run: why[composition_of(run)] for run in runs_here if (cell.id, run) not in present}
         price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
         version = collected.campaign.file.version or ""
         planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h, version))
-    cells = _named(
-        collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting, collected.draws)
-    )
+    cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier))
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(
@@ -234,9 +196,7 @@ def tables_of(collected: Collected) -> Tables:
         context_document(collected),
         telemetry,
         steps,
-        _named(collected, reference_table(collected.reference, collected.campaign.metric, predicting)),
-        requests_table(collected.records),
-        pd.DataFrame() if collected.draws is None else collected.draws,
+        _named(collected, reference_table(collected.reference, collected.campaign.metric)),
     )
 
 
@@ -248,17 +208,14 @@ def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     names = {cell.id: cell.configuration.name for cell in collected.matrix.cells}
-    devices = (device.partition(" (") for device in table["device"])
-    here = [
-        f"{model} on {on}{opens}{layout}" for (model, opens, layout), on in zip(devices, table["system"], strict=True)
-    ]
+    here = [f"{model} on {system}" for model, system in zip(table["device"], table["system"], strict=True)]
     configurations = [names.get(of, name) for of, name in zip(table["cell_id"], table["configuration"], strict=True)]
     columns = {"configuration": configurations, "device": here}
     return table.assign(**{name: pd.Series(values, index=table.index, dtype="str") for name, values in columns.items()})
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps, reference and requests (Parquet), leases.json, links.json,
+    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json,
     context.json; and costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 

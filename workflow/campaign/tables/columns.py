@@ -1,10 +1,8 @@
-"""The columns of all tables: their order, their type, and what they mean (also for `campaign sql --tables` and the reference)."""
+"""The columns of all tables: their order, their type, and what they mean (also for the reference)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from campaign.documents.metric import unit_words
 
 Columns = dict[str, tuple[str, str]]
 """Column -> type and meaning."""
@@ -20,12 +18,12 @@ _CELL: Columns = _columns("""
 configuration text name of the configuration, the requested hardware
 system text name of the system that it is on
 hosts count hosts of the configuration
-devices_per_host count devices composed onto each host; the most where hosts differ, here and in the next two
+devices_per_host count devices composed onto each host
 local_devices_per_host count of these, the host's own; the others come from the fabric's pool
 devices_used count devices of each host that a run uses
 ranks count devices that a run uses over all hosts, one rank each
 devices count devices composed over all hosts
-device text device model; with the system where the campaign has several, and with the layout where hosts have unequal devices
+device text device model; with the system where the campaign has several
 attach text local, hybrid or fabric; ending in -p2p where peer-to-peer through the fabric is on
 storage text local, nvme or fabric-nvme
 workload text name of the workload
@@ -33,7 +31,6 @@ batch count samples a device takes in one step
 batch_global count batch times ranks
 precision text number format
 version text label of what was installed when it was measured; empty without one
-predicted flag whether its numbers are predictions, of a replay or a simulation: no device was measured
 """)
 _ID: Columns = _columns("""
 cell_id text hash of everything that makes the cell what it is; the key to join tables by
@@ -161,36 +158,10 @@ answer text what the control plane answered, where that is kept
 seconds number from the request until it was done
 """)
 
-LINKS: Columns = _columns("""
-lease_id text use of a lease whose links were measured
-configuration text name of the configuration
-measured text before or after the runs
-quantity text unidirectional_gb_per_s, bidirectional_gb_per_s, latency_us, h2d_gb_per_s, d2h_gb_per_s, allreduce_busbw_gb_per_s,
-    allreduce_algbw_gb_per_s or allreduce_time_s
-source text device that sends, or 'host'; empty for all-reduce, which is of all devices
-target text device that receives, or 'host'; likewise
-kind text kind of way between the two; empty where there is none
-size_bytes count size of the message
-value number what was measured, in the unit that the quantity's name ends in; GB are 1e9 bytes
-""")
-
 STEPS: Columns = _columns("""
 cell_id text cell of the run
 repetition count number of the run
 time_s number time of one measured step of the slowest rank; ascending inside of each run
-""")
-
-REQUESTS: Columns = _columns("""
-cell_id text cell of the run
-repetition count number of the run
-intended_s number when the request was to start, in seconds from the start of the load; latencies count from here
-sent_s number when it was sent; later than intended where the load generator was late
-first_s number when its first token came; null where none came
-last_s number when its last token came; null where none came
-prompt_tokens number tokens of its prompt, as the server counts them where it does
-output_tokens number tokens of its answer
-error text why it has no complete answer; empty where it has
-in_window flag whether it counts: it was to start after the warm-up and before the end of the load
 """)
 
 TELEMETRY: Columns = _columns("""
@@ -208,16 +179,12 @@ _TABLES: Mapping[str, tuple[Columns, str]] = {
     "cells": (CELLS, "one row a planned cell, measured or not"),
     "leases": (LEASES, "one row a use of a lease"),
     "operations": (OPERATIONS, "one row a timed operation of the fabric"),
-    "links": (LINKS, "one row a measured number of a link"),
     "telemetry": (TELEMETRY, "one row a sample of a run, thinned"),
     "steps": (STEPS, "one row a measured step; of runs with more than 200 steps, 200 quantiles of them"),
     "reference": (REFERENCE, "one row a run of the reference, which is measured in every lease; empty without one"),
-    "requests": (REQUESTS, "one row a request to a service, also of runs that are invalid; empty without a service"),
 }
-_CAMPAIGN = {"campaign": "name of the campaign; of the source where two campaigns have one name"}
 COLUMNS: Mapping[str, Mapping[str, str]] = {
-    table: {**_CAMPAIGN, **{name: means for name, (_, means) in columns.items()}}
-    for table, (columns, _) in _TABLES.items()
+    table: {name: means for name, (_, means) in columns.items()} for table, (columns, _) in _TABLES.items()
 }
 """Table -> column -> what it means."""
 
@@ -228,14 +195,3 @@ ROWS: Mapping[str, str] = {table: rows for table, (_, rows) in _TABLES.items()}
 def types(columns: Columns) -> dict[str, str]:
     """The type of each column."""
     return {name: kind for name, (kind, _) in columns.items()}
-
-
-def meaning(table: str, column: str) -> str:
-    """What a column means; options and metrics, which campaigns bring with them, are told by their name."""
-    known = COLUMNS[table].get(column)
-    if known is not None:
-        return known
-    if column.startswith("option_"):
-        return f"option '{column.removeprefix('option_')}' of the workload"
-    name = column.removeprefix("metric_")
-    return f"metric of the workload or of telemetry ({unit_words(name) or 'no unit'}); null where it was not there"

@@ -73,8 +73,8 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 DOCUMENTS = ("leases", "links", "context")
 _KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
-SERIES = ("telemetry", "steps", "reference", "requests", "draws")
-"""Tables that are not for people to read: many rows a run, the runs of the reference, and the draws of a prediction."""
+SERIES = ("telemetry", "steps", "reference")
+"""Tables that are not for people to read: many rows a run, and the runs of the reference."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,11 @@ class Tables:
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
-    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
-    draws: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def design(self) -> Design:
         """What the runs say of the cells: every comparison is made by it."""
-        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference, self.draws)
+        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference)
 
     def spread_of_compositions(self, system: str = "") -> tuple[EarlierSpread, ...]:
         """How much compositions differ, by workload, for later campaigns on the system; system: the one of several."""
@@ -116,8 +114,6 @@ def write(tables: Tables, directory: Path) -> None:
     write_tables(directory, tables.runs, tables.cells)
     for name in SERIES:
         table: pd.DataFrame = getattr(tables, name)
-        if name == "draws" and table.empty:
-            continue
         table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
     for name in DOCUMENTS:
         text = json.dumps(getattr(tables, name), indent=1, sort_keys=True, ensure_ascii=False)
@@ -129,17 +125,13 @@ def read(directory: Path) -> Tables:
     with reading(directory, "its tables are damaged; delete them and run again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
-        # Tables of earlier versions have fewer.
-        paths = [directory / f"{name}.parquet" for name in SERIES]
-        series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
-        runs, cells = (
-            table.assign(predicted=table.get("predicted", False), version=table.get("version", ""))
-            for table in (runs, cells)
-        )
+        series = [_read_parquet(directory / f"{name}.parquet") for name in SERIES]
         runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
         leases = [checked_lease(each) for each in leases]
         links = [{**each, "document": dict(each["document"])} for each in links]
         Context.model_validate(context)
+        if context.get("prediction"):
+            raise RecordError(f"{directory}: its numbers are predictions of an earlier version, which are not shown")
     return Tables(runs, cells, leases, links, context, *series)
 
 
@@ -166,12 +158,8 @@ class Context(BaseModel):
     flags: dict[str, str] = {}
     forecast: list[dict[str, Any]] = []
     hosts_left_out: list[dict[str, Any]] = []
-    inputs: dict[str, list[str]] = {}
     launchers: dict[str, int] = {}
     notes: list[str] = []
-    objectives: dict[str, dict[str, dict[str, float]]] = {}
-    prediction: str = ""
-    questions: list[list[dict[str, Any]]] = []
     references: list[dict[str, Any]] = []
     schema_versions: dict[str, str] = {}
     software: list[dict[str, Any]] = []

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 
 from campaign.config.resolve import Campaign
 from campaign.config.workload_inputs import stored_workload
 from campaign.documents.readings import READ_AGAIN, all_readings
 from campaign.documents.record import Record, Store
-from campaign.files import read_json
-from campaign.observe.devices.document import DevicesDocument
-from campaign.observe.devices.verdicts import in_words
-from campaign.paths import Results
 from campaign.run.environment import versions
 from campaign.wording import plural
 
@@ -76,27 +71,6 @@ def labels(campaign: Campaign, records: Sequence[Record], store: Store) -> Itera
             f"Input '{text}' of workload {name} counts by its version '{label}', and not by its content. Contents in these runs "
             f"(SHA-256): {', '.join(sorted(contents)) or 'not known'}."
         )
-
-
-def checks_of_devices(leases: Collection[str], store: Store) -> Iterator[str]:
-    """When the devices were checked, with how many faults; leases: the uses that records are of."""
-    kept = [read_json(path) for path in sorted(Results.at(store.results).devices.glob("*.json"))]
-    of_use = [each for each in kept if each.get("lease_id") in leases]
-    for key, words in (
-        ("last", "Last check of the system's devices before"),
-        ("document", "Check of devices before the runs of"),
-    ):
-        counts = Counter(each[key] for each in of_use if key in each)
-        for name, count in counts.items():
-            found = DevicesDocument.model_validate(store.shared_document(name))
-            when = datetime.fromtimestamp(found.started, UTC).strftime("%Y-%m-%d %H:%M UTC")
-            against = "compared with the site's reference" if found.reference else "without a reference of the site"
-            faults = [f"{each.device}: {each.step}: {in_words(each)}" for each in found.failed]
-            told = f" ({'; '.join(faults[:3])})" if faults else ""
-            yield (
-                f"{words} {plural(count, 'lease')}: {when} on {found.system}, {found.form} form, "
-                f"{plural(len(found.devices), 'device')}, {against}: {plural(len(faults), 'fault')}{told}."
-            )
 
 
 def updates(records: Sequence[Record], store: Store) -> Iterator[str]:

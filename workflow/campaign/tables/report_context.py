@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,12 @@ from campaign.documents.operation_times import OPERATIONS
 from campaign.documents.readings import READ_AGAIN
 from campaign.documents.record import IMPORTED, Record, Store
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
-from campaign.documents.rounds import CellIn, all_rounds
-from campaign.documents.run_numbers import BLOCK_ORDERS, composition_of
+from campaign.documents.run_numbers import BLOCK_ORDERS
 from campaign.documents.superseded import all_set_aside
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.launch.emulation_plan import sentence
-from campaign.paths import Results
 from campaign.plan.analysis import Analysis, said
 from campaign.plan.control_runs import hardware
 from campaign.plan.cost.history import measured_forecasts
@@ -36,13 +34,10 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
-from campaign.tables.provenance import checks_of_devices, labels, otherwise_read, read_again, updates
+from campaign.tables.provenance import labels, otherwise_read, read_again, updates
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
-from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from campaign.tables.leases import Busy
 
 
@@ -63,24 +58,14 @@ class Collected:
     """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
     known: KnownRuns = field(default_factory=KnownRuns)
     """What has a record, and what ended cells before their most repetitions."""
-    chosen: Collection[CellIn] | None = None
-    """Cells in the compositions that a question or a budget chose; None where all are to be measured."""
-    not_paid: str = ""
-    """Why a run that the budget or the question leaves out has no record."""
     reference: Sequence[Record] = ()
     """Runs of the reference in these leases; `records` are those of the matrix."""
     earlier: Sequence[EarlierSpread] = ()
     """How much compositions differed in earlier campaigns on the system."""
-    draws: pd.DataFrame | None = None
-    """Of a simulation in place of a measurement: numbers of each cell by draw (`campaign.statistics.experiment_design`)."""
     analysis: Sequence[Analysis] = ()
     """The analysis as it was written down, and its later versions."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
-
-    def is_chosen(self, cell_id: str, run: int) -> bool:
-        """Whether a run was to be measured, as far as a question or a budget says."""
-        return self.chosen is None or (cell_id, composition_of(run)) in self.chosen
 
 
 FLAGS = {
@@ -88,8 +73,6 @@ FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
     CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
     IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
-    SLOW_COLLECTIVES: "whatever they carry, collectives on this machine take up to more than 5 % of a replayed step; a larger "
-    "`emulation.dilation`, or fewer leases at a time, makes that less",
     NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured all the same",
     SHORT_WINDOW: "the measured steps took less time than `measured_min_s` asks for: they were faster than those of the warm-up",
     "exit_hang": "a rank measured well, then did not exit by itself and was ended",
@@ -148,29 +131,20 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *otherwise_read(campaign, collected.records, collected.store),
             *labels(campaign, collected.records, collected.store),
             *updates(collected.records, collected.store),
-            *checks_of_devices({record.lease_id for record in collected.records}, collected.store),
         ],
-        "prediction": _SIMULATED
-        if collected.draws is not None
-        else " ".join(_of_each(campaign, lambda part: [each] if (each := _prediction(part)) else [])),
-        "conditions": []
-        if collected.draws is not None
-        else list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
+        "conditions": list(dict.fromkeys(each for part in campaign.parts for each in _conditions(part))),
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
             *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
         ],
         "hosts_left_out": [{"host": host, "why": why} for host, why in sorted(collected.hosts_left_out.items())],
-        "launchers": {} if collected.draws is not None else _launchers(collected),
+        "launchers": _launchers(collected),
         "software": [{"name": name, "version": version} for name, version in sorted(software)],
         "environments": environments,
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
-        **({"objectives": objectives} if (objectives := objectives_of(document["workloads"])) else {}),
-        **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
-        "inputs": claims_used({"systems": systems_of(document), "workloads": document["workloads"]}),
     }
 
 
@@ -190,8 +164,6 @@ def _of_each(campaign: Campaign, said: Callable[[Campaign], Sequence[str]]) -> l
 def _notes(collected: Collected, campaign: Campaign) -> Sequence[str]:
     """Remarks about a campaign's only system, or about its part on one."""
     here = [record for record in collected.records if record.system in ("", campaign.part)]
-    if collected.draws is not None:
-        return campaign.system.notes
     configurations = {each.name for each in campaign.configurations}
     links = [each for each in collected.links if each["configuration"] in configurations]
     collected = replace(collected, records=here, links=links)
@@ -226,19 +198,6 @@ def _system(campaign: Campaign) -> dict[str, Any]:
         **next((times for part in parts if (times := _times(part))), {}),
         **({"currency": campaign.currency} if campaign.currency else {}),
     }
-
-
-def objectives_of(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """What services have to hold, by workload."""
-    said = {name: workload.get("objective") or {} for name, workload in workloads.items()}
-    each = {name: {latency: limits for latency, limits in of.items() if limits} for name, of in said.items()}
-    return {name: limits for name, limits in each.items() if limits}
-
-
-def _questions(collected: Collected) -> list[list[dict[str, Any]]]:
-    """The rounds of each question that the campaign was measured for."""
-    results = Results.at(collected.store.results)
-    return [[each.model_dump(mode="json") for each in rounds] for rounds in all_rounds(results)]
 
 
 def _reference(collected: Collected) -> dict[str, Any]:
@@ -328,38 +287,8 @@ def _unverified(campaign: Campaign) -> list[str]:
     return [f"The fabric adapter '{kind}' is unverified: {unverified}."] if unverified else []
 
 
-_SIMULATED = (
-    "A model of a training step simulated all runs (campaign predict). No device was measured. Each cell is shown as one run, at "
-    "the median of what may come out. Intervals hold what the inputs are not known to: compute times, rates of links, and costs "
-    "beside both. What a real campaign would add to them, such as the spread of compositions, they do not hold."
-)
-
-
-def _prediction(campaign: Campaign) -> str:
-    """What was replayed instead of measured, and how; empty where nothing was."""
-    replayed = sorted(name for name, workload in campaign.workloads.items() if workload.predicts)
-    if not replayed:
-        return ""
-    named = " and ".join(filter(None, [", ".join(replayed[:-1]), replayed[-1]]))
-    emulation, several = campaign.system.emulation, len(replayed) > 1
-    dilation = (emulation.dilation or 1 / emulation.scale) if emulation else 1.0
-    slower = f" {dilation:g} times slower than on the system" if dilation != 1 else ""
-    links = "emulated links" if emulation else "this machine's own links"
-    others = sorted(campaign.workloads.keys() - set(replayed))
-    rest = f" Measured: {', '.join(others)}." if others else ""
-    return (
-        f"{named} {'were' if several else 'was'} replayed{slower}: waiting stood for computation, and collectives "
-        f"went over {links}. No device was measured. Throughput, step times and all that follows from them are predictions, from "
-        f"the traces in the workload {'files' if several else 'file'} and the rates in the system file.{rest}"
-    )
-
-
 def _emulation(campaign: Campaign) -> list[str]:
-    if all(workload.predicts for workload in campaign.workloads.values()):
-        return []
-    models = sorted(
-        {model for c in campaign.configurations for model in c.models if campaign.device(model).runs_on == "cpu"}
-    )
+    models = sorted({c.device for c in campaign.configurations if campaign.device(c.device).runs_on == "cpu"})
     return [
         f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
         "machine, they are not those of GPUs."
@@ -386,7 +315,7 @@ def _paces(collected: Collected) -> list[str]:
 
 
 def _times(campaign: Campaign) -> dict[str, Any]:
-    """Recorded times of such a fabric: what a simulation draws from, or what measured times stand beside."""
+    """Recorded times of such a fabric: what measured times stand beside."""
     if campaign.file.imported:
         return {}
     try:
@@ -414,10 +343,8 @@ def _conditions(campaign: Campaign) -> list[str]:
     """What stood for hardware, in words that fit every caption: a figure is read without its page."""
     if campaign.file.imported:
         return ["read from logs that were made without this program"]
-    predicts = [workload.predicts for workload in campaign.workloads.values()]
-    on_processors = not all(predicts) and any(campaign.device_of(c).runs_on == "cpu" for c in campaign.configurations)
+    on_processors = any(campaign.device_of(c).runs_on == "cpu" for c in campaign.configurations)
     return [
-        *(["waiting stands for the computation of replayed workloads"] if any(predicts) else ()),
         *(["processes on CPU cores stand for devices"] if on_processors else ()),
         *(["the fabric is simulated"] if campaign.system.fabric["kind"] == "simulated" else ()),
         *(["links are emulated"] if campaign.system.emulation is not None else ()),
@@ -485,18 +412,3 @@ def device_evidence(campaign: Campaign, records: Iterable[Record]) -> list[str]:
         f"Evidence that work was on the devices, of {wording.plural(len(valid), 'valid run')}: ranks of {sum(told)} reported the "
         f"devices of their parameters, gradients and losses; telemetry sampled how busy those of {sum(seen)} were.{lacking}"
     ]
-
-
-def claims_used(document: object, place: str = "") -> dict[str, list[str]]:
-    """Ids of claims whose numbers a document takes as given (`uses`), each with its places, such as 'system.links.fabric'."""
-    found: dict[str, list[str]] = {}
-    if isinstance(document, Mapping):
-        children = [(f"{place}.{key}".lstrip("."), value) for key, value in document.items() if key != "uses"]
-        for claim in document.get("uses") or ():
-            found.setdefault(str(claim), []).append(place)
-    else:
-        children = [(place, each) for each in document] if isinstance(document, list | tuple) else []
-    for where, child in children:
-        for claim, places in claims_used(child, where).items():
-            found.setdefault(claim, []).extend(each for each in places if each not in found.get(claim, []))
-    return found

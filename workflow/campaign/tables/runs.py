@@ -1,4 +1,4 @@
-"""The tables of runs, of their steps and of their requests. Their columns are fixed, also when they are empty."""
+"""The tables of runs and of their steps. Their columns are fixed, also when they are empty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
 from campaign.plan.control_runs import hardware
 from campaign.statistics.step_times import ties_pct, trend_pct
-from campaign.tables.columns import MEASURED, REQUESTS, RUNS, STEPS, types
+from campaign.tables.columns import MEASURED, RUNS, STEPS, types
 from campaign.tables.io import COUNT, NUMBER, TEXT, frame, typed
 from campaign.tables.leases import Busy, idle_before
 
@@ -27,7 +27,6 @@ def runs_table(
     records: Iterable[Record],
     others: Iterable[Busy] = (),
     metric: Metric = THROUGHPUT,
-    predicting: Collection[str] = (),
 ) -> pd.DataFrame:
     """One row a run, in the order of (cell_id, repetition).
 
@@ -37,22 +36,19 @@ def runs_table(
     `option_<name>`; metrics keep their name, or get the prefix `metric_` where it is taken. idle_before_s: from the end of the
     run before on the same lease, which may be one of the `others`; nan for the first run, and where nothing was started.
     log: relative to the results directory, of an imported run to the directory that was imported; empty where nothing was
-    started. wall_s: nan where an imported log does not say it. predicting: names of the workloads whose numbers are predictions.
+    started. wall_s: nan where an imported log does not say it.
     """
     records = list(records)
     computed = _step_columns([slowest_rank(record) for record in records])
-    predicted = [record.cell.workload in predicting for record in records]
-    table = frame(map(_run_row, records), RUN_COLUMNS, {**computed, "predicted": predicted})
+    table = frame(map(_run_row, records), RUN_COLUMNS, computed)
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
     return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
 
 
-def reference_table(
-    records: Sequence[Record], metric: Metric = THROUGHPUT, predicting: Collection[str] = ()
-) -> pd.DataFrame:
+def reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """The runs of the reference as `runs_table` has others, and `hardware`: equal for equal work on an equal device."""
     equal = {record.cell_id: hardware(record.specification) for record in records}
-    table = runs_table(records, metric=metric, predicting=predicting)
+    table = runs_table(records, metric=metric)
     return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
 
 
@@ -94,7 +90,6 @@ def _run_row(record: Record) -> dict[str, Any]:
         **{name: getattr(cell, name) for name in _OF_CELL},
         "system": record.system,
         "version": record.specification.get("version", ""),
-        "device": requested.hardware,
         "ranks": ranks,
         "devices": requested.devices,
         "batch_global": cell.batch * ranks,
@@ -182,20 +177,3 @@ def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
         "time_s": typed(np.frombuffer(times, dtype=np.float64), NUMBER),
     }
     return pd.DataFrame({name: columns[name] for name in STEP_COLUMNS})
-
-
-REQUEST_COLUMNS = types(REQUESTS)
-
-
-def requests_table(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a request, by intended start inside of each run; also of invalid runs, in which too many failed."""
-    columns: dict[str, list[Any]] = {name: [] for name in REQUEST_COLUMNS}
-    for record in records:
-        if record.requests is None:
-            continue
-        found = {name: getattr(record.requests, name) for name in type(record.requests).model_fields}
-        count = len(record.requests.intended_s)
-        found |= {"cell_id": [record.cell_id] * count, "repetition": [record.repetition] * count}
-        for name, values in columns.items():
-            values.extend(found[name])
-    return pd.DataFrame({name: typed(columns[name], kind) for name, kind in REQUEST_COLUMNS.items()})

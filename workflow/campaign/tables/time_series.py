@@ -160,17 +160,13 @@ def _read(path: Path) -> list[HostSamples]:
 
 
 def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -> dict[str, Used]:
-    """Devices by sampler's host; hosts without a sampler are names of the first one's machine. Older records do not name devices:
-    local ones were used first."""
+    """Devices by sampler's host; hosts without a sampler are names of the first one's machine."""
     named: defaultdict[str, list[str | None]] = defaultdict(list)
     told: defaultdict[str, list[str | None]] = defaultdict(list)
     by_device = dict(zip(record.devices, reported(record.ran_on), strict=False))
     for host in composition.get("hosts", ()):
         ordered = sorted(host.get("devices", ()), key=lambda device: not device.get("local"))
-        if record.devices:
-            ordered = [device for device in ordered if device.get("fabric_id") in record.devices]
-        else:
-            ordered = ordered[: record.cell.devices_used]
+        ordered = [device for device in ordered if device.get("fabric_id") in record.devices]
         sampler = host["name"] if host["name"] in seen else seen[0]
         named[sampler].extend(device.get("host_id") for device in ordered)
         told[sampler].extend(by_device.get(device.get("fabric_id")) for device in ordered)

@@ -312,7 +312,6 @@ class CommandWorkload(Workload):
             metrics=dict(reading.metrics),
             steady=reading.steady,
             flags=reading.flags,
-            requests=reading.counted,
         )
 
     def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:

@@ -16,9 +16,7 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import AxisName, FileModel, InputFiles, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
-from campaign.documents.requests import Requests
 from campaign.fabrics.hardware import Composition, Device
-from campaign.model.description import StepFacts
 from campaign.workloads.command_template import BESIDE
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
@@ -40,9 +38,9 @@ class Run:
     """One run about to be launched. `directory` is the run's own and empty; `runs_on`: what the devices are.
 
     storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
-    precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file; scale: rate of
-    emulated links over the real one; dilation: seconds that a second of a replay takes; pace: GFLOP/s of emulated devices in the
-    cell's precision, by model; workload_dir: where the workload's file stands. saved: only its log was kept.
+    precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file; pace: GFLOP/s of
+    emulated devices in the cell's precision, by model; workload_dir: where the workload's file stands. saved: only its log was
+    kept.
     """
 
     cell: Cell
@@ -54,8 +52,6 @@ class Run:
     peak_tflops: float | None = None
     launcher: Literal["local", "slurm"] = "local"
     files: Mapping[str, str] = field(default_factory=dict)
-    scale: float = 1.0
-    dilation: float = 1.0
     pace: Mapping[str, float] = field(default_factory=dict)
     workload_dir: str = ""
     saved: bool = False
@@ -63,8 +59,8 @@ class Run:
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
         """How many of each host's devices the run uses, one rank each."""
-        shapes = self.cell.configuration.host_shapes
-        return {host.name: shape.used for host, shape in zip(self.composition.hosts, shapes, strict=False)}
+        wanted = self.cell.configuration
+        return {host.name: wanted.devices_used for host in self.composition.hosts[: wanted.hosts]}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -153,7 +149,6 @@ class Outcome:
     flags: tuple[str, ...] = ()
     ran_on: tuple[str, ...] = ()
     in_force: Mapping[str, str] = field(default_factory=dict)
-    requests: Requests | None = None
 
 
 @dataclass(frozen=True)
@@ -207,8 +202,6 @@ class Workload(FileModel):
     """Whether its runs go on warming up until they are steady (`warmup_steps_max`)."""
     steps_by_time: ClassVar[bool] = False
     """Whether its runs make as many steps as some seconds take (`warmup_min_s`, `measured_min_s`)."""
-    predicts: ClassVar[bool] = False
-    """Whether its numbers are predictions of what devices would do, and no measurements of devices."""
     serves_requests: ClassVar[bool] = False
     """Whether its runs are made of requests, and not of steps: then its cells have no batch, which is 1 for them."""
     reading_keys: ClassVar[frozenset[str]] = frozenset()
@@ -336,10 +329,6 @@ class Workload(FileModel):
         """Whether runs with these options read from the configuration's storage."""
         return False
 
-    def step_facts(self, cell: Cell) -> StepFacts | None:
-        """What the model of a step has to know of this cell's runs; None where a step's inside is not known."""
-        return None
-
     def missing(self, kinds: Collection[Kind] = ()) -> str | None:
         """What this machine lacks to run it on such devices, and the remedy; None when nothing."""
         return None
@@ -358,10 +347,6 @@ class Workload(FileModel):
     def hints(self, log: Log) -> Sequence[str]:
         """Why nothing was found in the log of an incomplete run."""
         return ()
-
-    def refusal(self, cell: Cell) -> str | None:
-        """Why a campaign cannot be planned with this cell, with the remedy, or None."""
-        return None
 
     def objection(self, cell: Cell, runs_on: Kind) -> str | None:
         """Why this cell cannot be run at all on such a device (`unsupported`), or None."""

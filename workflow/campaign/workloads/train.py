@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from campaign.accelerators import ACCELERATORS, Kind
 from campaign.documents.cell import Cell, Scalar
 from campaign.errors import ConfigError, nearest
-from campaign.model.description import StepFacts
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
-from campaign.workloads.sample_flops import sample_flops
-from campaign.workloads.step_networks import built_in_network, division_of, work_sharing
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
-from campaign.workloads.trainer.rank_mesh import Dimension, RankMesh, division_refusal, is_divided
 from campaign.workloads.trainer_runs import outcome_of_ranks, ranks_step, strategy_objection, torch_missing
 
 _COLLECTIVE_TIME_OUT_S = 120.0
 _SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}
+_REMOVED_DEFAULTS: Mapping[str, Scalar] = {
+    "tensor_parallel": 1,
+    "sequence_parallel": False,
+    "pipeline_parallel": 1,
+    "pipeline_schedule": "1f1b",
+    "rank_order": "tp-dp-pp",
+}
+"""Defaults of options that stored campaigns may have as axes, so that their cells keep their identities."""
 _INTRODUCTION = """\
 Training steps of a built-in PyTorch model with random weights on synthetic data. The same code runs on CPUs (gloo) and on GPUs
 (NCCL, RCCL, XCCL); no GPU was tried yet. `options` are those of the model, with the model's defaults. Options that every model
@@ -41,14 +44,9 @@ with another option, is recorded as `unsupported` with the reason.
 | `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
 | `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
 
-`tensor_parallel` and `pipeline_parallel` divide one model over several devices. The rest of the devices is data parallelism:
-`ddp`, or `fsdp` with `tensor_parallel`. `rank_order` says which of them stay inside a host. Results have the bytes of each kind
-([Train large models](../how-to/large-models.md)).
-
-`batch` is the number of samples per device and optimizer step, also where a model is divided: t x p devices that share one model
-take `batch` x t x p samples together. `accumulation: k` splits it into k passes of `batch / k`. With
+`batch` is the number of samples per device and optimizer step. `accumulation: k` splits it into k passes of `batch / k`. With
 `input: storage`, every rank writes a data set of real shapes to the configuration's storage (system key `storage`) and reads its
-samples from there.
+samples from there. [Train large models](../how-to/large-models.md) says how models are measured that one device cannot hold.
 """
 _EXAMPLE = """\
 name: bert-short
@@ -67,8 +65,6 @@ class TrainWorkload(Workload):
     needs_torch: ClassVar[bool] = True
     lengthens_warmup: ClassVar[bool] = True
     steps_by_time: ClassVar[bool] = True
-    times_layers: ClassVar[bool] = False
-    """Whether its ranks also time the layers of the model, in as many further steps."""
 
     kind: Literal["train"]
     """Built-in training."""
@@ -130,35 +126,15 @@ class TrainWorkload(Workload):
     def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """Options that every model has count where they differ from the default, so that one may become an axis, or a later version
         may add one, without measuring anything again."""
-        defaults = model_info(self.model).default_options
-        return {
-            name: value
-            for name, value in options.items()
-            if name not in COMMON_OPTIONS or name not in defaults or value != defaults[name]
-        }
+        known = model_info(self.model).default_options
+        defaults = {**_REMOVED_DEFAULTS, **{name: known[name] for name in COMMON_OPTIONS if name in known}}
+        return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
         return options.get("input") == "storage"
 
-    def step_facts(self, cell: Cell) -> StepFacts | None:
-        options = self._options(cell)
-        network = built_in_network(self.model, options)
-        if network is None:
-            return None
-        division = None
-        if is_divided(options):
-            division = division_of(self.model, options, cell.batch, cell.configuration.ranks, cell.precision)
-        forward = sample_flops({"kind": self.kind, "model": self.model}, options)
-        workers = int(options["loader_workers"]) if self.reads_storage(options) else None
-        return StepFacts(network, work_sharing(options, division), {}, 3 * forward if forward else None, workers)
-
     def missing(self, kinds: Collection[Kind] = ()) -> str | None:
         return torch_missing(kinds)
-
-    def refusal(self, cell: Cell) -> str | None:
-        ranks = cell.configuration.ranks
-        why = division_refusal(self.model, self._options(cell), cell.batch, ranks, cell.precision)
-        return f"workload '{self.name}': {why}" if why else None
 
     def objection(self, cell: Cell, runs_on: Kind) -> str | None:
         if runs_on != "cuda" and cell.precision == "tf32":
@@ -185,7 +161,6 @@ class TrainWorkload(Workload):
             "options": {**self.options, **cell.options},
             "device": run.runs_on,
             "pace_gflops": [run.pace[device.model] for device in run.devices if device.model in run.pace],
-            "times_layers": self.times_layers,
             "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
         }
         if options["input"] == "storage":
@@ -203,15 +178,4 @@ class TrainWorkload(Workload):
         return ranks_step(run, specification, replicas)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        found = outcome_of_ranks(run, ended, log, run.cell.configuration.ranks // self._replicas(run.cell))
-        return replace(found, metrics={**found.metrics, **self._spread(run)}) if found.metrics else found
-
-    def _spread(self, run: Run) -> Mapping[str, float]:
-        """Over how many hosts each group of a divided model spreads."""
-        options = self._options(run.cell)
-        if not is_divided(options):
-            return {}
-        mesh = RankMesh.of(options, run.cell.configuration.ranks)
-        hosts = [host for host, count in run.ranks_by_host.items() for _ in range(count)]
-        kinds: dict[str, Dimension] = {"tensor": "tp", "pipeline": "pp", "data": "dp"}
-        return {f"{kind}_parallel_hosts": float(mesh.hosts_of_a_group(each, hosts)) for kind, each in kinds.items()}
+        return outcome_of_ranks(run, ended, log, run.cell.configuration.ranks // self._replicas(run.cell))

@@ -27,22 +27,14 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Step
 from campaign.workloads.trainer.rank_interface import RankResult, mixed_objection, read_results
 
 _MOST_LOST_PCT = 2.0
-_MOST_OWN_SHARE = 0.05
-SLOW_COLLECTIVES = "this machine's own time of collectives"
-"""Flag of a replay whose dilation is too small for the collectives of this machine."""
 _FOLLOWS = {"comm_error", "comm_timeout"}
 _LARGEST = (
     "parameters",
     "gradient_bytes",
     "allreduce_bytes_per_step",
     "communication_bytes_per_step",
-    "tensor_parallel_bytes_per_step",
-    "pipeline_parallel_bytes_per_step",
-    "data_parallel_bytes_per_step",
     "exposed_communication_s",
     "allreduce_s",
-    "collectives_own_s",
-    "host_to_device_bytes_per_step",
     "skipped_steps",
     "host_memory_peak_bytes",
     "device_memory_allocated_peak_bytes",
@@ -154,7 +146,7 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         steady=_steady(results),
         ran_on=ran_on(results),
         in_force=_in_force(results),
-        flags=tuple(sorted(hang.union(_slow_collectives(results, slowest / steps), *(r.flags for r in results)))),
+        flags=tuple(sorted(hang.union(*(r.flags for r in results)))),
     )
 
 
@@ -162,11 +154,6 @@ def _in_force(results: Sequence[RankResult]) -> dict[str, str]:
     """What the ranks found in force, by name; what differs between them is joined."""
     names = dict.fromkeys(name for result in results for name in result.in_force)
     return {name: " and ".join(sorted({r.in_force[name] for r in results if name in r.in_force})) for name in names}
-
-
-def _slow_collectives(results: Sequence[RankResult], step_s: float) -> set[str]:
-    own_s = max(result.collectives_own_s or 0.0 for result in results)
-    return {SLOW_COLLECTIVES} if own_s > _MOST_OWN_SHARE * step_s else set()
 
 
 def lost_pace(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:

@@ -131,9 +131,6 @@ class FakeNvml:
     def nvmlDeviceGetEccMode(self, gpu: Gpu) -> list[int]:
         return [1, 1]
 
-    def nvmlDeviceGetRemappedRows(self, gpu: Gpu) -> tuple[int, int, int, int]:
-        return 0, 0, 1, 0
-
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: Gpu) -> list[SimpleNamespace]:
         self._asked("nvmlDeviceGetComputeRunningProcesses", gpu)
         return [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in gpu.processes]

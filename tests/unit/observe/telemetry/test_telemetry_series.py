@@ -46,7 +46,10 @@ def host(devices: int = 4, name: str = "host0") -> HostSamples:
 
 
 def composition(devices: int = 4, local: Sequence[int] = ()) -> dict[str, Any]:
-    each = [{"host_id": UUID.format(number), "local": number in local} for number in range(devices)]
+    each = [
+        {"fabric_id": f"gpu-{number}", "host_id": UUID.format(number), "local": number in local}
+        for number in range(devices)
+    ]
     return {"hosts": [{"name": "host0", "devices": each}]}
 
 
@@ -56,15 +59,16 @@ def kept(tmp_path: Path, record: Record, samples: Sequence[HostSamples]) -> Reco
     return record.model_copy(update={"telemetry": str(written.relative_to(tmp_path)), "started": START})
 
 
-def one(**shape: Any) -> Record:
-    return synthetic.record(synthetic.cell(synthetic.configuration(**shape)), 1, 100.0)
+def one(used: Sequence[int] = (0, 1, 2, 3)) -> Record:
+    record = synthetic.record(synthetic.cell(synthetic.configuration(each=4, used=len(used))), 1, 100.0)
+    return record.model_copy(update={"devices": tuple(f"gpu-{number}" for number in used)})
 
 
 def test_samples_of_a_host_without_pyarrow_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pyarrow", None)
-        elsewhere = kept(tmp_path / "a", one(each=4), [host()])
-    here = kept(tmp_path / "b", one(each=4), [host()])
+        elsewhere = kept(tmp_path / "a", one(), [host()])
+    here = kept(tmp_path / "b", one(), [host()])
     assert (elsewhere.telemetry[-8:], here.telemetry[-8:]) == (".json.gz", ".parquet")
     tables = [
         time_series.sampled([record], tmp_path / name, lambda _: composition())
@@ -75,7 +79,7 @@ def test_samples_of_a_host_without_pyarrow_are_read_alike(tmp_path: Path, monkey
 
 
 def test_a_damaged_file_of_a_host_without_pyarrow_is_named(tmp_path: Path) -> None:
-    record = one(each=4).model_copy(update={"telemetry": "telemetry/samples.json.gz"})
+    record = one().model_copy(update={"telemetry": "telemetry/samples.json.gz"})
     (tmp_path / "telemetry").mkdir()
     for content in (b"", b"torn", gzip.compress(b"{}"), gzip.compress(b"[1"), gzip.compress(b'{"time": [1]}')):
         (tmp_path / record.telemetry).write_bytes(content)
@@ -84,7 +88,7 @@ def test_a_damaged_file_of_a_host_without_pyarrow_is_named(tmp_path: Path) -> No
 
 
 def test_counters_are_rates_and_values_stay(tmp_path: Path) -> None:
-    record = kept(tmp_path, one(each=4), [host()])
+    record = kept(tmp_path, one(), [host()])
     table = time_series.sampled([record], tmp_path, lambda _: composition())
     assert list(table.columns) == list(time_series.COLUMNS)
     means = table.groupby(["part", "quantity"])["value"].mean().to_dict()
@@ -97,14 +101,14 @@ def test_counters_are_rates_and_values_stay(tmp_path: Path) -> None:
 
 
 def test_devices_that_the_run_did_not_use_are_left_out(tmp_path: Path) -> None:
-    record = kept(tmp_path, one(each=4, used=2), [host()])
+    record = kept(tmp_path, one(used=(0, 3)), [host()])
     table = time_series.sampled([record], tmp_path, lambda _: composition(local=[3]))
     used = {part for part in table["part"] if part.startswith("gpu")}
     assert used == {f"gpu:{UUID.format(number)}" for number in (3, 0)}
 
 
 def test_the_device_that_a_rank_reports_is_shown_whatever_the_composition_calls_it(tmp_path: Path) -> None:
-    record = kept(tmp_path, one(each=4, used=1), [host()])
+    record = kept(tmp_path, one(used=(0,)), [host()])
     (first, *_) = composition()["hosts"][0]["devices"]
     table = time_series.sampled([record], tmp_path, lambda _: composition())
     assert {part for part in table["part"] if part.startswith("gpu")} == {f"gpu:{first['host_id']}"}
@@ -117,7 +121,7 @@ def test_the_device_that_a_rank_reports_is_shown_whatever_the_composition_calls_
 
 def test_what_nobody_counted_is_absent_and_no_file_is_no_error(tmp_path: Path) -> None:
     bare = replace(host(0), series={("host", "load_1min"): steady(1.0)})
-    records = [kept(tmp_path, one(), [bare]), one(hosts=2).model_copy(update={"telemetry": "telemetry/gone.parquet"})]
+    records = [kept(tmp_path, one(), [bare]), one(used=(0,)).model_copy(update={"telemetry": "telemetry/gone.parquet"})]
     table = time_series.sampled(records, tmp_path, lambda _: composition())
     assert table.empty
     assert list(table.columns) == list(time_series.COLUMNS)

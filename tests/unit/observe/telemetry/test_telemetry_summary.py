@@ -222,7 +222,6 @@ def test_events_and_throttling() -> None:
     assert metrics["device_power_capped_share_pct"] == pytest.approx(55)
     assert metrics["device_slowed_share_pct"] == metrics["throttled_thermal_share_pct"] == pytest.approx(15)
     assert metrics["device_clocks_set_share_pct"] == 100
-    assert "throttled_share_pct" not in metrics, "in older records, being capped counted as well"
     assert "ecc_corrected" not in metrics
 
 

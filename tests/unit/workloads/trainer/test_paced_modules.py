@@ -83,9 +83,6 @@ def test_a_step_takes_its_operations_over_the_pace(
         # All layers are computed again up to their last operation, and the output is not.
         (1, {"options": {"activation_checkpointing": True}}, STEP_S * 4 / 3),
         (2, {"options": {"activation_checkpointing": True, "parallel": "fsdp"}}, STEP_S * 4 / 3),
-        (2, {"options": {"tensor_parallel": 2}}, STEP_S),
-        # Four microbatches fill two stages in five parts of a step.
-        (2, {"options": {"pipeline_parallel": 2, "microbatches": 4}}, STEP_S * 5 / 4),
     ],
     ids=str,
 )

@@ -70,7 +70,7 @@ def test_images_and_convolutions_have_the_memory_format_that_is_asked_for(given:
     assert spec.channels_last is expected
     assert spec.model_copy(update={"device": "cuda"}).channels_last is True
     session = TrainingSession(spec, RankEnvironment(0, 1, 0, Path(), Path(), 1), 0.0)
-    trainable = session._build(None)
+    trainable = session._build()
     assert trainable.network.features[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
     image, _ = make_feed(spec, trainable, 0, 1, CPU)[0]()
     assert image.is_contiguous(memory_format=torch.channels_last) is expected

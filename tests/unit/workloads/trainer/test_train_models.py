@@ -70,7 +70,7 @@ def test_only_models_of_a_billion_parameters_are_built_without_memory() -> None:
     assert [name for name in MODELS if models.is_late(name)] == ["gpt3-1.3b", "gpt3-6.7b"]
     spec = TrainSpec(model="gpt3-6.7b", batch=2, measured_steps=1)
     session = TrainingSession(spec.model_copy(update={"options": {"parallel": "fsdp"}}), PLACE, 0.0)
-    assert all(weight.is_meta for weight in session._build(None).parameters())
+    assert all(weight.is_meta for weight in session._build().parameters())
 
 
 def test_a_sequence_is_no_longer_than_a_model_has_positions() -> None:

@@ -70,8 +70,8 @@ def test_a_spec_survives_its_file_and_cannot_be_changed() -> None:
 def test_defaults_are_valid_options_and_cover_every_option(name: str) -> None:
     info = MODELS[name]
     assert resolve_options(name, info.default_options) == dict(info.default_options)
-    # The best memory format depends on the device, the size of a dataset on what a run reads, microbatches on the stages.
-    depending = {"channels_last", "dataset_mib", "microbatches"}
+    # The best memory format depends on the device, the size of a dataset on what a run reads.
+    depending = {"channels_last", "dataset_mib"}
     assert set(info.default_options) == (set(FAMILY_OPTIONS[info.family]) | set(COMMON_OPTIONS)) - depending
 
 

@@ -14,22 +14,18 @@ from campaign.workloads.rank_launchers import free_port
 # A process of its own, as ranks are forked: pytest's has threads. Its specification is the scenarios. Each rank leaves its
 # whole parameters, and what one more step hands to collectives. No conv nets: batch norms see the samples of their rank.
 PROGRAM = """
-import json, math, os, sys, traceback
+import json, os, sys, traceback
 os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 from pathlib import Path
 import torch
 import torch.distributed as dist
 from campaign.workloads.trainer import models, parallel_strategies
 from campaign.workloads.trainer.rank_interface import RankEnvironment
-from campaign.workloads.trainer.rank_mesh import is_divided
 from campaign.workloads.trainer.training_session import TrainingSession
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 torch.set_num_threads(1)
 import torch.distributed.optim
-import torch.distributed.pipelining
-import torch.distributed._functional_collectives as funcol
-from torch.profiler import ProfilerActivity, profile
 out = Path(os.environ["CAMPAIGN_OUT"])
 
 def counted(step, ddp):
@@ -57,28 +53,6 @@ def counted(step, ddp):
     step()
     return found
 
-def sent(step):
-    "What a rank of groups of two sends in a step, each collective a ring."
-    scattered = []
-    def scatter(place, name):
-        function = getattr(place, name, None)
-        def instead(*args, **kwargs):
-            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
-            scattered.append(max(each.numel() * each.element_size() for each in tensors))
-            return function(*args, **kwargs)
-        if function:
-            setattr(place, name, instead)
-    for name in ("reduce_scatter_single", "reduce_scatter_tensor"):  # renamed in torch 2.13
-        scatter(dist, name)
-        scatter(funcol, name)
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
-        step()
-    total = 0
-    for event in profiled.profiler.kineto_results.events():
-        if event.name() in ("gloo:all_reduce", "gloo:all_gather", "gloo:send"):
-            total += math.prod(event.shapes()[0]) * {"float": 4, "c10::BFloat16": 2, "double": 8}[event.dtypes()[0]]
-    return total - sum(scattered) // 2  # gloo scatters by an all-reduce
-
 def train(rank, ranks, name, model, optimizer, spec):
     torch.manual_seed(0)
     if name.startswith("late"):
@@ -101,18 +75,13 @@ def train(rank, ranks, name, model, optimizer, spec):
     strategy = training.strategy
     trainable = strategy.model
     while not isinstance(trainable, models.Trainable):
-        trainable = getattr(trainable, "trainable", None) or trainable.module
+        trainable = trainable.module
     named = {}
     for key in names:
         part, _, last = key.rpartition(".")
-        try:
-            named[key] = getattr(trainable.get_submodule(part), last).detach()
-        except AttributeError:
-            assert "pipeline_parallel" in spec.options, key
+        named[key] = getattr(trainable.get_submodule(part), last).detach()
     whole = {key: (weight.full_tensor() if hasattr(weight, "full_tensor") else weight).clone() for key, weight in named.items()}
-    if is_divided(spec.options):
-        (out / f"{name}-{rank}.json").write_text(json.dumps({"found": sent(training.step), "said": result.model_dump()}))
-    elif ranks > 1:
+    if ranks > 1:
         found = counted(training.step, strategy.model if strategy.name in ("ddp", "zero1") else None)
         (out / f"{name}-{rank}.json").write_text(json.dumps({"found": found, "said": result.model_dump()}))
     torch.save(whole, out / f"{name}-{rank}.pt")
@@ -172,57 +141,13 @@ HALF: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def tensor(**more: Any) -> dict[str, Any]:
-    return options(tensor_parallel=2, **more)
-
-
-def pipeline(**more: Any) -> dict[str, Any]:
-    return options(pipeline_parallel=2, **more)
-
-
-# Of a model that is divided over ranks: four samples a step as well. Every group has two ranks.
-DIVIDED: dict[str, tuple[int, str, str, dict[str, Any]]] = {
-    "sgd-tp-pp": (4, "gpt-nano", "sgd", {"batch": 1, "options": tensor(pipeline_parallel=2, sequence_parallel=True)}),
-    "sgd-tp-dp": (
-        4,
-        "gpt-nano",
-        "sgd",
-        {
-            "batch": 1,
-            "options": tensor(sequence_parallel=True, activation_checkpointing=True, rank_order="dp-tp-pp"),
-        },
-    ),
-    "sgd-pp-dp": (4, "gpt-nano", "sgd", {"batch": 1, "options": pipeline()}),
-    "adamw-tp": (
-        2,
-        "bert-nano",
-        "adamw",
-        {"batch": 2, "options": tensor(activation_checkpointing=True, accumulation=2)},
-    ),
-    "adamw-tp-fsdp": (4, "bert-nano", "adamw", {"batch": 1, "options": tensor(parallel="fsdp")}),
-    "adamw-pp": (
-        2,
-        "bert-nano",
-        "adamw",
-        {"batch": 2, "options": pipeline(pipeline_schedule="gpipe", microbatches=4)},
-    ),
-    "bf16-tp": (
-        2,
-        "gpt-nano",
-        "sgd",
-        {"batch": 2, "precision": "bf16", "options": tensor(sequence_parallel=True, emulation="allow")},
-    ),
-}
 MIXED = (2, {"batch": 2, "precision": "bf16", "options": options("fsdp", emulation="allow", fsdp_precision="mixed")})
 AUTOCAST = (2, {"batch": 2, "precision": "bf16", "options": options("fsdp", emulation="allow")})
-# As models of a billion parameters: built without memory, which they get where they are divided or sharded.
+# As models of a billion parameters: built without memory, which they get where they are sharded.
 LATE: dict[str, tuple[int, dict[str, Any]]] = {
     "late-single": (1, {"batch": 4, "options": options()}),
     "late-ddp": (2, {"batch": 2, "options": options()}),
     "late-fsdp": (2, {"batch": 2, "options": options("fsdp")}),
-    "late-tp": (2, {"batch": 2, "options": tensor(sequence_parallel=True)}),
-    "late-pp": (2, {"batch": 2, "options": pipeline()}),
-    "late-tp-fsdp": (4, {"batch": 1, "options": tensor(parallel="fsdp")}),
 }
 SCENARIOS = {
     **{name: (ranks, "gpt-nano", "sgd", spec) for name, (ranks, spec) in LATE.items()},
@@ -241,10 +166,6 @@ SCENARIOS = {
     **{f"adamw-{name}-fused": (*ADAMW[name][:1], "bert-nano", "adamw", ADAMW[name][1]) for name in FUSED},
     "bf16-mixed": (MIXED[0], "bert-nano", "adamw", MIXED[1]),
     "bf16-autocast": (AUTOCAST[0], "bert-nano", "adamw", AUTOCAST[1]),
-    **{
-        name: (*rest, {**spec, "options": {**spec["options"], **({"learning_rate": 0.1} if "sgd" in name else {})}})
-        for name, (*rest, spec) in DIVIDED.items()
-    },
 }
 # They move the logits of all tokens alike, which a softmax over tokens does not see: their gradient is zero but for rounding, and
 # AdamW turns that rounding into whole steps.
@@ -275,11 +196,7 @@ def largest_difference(one: Parameters, other: Parameters) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for name in SCENARIOS
-        if name.startswith(("adamw-", "sgd-")) and "single" not in name and name not in DIVIDED
-    ],
+    [name for name in SCENARIOS if name.startswith(("adamw-", "sgd-")) and "single" not in name],
 )
 def test_the_parameters_are_those_of_one_rank_with_the_whole_batch(out: Path, name: str) -> None:
     reference = f"{name.partition('-')[0]}-single"
@@ -357,15 +274,6 @@ def test_accumulation_all_reduces_once_a_step(out: Path) -> None:
     assert traffic(out, "adamw-ddp2")[0]["reduced"] == traffic(out, "adamw-ddp2-accumulation")[0]["reduced"]
 
 
-@pytest.mark.parametrize("name", [name for name in DIVIDED if not name.startswith("bf16")])
-def test_a_divided_model_trains_as_one_device_with_the_whole_batch_does(out: Path, name: str) -> None:
-    reference = parameters(out, f"{name.partition('-')[0]}-single")
-    found = [parameters(out, name, rank) for rank in range(DIVIDED[name][0])]
-    assert set().union(*found) == set(reference)
-    for each in found:
-        assert largest_difference({key: reference[key] for key in each}, each) < ROUNDING
-
-
 @pytest.mark.parametrize("name", [name for name in LATE if name != "late-single"])
 def test_a_model_without_memory_gets_the_same_weights_wherever_it_is(out: Path, name: str) -> None:
     reference = parameters(out, "late-single")
@@ -373,22 +281,3 @@ def test_a_model_without_memory_gets_the_same_weights_wherever_it_is(out: Path, 
     assert set().union(*found) == set(reference)
     for each in found:
         assert largest_difference({key: reference[key] for key in each}, each) < ROUNDING
-
-
-@pytest.mark.parametrize("name", DIVIDED)
-def test_a_divided_model_sends_as_much_as_the_result_says(out: Path, name: str) -> None:
-    for rank in range(DIVIDED[name][0]):
-        document = json.loads((out / f"{name}-{rank}.json").read_text())
-        said = document["said"]
-        kinds = {kind: said[f"{kind}_parallel_bytes_per_step"] for kind in ("tensor", "pipeline", "data")}
-        given = {"tp": "tensor", "pp": "pipeline", "dp": "data", "fsdp": "data"}
-        assert {kind for kind, sent in kinds.items() if sent} == {given[word] for word in name.split("-")[1:]}
-        assert said["communication_bytes_per_step"] == sum(kinds.values())
-        assert document["found"] == pytest.approx(sum(kinds.values()), rel=2e-4 if "fsdp" in name else 0)
-        assert said["allreduce_bytes_per_step"] is None
-
-
-def test_all_ranks_of_a_pipeline_know_its_loss(out: Path) -> None:
-    single = [json.loads((out / f"adamw-pp-{rank}.json").read_text())["said"] for rank in range(2)]
-    assert single[0]["loss_first"] == single[1]["loss_first"] > 0
-    assert single[0]["loss_last"] == single[1]["loss_last"] < single[0]["loss_first"]

@@ -67,7 +67,6 @@ def test_a_mixed_policy_is_one_of_fsdp_in_bf16_on_several_devices() -> None:
     assert "this is ddp in bf16" in reason(2, parallel="ddp")
     assert "this is fsdp in fp32" in reason(2, "fp32")
     assert "two devices or more" in reason(1)
-    assert "tensor parallelism" in reason(4, tensor_parallel=2)
 
 
 def test_batch_norms_are_not_computed_in_bf16_as_a_whole() -> None:
@@ -84,7 +83,6 @@ def test_batch_norms_are_not_computed_in_bf16_as_a_whole() -> None:
         ("cuda", {}, True),
         ("cuda", {"precision": "bf16"}, True),
         ("cuda", {"precision": "fp16"}, False),
-        ("cuda", {"options": {"tensor_parallel": 2}}, False),
         ("cuda", {"model": "mobilenetv2-32px"}, False),
         ("cpu", {}, False),
     ],

@@ -21,10 +21,7 @@ class RackError(Exception):
 
 @dataclass
 class RackDevice:
-    """One pooled device. serial: a drive's or card's; uuid: a GPU's, as its host's tools show it. slot: from 1 in its drawer.
-
-    also: another host that a faulty fabric has attached it to at the same time.
-    """
+    """One pooled device. serial: a drive's or card's; uuid: a GPU's, as its host's tools show it. slot: from 1 in its drawer."""
 
     name: str
     kind: str
@@ -34,7 +31,6 @@ class RackDevice:
     uuid: str
     serial: str
     attached_to: str | None = None
-    also: str | None = None
     quirks: set[Quirk] = field(default_factory=set)
     rescanned: bool = False
 
@@ -89,7 +85,7 @@ class Rack:
 
     def attached(self, host: str) -> list[RackDevice]:
         with self.lock:
-            return [device for device in self.devices.values() if host in (device.attached_to, device.also)]
+            return [device for device in self.devices.values() if device.attached_to == host]
 
     def _device(self, name: str) -> RackDevice:
         if name not in self.devices:

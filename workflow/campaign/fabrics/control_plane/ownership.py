@@ -55,7 +55,7 @@ class ClaimedView:
     def attached(self, lease_id: str) -> list[Device]:
         """Pooled devices that the lease has, each attached to the host that it was claimed for.
 
-        Where the fabric chooses, and marks what it chose as the lease's, any host of the lease will do.
+        What the fabric marks as the lease's may be on any of its hosts.
         """
         holding = self.state.leases.get(lease_id)
         hosts = {host.name for host in holding.hosts} if holding else set(self.hosts)

@@ -33,8 +33,6 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NUMBER = re.compile(r"[-+]?(0x)?0*(?=[0-9A-Fa-f]*\d)[0-9A-Fa-f]{1,4}h?|\d{1,3}(\.\d{1,3}){1,2}|[.:+_-]+")
 """Numbers of at most four digits, versions, and signs."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.+-]+Z?)?")
-_COUNTED = re.compile(r"-\d{1,4}$")
-"""End of a name that an adapter made of a model."""
 _VERSION = re.compile(r"\.v\d+(_\d+)+")
 _UUID = re.compile(r"((?:[A-Za-z]+-)?)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _HEX = re.compile(r"((?:0x)?)(?=[0-9A-Fa-f]*\d)([0-9A-Fa-f]{5,})")
@@ -111,7 +109,7 @@ class StandIns:
             return True
         if self._named.search(word.lower()):
             return False
-        if _NUMBER.fullmatch(word) or _TIME.fullmatch(word) or _COUNTED.sub("", word).lower() in self._kept:
+        if _NUMBER.fullmatch(word) or _TIME.fullmatch(word) or word.lower() in self._kept:
             return True
         letters = _VERSION.sub("", word)
         parts = _CAMEL.findall(letters)

@@ -18,15 +18,13 @@ def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[st
     Raises Incompatible for hosts that are not allowed, and for more devices than the quota (most by model at one time).
     """
     wanted = request.configuration
-    for model in wanted.models:
-        asked = sum(d.fabric for host in wanted.host_shapes for d in host.devices if d.model == model)
-        most = quota.get(model)
-        if most is not None and asked > most:
-            raise Incompatible(
-                f"{request.lease_id}: {asked} pooled {model!r} are more than the {most} that {request.owner} may hold "
-                "(system file: tenancy.quota)",
-                "tenancy.quota",
-            )
+    most = quota.get(wanted.device)
+    if most is not None and wanted.fabric_devices > most:
+        raise Incompatible(
+            f"{request.lease_id}: {wanted.fabric_devices} pooled {wanted.device!r} are more than the {most} that "
+            f"{request.owner} may hold (system file: tenancy.quota)",
+            "tenancy.quota",
+        )
     if not allowed_hosts:
         return request
     if outside := [name for name in request.allowed_hosts if name not in allowed_hosts]:

@@ -6,7 +6,7 @@ are attached to a host, and movable, are taken last.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from campaign.documents.cell import Configuration
 from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, bank_of
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.hardware import STORAGE_KIND, Device, Host, Inventory
-from campaign.fabrics.placement.search import DRIVE, Candidate, Left, Need, Search, Share, UnequalSearch, Wanted, enough
+from campaign.fabrics.placement.search import Left, Need, Search, Share, enough
 from campaign.fabrics.protocol import HostSelection, Request, Selection
 
 Free = tuple[list[Device], list[Device]]
@@ -38,8 +38,6 @@ def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -
 
 def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tuple[HostSelection, ...] | None:
     wanted, need = request.configuration, _need(request.configuration)
-    if wanted.layout:
-        return _place_unequal(request, inventory, banks)
     own = _own_parts(request, inventory)
     free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
     if need != Need(0, 0):
@@ -79,40 +77,6 @@ def _pick(
         {host: tuple(sorted(ids, key=place.__getitem__)) for host, ids in mine.items()} for mine in picked
     )
     return devices, drives
-
-
-def _place_unequal(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tuple[HostSelection, ...] | None:
-    wanted = request.configuration
-    usable = [device for device in inventory.devices if _usable(device) and (device.computes or _is_drive(device))]
-    stock: defaultdict[str | Bank | None, defaultdict[str, list[Device]]] = defaultdict(lambda: defaultdict(list))
-    for device in usable:
-        place = device.attached_to if device.local else bank_of(banks, device.location)
-        stock[place][DRIVE if _is_drive(device) else device.model].append(device)
-    hosts = [
-        Candidate(host.name, {what: len(devices) for what, devices in stock[host.name].items()})
-        for host in _allowed(request, inventory)
-    ]
-    left = {(n, what): len(devices) for n, bank in enumerate(banks) for what, devices in stock[bank].items()}
-    own_drive, pool_drive = wanted.storage == "nvme", wanted.storage == "fabric-nvme"
-    serving = dict(_left([([], []) for _ in banks], inventory, banks).serving)
-    placed = UnequalSearch(banks, Wanted(wanted.host_shapes, own_drive, pool_drive), serving).run(hosts, left)
-    if placed is None:
-        return None
-    found: list[HostSelection] = []
-    for shape, (name, taken) in ((wanted.host_shapes[n], placed[n]) for n in range(wanted.hosts)):
-        own, pooled, drives = stock[name], list[str](), list[str]()
-        for (n, what), count in taken.items():
-            free = sorted(stock[banks[n]][what], key=lambda device: device.movable)
-            stock[banks[n]][what] = free[count:]
-            (drives if what == DRIVE else pooled).extend(device.fabric_id for device in free[:count])
-        local = [device.fabric_id for kind in shape.devices for device in own[kind.model][: kind.local]]
-        drives += [device.fabric_id for device in own[DRIVE][: int(own_drive)]]
-        found.append(HostSelection(name, tuple(local), tuple(pooled), tuple(drives)))
-    return tuple(found)
-
-
-def _is_drive(device: Device) -> bool:
-    return device.kind == STORAGE_KIND
 
 
 def _need(wanted: Configuration) -> Need:
@@ -203,11 +167,7 @@ def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Ban
         if _place(request, inventory, lifted) is not None:
             return RULES[mode]
     left = _left([_free_in(bank, banks, wanted, inventory) for bank in banks], inventory, banks)
-    if (
-        not wanted.layout
-        and len(_own_parts(request, inventory)) >= wanted.hosts
-        and enough(left, _need(wanted), wanted.hosts)
-    ):
+    if len(_own_parts(request, inventory)) >= wanted.hosts and enough(left, _need(wanted), wanted.hosts):
         return CABLING_RULE
     return None
 
@@ -219,15 +179,13 @@ def _holders(request: Request, inventory: Inventory) -> tuple[str, ...]:
     devices = [
         device.holder
         for device in inventory.devices
-        if (device.computes and device.model in wanted.models)
+        if (device.computes and device.model == wanted.device)
         or (device.kind == STORAGE_KIND and wanted.storage != "local")
     ]
     return tuple(dict.fromkeys(holder for holder in (*hosts, *devices) if holder is not None))
 
 
 def _asked(wanted: Configuration) -> str:
-    if wanted.layout:
-        return wanted.words()
     parts = []
     if wanted.local_devices_per_host:
         parts.append(f"{wanted.local_devices_per_host} local")

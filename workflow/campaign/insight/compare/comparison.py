@@ -33,7 +33,7 @@ class Comparison:
     """Two campaigns; every change is that of `other` against `base`.
 
     rows: one matched pair each, in the base's order: cell (words), configuration, workload, batch, precision, by, differs;
-    base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_predicted, predicted, base_n, n; ratio,
+    base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio,
     low, high (95 %), p, p_holm, paired, tested, method, least_detectable_pct, says.
     means: by workload, and of ALL: cells, ratio, low, high, p of the geometric mean.
     only_base, only_other: cell, state. broken: what breaks the rules, whose texts are in `rules`.
@@ -80,7 +80,7 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
     rows = _rows(matched, base, other)
     means = _means(rows)
     comparison = Comparison(
-        *_names(base, other, rows),
+        *_names(base.name, other.name),
         rows,
         means,
         _alone(matched.only_base),
@@ -98,22 +98,9 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
     )
 
 
-def _called_apart(base: str, other: str) -> tuple[str, str]:
+def _names(base: str, other: str) -> tuple[str, str]:
     """Names of the two, told apart where they are equal."""
     return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
-
-
-def _predicted(cells: pd.DataFrame) -> Any:
-    return cells.get("predicted", pd.Series(False, index=cells.index)).to_numpy(dtype=bool)
-
-
-def _names(base: Tables, other: Tables, rows: pd.DataFrame) -> tuple[str, str]:
-    """Names of the two, with what their numbers are where one predicts what the other measured."""
-    kinds = [wording.basis(rows[column]) for column in ("base_predicted", "predicted")]
-    names = [base.name, other.name]
-    if kinds[0] != kinds[1]:
-        names = [f"{name} ({kind})" for name, kind in zip(names, kinds, strict=True)]
-    return _called_apart(*names)
 
 
 def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
@@ -138,8 +125,6 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
         outcome=_outcomes(two),
         base_mean=one["mean"],
         mean=two["mean"],
-        base_predicted=_predicted(one),
-        predicted=_predicted(two),
         base_n=one["n_ok"],
         n=two["n_ok"],
         ratio=ratio,
@@ -165,7 +150,7 @@ def _measured(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...
             )
             + "."
         )
-    names = _called_apart(base.name, other.name)
+    names = _names(base.name, other.name)
     return (
         (told[0],) if told[0] == told[1] else tuple(f"{name}: {each}" for name, each in zip(names, told, strict=True))
     )
@@ -253,11 +238,6 @@ def _says(row: Mapping[Any, Any]) -> str:
     """What a pair comes to, in words."""
     if not np.isfinite(row["ratio"]):
         return ""
-    if row["base_predicted"] != row["predicted"]:
-        predicted, measured = ("mean", "base_mean") if row["predicted"] else ("base_mean", "mean")
-        off = wording.percent(100 * (row[predicted] / row[measured] - 1))
-        off = off if off.startswith("−") else f"+{off}"
-        return f"predicted {wording.rate(row[predicted])}, measured {wording.rate(row[measured])}, {off}"
     if not np.isfinite(row["low"]):
         return "one run, no interval"
     if not row["tested"]:

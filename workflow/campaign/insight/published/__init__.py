@@ -7,7 +7,3 @@ apart they are, and how many claims are reached. `claims`: all of it in words, f
 
 NOT_HERE = "not measured here"
 """The verdict on a claim whose conditions were not measured."""
-INPUT = "input"
-"""In place of a verdict: the campaign's files take the claim's number as given."""
-CONSTRUCTED = "by construction"
-"""In place of a verdict: every prediction agrees, whatever its inputs are."""

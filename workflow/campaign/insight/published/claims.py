@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
-from campaign.errors import ConfigError
-from campaign.insight.published import CONSTRUCTED, INPUT, NOT_HERE
-from campaign.insight.published.judgement import accepted, confident, covered, judge, off_pct, others, printed_rates
+from campaign.insight.published import NOT_HERE
+from campaign.insight.published.judgement import confident, judge, off_pct, others
 from campaign.insight.published.quantities import ClaimValues, Value, found
 from campaign.insight.published.selection import NotHere, of_model, only_the_program
 from campaign.statistics.comparable_cells import option_columns
@@ -38,9 +34,6 @@ _UNIT = {
 _READ = ("state", "failures", "n_ok", "mean")
 # What says nothing about a training step.
 _NO_STEP = ("planned_runs", "host_", "link")
-# What a prediction cannot know, and why: a replay, and every one.
-_NOT_REPLAYED = dict.fromkeys(("outcome", "largest_batch"), "a replay does not know what fits into memory")
-_NOT_PREDICTED = {"planned_runs": "how often something was measured is no prediction"}
 _OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
 # What a computed number is of, where the claim's words may not say it.
 _QUANTITY = {
@@ -81,39 +74,12 @@ def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]
     }
 
 
-def given(claim: Claim, names: ReferenceSet, tables: Tables) -> Tables:
-    """Predicted tables that are conditioned on a claim, which is an input from then on. NotHere: they say nothing of it.
-
-    ConfigError: it is no printed number about one pair of cells, or these were measured.
-    """
-    of, by = found(claim, names, tables), tables.design
-    printed = claim.here is not None and covered(claim, claim.here, of)[1] == 1
-    if not printed or claim.here is None or len(of.values[0].cells) != 2 or not by.draws.size:
-        raise ConfigError(
-            f"{claim.id}: cannot condition predictions; give a claim that prints a number about two predicted cells"
-        )
-    one, other = by.draws[by.places(pd.Series(of.values[0].cells))]
-    from campaign.insight.prediction import conditioned  # a report of what was measured needs no model
-
-    learned = conditioned(tables, other - one, *printed_rates(claim, claim.here))
-    inputs = {**tables.context.get("inputs", {}), claim.id: ["predictions are conditioned on it"]}
-    return replace(learned, context={**tables.context, "inputs": inputs})
-
-
-def with_claims(tables: Tables, learned: Collection[str] = ()) -> Mapping[str, Any]:
-    """The tables' context, with the campaign's `references` held against the tables as `published`.
-
-    learned: ids of claims that predictions are conditioned on.
-    """
+def with_claims(tables: Tables) -> Mapping[str, Any]:
+    """Return the tables' context, with the campaign's `references` held against the tables as `published`."""
     references = tables.context.get("references", ())
     if not references:
         return tables.context
     sets = [from_document(each, "references of the campaign") for each in references]
-    for names in sets:
-        for claim in names.claims:
-            if claim.id in learned:
-                with suppress(NotHere):
-                    tables = given(claim, names, tables)
     return {**tables.context, "published": held_against(sets, tables)}
 
 
@@ -130,62 +96,35 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
         "note": claim.note,
     }
     nothing: dict[str, Any] = {"other": [], "here": "", "of": "", "cells": []}
-    if places := tables.context.get("inputs", {}).get(claim.id):
-        return {**said, **nothing, "verdict": INPUT, "reason": f"taken as given: {', '.join(places)}"}
-    if tables.context.get("prediction") and claim.here:
-        unknown = {**_NOT_PREDICTED, **(_NOT_REPLAYED if tables.draws.empty else {})}
-        if why := unknown.get(claim.here.compute):
-            return {**said, **nothing, "verdict": NOT_HERE, "reason": why}
     try:
-        found_here = _found(claim, claim.here, found(claim, names, tables), tables)
+        found_here = _found(claim, claim.here, found(claim, names, tables))
     except NotHere as reason:
         return {**said, **nothing, "verdict": NOT_HERE, "reason": str(reason)}
     return {**said, **found_here}
 
 
-def _found(claim: Claim, here_: Here | None, of: ClaimValues, tables: Tables) -> dict[str, Any]:
+def _found(claim: Claim, here_: Here | None, of: ClaimValues) -> dict[str, Any]:
     assert here_ is not None  # `found` refuses others
     verdict: str
     verdict, agreeing = judge(claim, here_, of)
     several = len(of.values) > 1 and of.trend is None
     counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
-    numbers = sorted(float(value.value) for value in of.values if not isinstance(value.value, str))
     missed = others(claim, here_, of)
     found_cells = list(dict.fromkeys(cell for value in of.values for cell in value.cells))
     words = list(dict.fromkeys(value.words for value in of.values))
     noun = "cell" if here_.compute in ("metric", "outcome") else "comparison"
-    constructed = bool(tables.context.get("prediction") and claim.by_construction)
     return {
-        "verdict": CONSTRUCTED if constructed else verdict,
+        "verdict": verdict,
         "other": list(missed),
         "other_program": only_the_program(missed),
         "here": f"{here(claim, of)}{counted}",
         "of": first(words) if len(words) <= _MOST else wording.plural(len(words), noun),
-        "reason": claim.by_construction if constructed else "",
         "cells": found_cells[:20],
-        "basis": _basis(found_cells, tables),
-        "accept": list(accepted(claim, here_)),
-        "values": list(dict.fromkeys([*numbers[:1], *numbers[-1:]])),
-        "bounds": _bounds(of),
         "off_pct": off_pct(claim, here_, of),
         "confident": confident(claim, here_, of),
         "direction": claim.kind == "direction",
-        "covered": list(covered(claim, here_, of)),
-        "scored": not constructed and not of_model(here_) and not here_.compute.startswith(_NO_STEP),
+        "scored": not of_model(here_) and not here_.compute.startswith(_NO_STEP),
     }
-
-
-def _bounds(of: ClaimValues) -> list[float]:
-    """Least and most of all intervals; empty where there is none."""
-    ends = [end for value in of.values for end in (value.low, value.high) if math.isfinite(end)]
-    return [min(ends), max(ends)] if ends and of.trend is None else []
-
-
-def _basis(found_cells: Sequence[str], tables: Tables) -> str:
-    """Whether these cells were measured or predicted."""
-    if "predicted" not in tables.cells:
-        return wording.MEASURED
-    return wording.basis(tables.cells.loc[tables.cells["cell_id"].isin(found_cells), "predicted"])
 
 
 def published(claim: Claim) -> str:

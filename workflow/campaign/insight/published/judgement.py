@@ -4,7 +4,6 @@ Measured: a bound, a direction or a setting agrees where the whole interval here
 differs where none of it does. A printed number agrees where the interval here reaches what rounds to it; an interval that holds `no
 effect` as well decides nothing. Without an interval nothing is decided, nor with one that holds run-to-run variation of one
 composition only.
-Predicted: the median decides, so that not knowing an input helps nothing. A printed number is met within `REPEATED_PCT`.
 
 Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have to be
 in order.
@@ -20,7 +19,6 @@ from typing import Any, Literal
 
 from campaign import wording
 from campaign.config.published_file import Claim, Here
-from campaign.insight.published import INPUT
 from campaign.insight.published.quantities import ClaimValues, Value
 
 Verdict = Literal["agrees", "differs", "undecided"]
@@ -37,9 +35,9 @@ _NONE = {
 }
 
 
-_TIE = 1e-3
 REPEATED_PCT = 0.7
-"""Printed numbers are met within it: the smaller of the two variations that a study prints for repeating a measurement (FASTER)."""
+"""Distance from a printed number that counts as none: the smaller of the two variations that a study (FASTER) prints for
+repeating a measurement."""
 
 
 def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[Verdict, int]:
@@ -47,7 +45,7 @@ def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[Verdict, int]:
     if (trend := found.trend) is not None:
         if trend.in_order == trend.pairs and all(value.tested for value in found.values):
             return "agrees", len(found.values)
-        return "differs" if trend.opposite or any(value.predicted for value in found.values) else "undecided", 0
+        return "differs" if trend.opposite else "undecided", 0
     verdicts = [_of_value(claim, here, value) for value in found.values]
     return together(verdicts), verdicts.count("agrees")
 
@@ -92,14 +90,6 @@ def confident(claim: Claim, here: Here, found: ClaimValues) -> bool:
     return any(most < low or least > high for least, most in ends)
 
 
-def covered(claim: Claim, here: Here, found: ClaimValues) -> tuple[int, int]:
-    """Of how many values the interval reaches a printed number, and how many there are; (0, 0) where none is printed."""
-    low, high = accepted(claim, here)
-    if not _is_printed(claim, here) or low is None or high is None or found.trend is not None:
-        return 0, 0
-    return sum(value.low <= high and value.high >= low for value in found.values), len(found.values)
-
-
 def _is_printed(claim: Claim, here: Here) -> bool:
     """Whether the document prints a number, neither a limit nor a count."""
     is_read = here.expect is not None or here.limit is not None or here.compute == "largest_batch"
@@ -135,12 +125,6 @@ def _of_value(claim: Claim, here: Here, value: Value) -> Verdict:
         return "agrees" if value.value == claim.value else "differs"
     least, most = accepted(claim, here)
     low, high = -math.inf if least is None else least, math.inf if most is None else most
-    if value.predicted:
-        least_rate, most_rate = printed_rates(claim, here)
-        rate, none = _rate(here, value.value), _rate(here, _NONE.get(here.compute, math.nan))
-        # Nothing is no direction.
-        tie = claim.kind == "direction" and none in (least_rate, most_rate) and abs(rate / none - 1) < _TIE
-        return "agrees" if least_rate <= rate <= most_rate and not tie else "differs"
     if value.exact:
         return "agrees" if low <= value.value <= high else "differs"
     if not value.tested or math.isnan(value.low) or math.isnan(value.high):
@@ -162,19 +146,14 @@ Near = Literal["inside", "near", "off"]
 
 @dataclass(frozen=True)
 class Score:
-    """Claims: all but the inputs; reached: those that the campaigns say something of, without what holds by construction.
-
-    inside, near: of these, within what the words allow, or within 10 % of it. confident: of these, directions that are reversed
-    with the whole interval. covered, printed: of how many printed numbers the interval reaches the number.
-    """
+    """claims: how many there are; reached: those that the campaigns say something of. inside, near: of these, within what the words
+    allow, or within 10 % of it. confident: of these, directions that are reversed with the whole interval."""
 
     claims: int
     reached: int
     inside: int
     near: int
     confident: int
-    covered: int
-    printed: int
 
     def __str__(self) -> str:
         words = (
@@ -193,17 +172,16 @@ def score(claims: Iterable[Mapping[str, Any]]) -> Score:
     known: dict[tuple[str, str], Mapping[str, Any]] = {}
     for claim in claims:
         key = claim["document"], claim["id"]
-        if claim["verdict"] != INPUT and (key not in known or nearness(known[key]) is None):
+        if key not in known or nearness(known[key]) is None:
             known[key] = claim
     reached = {key: near for key, claim in known.items() if (near := nearness(claim)) is not None}
     found = list(reached.values())
     reversed_ = sum(known[key]["confident"] and known[key]["direction"] for key in reached)
-    covered_, printed = (sum(known[key]["covered"][part] for key in reached) for part in (0, 1))
-    return Score(len(known), len(found), found.count("inside"), found.count("near"), reversed_, covered_, printed)
+    return Score(len(known), len(found), found.count("inside"), found.count("near"), reversed_)
 
 
 def nearness(claim: Mapping[str, Any]) -> Near | None:
-    """Where what is here lies; None: the claim is not reached, holds by construction, or says nothing of a training step.
+    """Where what is here lies; None: the claim is not reached, or says nothing of a training step.
 
     inside: it agrees, and each value lies inside what the claim accepts. near: each lies within 10 % of that.
     """

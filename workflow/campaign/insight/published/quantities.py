@@ -1,7 +1,6 @@
 """What a campaign's tables say of a claim: its quantity, from each pair of cells, cell or group of cells that it is about.
 
-Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells. Those of
-predictions hold 80 %, each by itself.
+Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells.
 throughput_drop_pct, throughput_gain_pct, throughput_ratio: throughput of a cell over that of the cell it is held against, as
 `campaign.statistics.comparisons` compares them.
 time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over valid runs.
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 from statistics import median
 from typing import Any
@@ -50,8 +49,6 @@ class Value:
     cells: tuple[str, ...] = ()
     exact: bool = False
     """The value is a count or a description of these cells, not an estimate."""
-    predicted: bool = False
-    """Simulated: the value is a median, and its interval holds what is not known of the inputs."""
     tested: bool = True
     """Whether its interval holds the spread of compositions; without, it is of runs of one composition and decides nothing."""
 
@@ -100,21 +97,19 @@ def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
         rows = _known(rows[by.places(rows["cell_id"]) >= 0].reset_index(drop=True), here)
         at = by.places(rows["cell_id"])
         scale = rows["ranks"].to_numpy() if here.times_ranks else 1.0
-        value, low, high = (bound[at] * scale for bound in by.locations()[0].bounds(_confidence(rows, by)))
+        value, low, high = (bound[at] * scale for bound in by.locations()[0].bounds(_confidence(rows)))
         # What no run differs in, such as a number of parameters, is no estimate.
         errors = by.errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
         tested = errors.known | (errors.variance == 0)
     else:
         rows = pairs(tables.cells, names, here)
         ratios, scale = _ratios(here, rows, by)
-        value, low, high = _SAID[here.compute](*(bound * scale for bound in ratios.of.bounds(_confidence(rows, by))))
+        value, low, high = _SAID[here.compute](*(bound * scale for bound in ratios.of.bounds(_confidence(rows))))
         kept = np.isfinite(value)
         rows, value, low, high = _known(rows[kept].reset_index(drop=True), here), value[kept], low[kept], high[kept]
         tested = ratios.tested[kept] | (rows["cell_id"] == rows["against_cell_id"]).to_numpy()
-    rows = rows.assign(
-        _value=value, _low=low, _high=high, _tested=tested, _predicted=by.drawn()[by.places(rows["cell_id"])]
-    )
-    trend = _trend(rows, here, tables, by) if here.along else None
+    rows = rows.assign(_value=value, _low=low, _high=high, _tested=tested)
+    trend = _trend(rows, here, tables) if here.along else None
     return ClaimValues(_values(rows), said_missed(rows, names, here), trend)
 
 
@@ -135,7 +130,7 @@ def _throughput(tables: Tables) -> Design:
         return tables.design
     if not (tables.runs["throughput_per_s"] > 0).any():
         raise NotHere(f"no run has a throughput: the campaign measures {name}; 'metric_ratio' compares such a number")
-    return comparisons.design(tables.runs, campaign.get("protocol"), column="throughput_per_s", draws=tables.draws)
+    return comparisons.design(tables.runs, campaign.get("protocol"), column="throughput_per_s")
 
 
 _Said = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
@@ -153,14 +148,11 @@ def _metric(here: Here, tables: Tables) -> Design:
     """The metric over valid runs, by cell. NotHere: no run has it."""
     protocol = tables.context["campaign"].get("protocol", {})
     runs = tables.runs.assign(_total=_total(here, tables.runs))
-    # What no draw changes, such as a number of parameters, is a metric of runs alone.
-    drawn = set(here.columns) <= set(tables.draws.columns) or set(here.bytes_per_step) & set(tables.draws.columns)
-    draws = tables.draws.assign(_total=_total(here, tables.draws)) if drawn and len(tables.draws) else None
-    return comparisons.design(runs, protocol, column="_total", higher=False, draws=draws)
+    return comparisons.design(runs, protocol, column="_total", higher=False)
 
 
 def _total(here: Here, runs: pd.DataFrame) -> pd.Series[float]:
-    """The metric of each run, or of each draw."""
+    """The metric of each run."""
     if lacking := [name for name in here.columns if name not in runs.columns]:
         if not here.bytes_per_step or any(name not in runs.columns for name in here.bytes_per_step):
             raise NotHere(f"no run has the metric '{lacking[0]}'")
@@ -180,54 +172,30 @@ def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
     return rows
 
 
-PREDICTED = 0.8
-"""Share of what may come out that an interval of a prediction holds."""
+def _confidence(rows: pd.DataFrame) -> float:
+    return 1 - (1 - CONFIDENCE) / max(len(rows), 1)
 
 
-def _confidence(rows: pd.DataFrame, by: Design) -> float:
-    return PREDICTED if by.draws.size else 1 - (1 - CONFIDENCE) / max(len(rows), 1)
-
-
-def _trend(rows: pd.DataFrame, here: Here, tables: Tables, by: Design) -> Trend:
+def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
     try:
         along = rows[column(rows, here.along)].to_numpy(dtype=np.float64)
         alike = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
     except NotHere:
-        metric = _metric(
-            here.model_copy(update={"columns": (here.along,), "bytes_per_step": ()}),
-            replace(tables, draws=pd.DataFrame()),
-        )
+        metric = _metric(here.model_copy(update={"columns": (here.along,), "bytes_per_step": ()}), tables)
         at = metric.places(rows["cell_id"])
         along = np.where(at >= 0, metric.value[at], np.nan)
         alike = [name for name in equal_columns(rows, here) if name not in ("workload", "batch")]
     alike += [name for name in here.vary if name in rows.columns and name not in ("workload", "batch")]
-    logs = _logs(here, rows, by)
     count = ordered = opposite = 0
     for _, group in rows[np.isfinite(along)].groupby(alike, sort=False):
         for one, other in permutations(group.index, 2):
             if along[one] < along[other]:
                 count += 1
                 ordered += group["_value"][other] > group["_value"][one]
-                apart = (
-                    np.quantile(logs[other] - logs[one], 0.5 + PREDICTED / 2)
-                    if logs.size
-                    else group["_high"][other] - group["_low"][one]
-                )
-                opposite += apart < 0
+                opposite += group["_high"][other] < group["_low"][one]
     if count < 3:
         raise NotHere(f"fewer than three cells are alike in all but '{here.along}'")
     return Trend(count, int(ordered), int(opposite))
-
-
-def _logs(here: Here, rows: pd.DataFrame, by: Design) -> Floats:
-    """[row][draw] what rises with the logarithm of the value; empty without draws."""
-    if not by.draws.size:
-        return by.draws
-    cost = by.draws[by.places(rows["cell_id"])]
-    if here.compute == "metric":
-        return cost
-    cost = cost - by.draws[by.places(rows["against_cell_id"])]
-    return cost if here.compute.startswith(("time", "throughput_drop", "metric")) else -cost
 
 
 def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
@@ -244,9 +212,8 @@ def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) 
     by = _throughput(tables)
     ratios = comparisons.ratios(both["cell_id"], both["cell_id_first"], by)
     scale = (100 * both["ranks_first"] / both["ranks"]).to_numpy()
-    value, low, high = (each * scale for each in ratios.of.bounds(_confidence(both, by)))
-    drawn = by.drawn()[by.places(both["cell_id"])]
-    both = both.assign(_value=value, _low=low, _high=high, _tested=ratios.tested, _predicted=drawn)
+    value, low, high = (each * scale for each in ratios.of.bounds(_confidence(both)))
+    both = both.assign(_value=value, _low=low, _high=high, _tested=ratios.tested)
     least = both.loc[both.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
     most = int(both["ranks"].max())
     short = (f"up to {most} devices instead of {asked:g}",) if most < asked else ()
@@ -288,7 +255,7 @@ def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
     if found.empty:
         raise NotHere("no two otherwise equal compositions were measured")
     of = zip(found["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True)
-    bounds = np.array([spread_bounds(*each, _confidence(found, by)) for each in of]) * 100
+    bounds = np.array([spread_bounds(*each, _confidence(found)) for each in of]) * 100
     tested = groups["_tested"].all().to_numpy()
     return found.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=tested)[[*rows.columns, "_low", "_high"]]
 
@@ -381,7 +348,6 @@ def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
             _words(row, rows),
             tuple(str(row[name]) for name in ("cell_id", "against_cell_id") if name in row),
             exact,
-            bool(row.get("_predicted", False)),
             bool(row.get("_tested", True)),
         )
         for row in told

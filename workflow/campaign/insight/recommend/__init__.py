@@ -1,8 +1,8 @@
-"""What to build: the measured configurations, and others that the same hosts and pool allow, weighed by what is asked for. Pure.
+"""What to build: the measured configurations, ranked by what is asked for. Pure.
 
-`objectives`: what can be asked for. `shape_enumeration`: what can be built. `candidates`: every possible answer with what it gives,
-measured or predicted. `choice`: the choice, its ties, and the cells behind it. `document`: the answers as they are kept and shown.
+`objectives`: what can be asked for. `candidates`: the measured cells as rows that can be ranked. `workload_mix`: the same for a mix
+of workloads. `choice`: the best row, its interval, and what ties with it. `unmeasured_shapes`: what the system allows and nobody
+measured, by name. `advise`: from tables to the answers. `document`: the answers as they are kept and shown.
 
-Predictions come from `campaign.model`, the model of a step: `observations` are the cells that it is fitted to, `step_rows` makes
-steps of them, and `step_model` fits it, knows its error on configurations that were left out, and predicts others.
+Nothing is predicted. Comparisons are those of `campaign.statistics.comparisons`.
 """

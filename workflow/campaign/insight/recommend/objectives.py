@@ -65,18 +65,15 @@ _KINDS: Mapping[str, tuple[str, Scale]] = {
 }
 """Objectives by name; `cheapest-within` takes a percentage, `mix` the shares: `cheapest-within:5%`, `mix:a=0.7,b=0.3`."""
 
-PREDICTIONS = {
+RESULTS = {
     "local_devices_per_host": "how many of a host's devices are its own",
     "batch": "samples a device takes in one step",
     "precision": "number format",
-    "throughput_per_s": "samples per second of all devices, measured or predicted",
+    "throughput_per_s": "samples per second of all devices",
     "step_s": "seconds of a step",
     "device_hours_per_million": "device-hours for a million samples",
     "cost_per_million": "price of a million samples, nan where the system file has no prices",
     "energy_per_sample_j": "joules of the devices in use, nan where power was not sampled",
-    "measured": "whether it was measured",
-    "extrapolated": "whether it is outside of what was measured",
-    "memory_fits": "whether its batch is known to fit; also written `memory fits`",
 }
 """What a constraint can name beside the shape and the campaign's options."""
 
@@ -137,25 +134,31 @@ DEFAULT = (
     RecommendationObjective(PER_JOULE),
     RecommendationObjective(MIX),
 )
-"""What the report answers: prices where the system file has some, energy where power was sampled, the mix where there are several
+"""Objectives of the report: prices where the system file has some, energy where power was sampled, the mix where there are several
 workloads."""
+REPORT = RecommendationRequest(DEFAULT)
+"""What the report asks for."""
 
 
-def asked(
+def parse_request(
     objectives: Sequence[str],
     constraints: Sequence[str],
     workloads: Sequence[str],
     known: Collection[str],
     options: Sequence[str],
 ) -> RecommendationRequest:
-    """Read what a person asks for. known: measured workloads; options: names of workload options that are axes.
+    """Parse what a person asks for.
 
-    ConfigError names what is not understood, and what is allowed.
+    Args:
+        known: measured workloads
+        options: names of workload options that are axes
+
+    Raises ConfigError that names what is not understood, and what is allowed.
     """
     if unknown := sorted(set(workloads) - set(known)):
         raise ConfigError(f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
-    names = [*SHAPE_AXES, *PREDICTIONS, *options]
-    read = [parse(re.sub(r"\bmemory fits\b", "memory_fits", text), names, "--constraint") for text in constraints]
+    names = [*SHAPE_AXES, *RESULTS, *options]
+    read = [parse(text, names, "--constraint") for text in constraints]
     return RecommendationRequest(
         tuple(_objective(text, workloads or known) for text in objectives) or DEFAULT, tuple(read), tuple(workloads)
     )

@@ -1,88 +1,109 @@
-"""A mix of workloads: what each shape makes of all of them together. Pure."""
+"""A mix of workloads: how much longer each shape takes for it than every workload on its own fastest shape. Pure.
+
+The slow-down of a shape is the sum over workloads of `share x rate of the fastest shape / rate of this shape`; it is 1 where the
+shape is the fastest for each of them. Workloads of one configuration share leases, so variances are those of sums
+(`campaign.statistics.combined_cells`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.insight.recommend.choice import fastest_rate, fastest_rows, usable
-from campaign.insight.recommend.shape_enumeration import COLUMNS
+from campaign.insight.recommend.candidates import SHAPE
+from campaign.statistics.combined_cells import combine_cells
+from campaign.statistics.comparisons import Design, ratios
+from campaign.statistics.intervals import Floats
 
-_SHAPE = ["shape", *COLUMNS, "configuration", "ranks", "devices", "way"]
+_BY_SHAPE = ["shape", *SHAPE, "configuration", "system", "ranks", "devices"]
 
 
-def fastest_ways(rows: pd.DataFrame, workloads: Sequence[str], named: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """The rows of the precision and options that each workload is fastest with, by these in words; of workloads with usable rows.
+def fastest_variants(rows: pd.DataFrame, workloads: Sequence[str], named: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Return the rows of the precision and options that each workload is fastest with, by these in words.
 
-    All shapes of a mix are compared with the same precision and options of a workload. named: columns of precision and options.
+    All shapes of a mix are compared with the same precision and options of a workload.
+
+    Args:
+        named: columns of precision and options
     """
     found = {}
     for workload in workloads:
-        own = usable(rows[rows["workload"] == workload])
-        ways = [way for _, way in own.groupby(list(named), sort=False)]
-        if ways:
-            way = max(ways, key=fastest_rate)
-            found[wording.describe(way.iloc[0].to_dict(), ["workload", *named])] = way
+        variants = [variant for _, variant in rows[rows["workload"] == workload].groupby(list(named), sort=False)]
+        if variants:
+            fastest = max(variants, key=lambda variant: variant["rate"].max())
+            found[wording.describe(fastest.iloc[0].to_dict(), ["workload", *named])] = fastest
     return found
 
 
-def mixed(ways: Sequence[pd.DataFrame], shares: Sequence[float]) -> pd.DataFrame:
-    """Rows for each shape that has all workloads of a mix, with the columns of `candidates`: one with what was measured there, and
-    one with the batches that are predicted to be better.
+def mix_candidates(
+    variants: Sequence[pd.DataFrame], shares: Sequence[float], design: Design
+) -> tuple[pd.DataFrame, Design]:
+    """Return a row per shape that has all workloads of a mix, and the design that compares these rows.
 
-    ways: of each workload its rows with one precision and options; shares: of time, adding up to 1. `rate`: the inverse of the mean
-    slow-down against each workload's own fastest shape; `batch`: in words; `cells`: of each workload the cell, '' where it was
-    predicted.
+    The rows have the columns of `candidates` that a choice is made by. `rate` is the inverse of the slow-down, `batch` is in words.
+
+    Args:
+        variants: for each workload, its rows with one precision and options
+        shares: parts of time, adding up to 1
+        design: the design of the cells
     """
-    by_rate = [rows.sort_values(["measured", "rate"], ascending=False, kind="stable") for rows in ways]
-    measured = _together(ways, [rows.drop_duplicates("shape") for rows in by_rate], shares)
-    best = _together(ways, [fastest_rows(rows) for rows in ways], shares)
-    return pd.concat([measured, best]).drop_duplicates(["shape", "batch"], ignore_index=True)
+    found = [_parts_of(rows, share) for rows, share in zip(variants, shares, strict=True)]
+    parts = pd.concat(found, ignore_index=True)
+    parts = parts[parts.groupby("shape")["workload"].transform("count") == len(shares)]
+    if parts.empty:
+        return parts, design
+    apart = parts[parts["cell"] != parts["fastest"]]
+    sums = combine_cells(design, _sums((parts, "cell"), (apart, "cell"), (apart, "fastest")))
+    shapes = parts.groupby(_BY_SHAPE, sort=False)
+    rows = shapes.agg(slow=("slow", "sum"), batch=("batch", ", ".join), cells=("cell", tuple)).reset_index()
+    rows = rows.assign(cell=rows["cells"].map(_id))
+    rows = rows[sums.places(rows["cell"]) >= 0].reset_index(drop=True)
+    low, high = _slow_down_bounds(rows, apart, sums)
+    known = sums.variances.known[sums.places(rows["cell"])]
+    return rows.assign(rate=1 / rows["slow"], low=1 / high, high=1 / low, known=known), sums
 
 
-def _together(ways: Sequence[pd.DataFrame], chosen: Sequence[pd.DataFrame], shares: Sequence[float]) -> pd.DataFrame:
-    """One row for each shape. chosen: of each workload a row for each shape."""
-    parts = []
-    for rows, own, share in zip(ways, chosen, shares, strict=True):
-        slow = share * fastest_rate(rows) / own["rate"]
-        parts.append(
-            own.assign(
-                slow=slow,
-                variance=(slow * own["sd"]) ** 2,
-                said=slow * own["rate"] / own["said_rate"],
-                batch=own["workload"] + ": batch " + own["batch"].astype(str),
-            )
-        )
-    together = pd.concat(parts, ignore_index=True)
-    shapes = together.groupby(_SHAPE, sort=False)
-    rows_of = shapes.agg(
-        workloads=("workload", "count"),
-        slow=("slow", "sum"),
-        variance=("variance", lambda each: each.sum(skipna=False)),
-        freedom=("freedom", "min"),
-        known=("known", "all"),
-        said=("said", lambda each: each.sum(skipna=False)),
-        measured=("measured", "all"),
-        replayed=("replayed", "any"),
-        extrapolated=("extrapolated", _joined),
-        memory=("memory", lambda each: "unknown" if (each == "unknown").any() else "fits"),
-        batch=("batch", ", ".join),
-        cells=("cell_id", tuple),
-    ).reset_index()
-    rows_of = rows_of[rows_of["workloads"] == len(shares)].reset_index(drop=True)
-    return rows_of.assign(
-        rate=1 / rows_of["slow"],
-        sd=np.sqrt(rows_of["variance"]) / rows_of["slow"],
-        said_rate=1 / rows_of["said"],
-        outside=rows_of["extrapolated"] != "",
-        trusted=True,
-        **dict.fromkeys(("low", "high", "price_per_h", "energy_j", "energy_sd"), np.nan),
+def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
+    """Return the row of each shape with the batch that a workload is fastest with, and its part of the slow-down."""
+    by_rate = rows.sort_values("rate", ascending=False, kind="stable")
+    fastest, own = by_rate.iloc[0], by_rate.drop_duplicates("shape")
+    return own.assign(
+        share=share,
+        weight=share * fastest["rate"],
+        slow=share * fastest["rate"] / own["rate"],
+        fastest=fastest["cell"],
+        batch=own["workload"] + ": batch " + own["batch"].astype("str"),
     )
 
 
-def _joined(words: pd.Series[Any]) -> str:
-    return "; ".join(dict.fromkeys(each for each in words if each))
+def _sums(*columns: tuple[pd.DataFrame, str]) -> pd.DataFrame:
+    """Return the parts of sums, one sum per shape and column of cell ids; equal sums once."""
+    found = [
+        pd.DataFrame(
+            {"sum": parts.groupby("shape")[name].transform(_id), "cell_id": parts[name], "weight": parts["weight"]}
+        )
+        for parts, name in columns
+    ]
+    return pd.concat(found).drop_duplicates(["sum", "cell_id"], ignore_index=True)
+
+
+def _id(cells: Iterable[str]) -> str:
+    return "+".join(cells)
+
+
+def _slow_down_bounds(rows: pd.DataFrame, apart: pd.DataFrame, sums: Design) -> tuple[Floats, Floats]:
+    """Return the bounds of the slow-down of each row; nan where its shape is the fastest for all workloads.
+
+    A workload that is fastest on the shape itself adds its share, exactly. The others add a ratio of two sums.
+    """
+    by_shape = apart.groupby("shape").agg(own=("cell", _id), fastest=("fastest", _id), share=("share", "sum"))
+    by_shape = by_shape.reindex(rows["shape"])
+    found = ratios(by_shape["fastest"], by_shape["own"], sums).of
+    share = by_shape["share"].to_numpy(dtype=np.float64)
+    ratio = 1 + (rows["slow"].to_numpy(dtype=np.float64) - 1) / share
+    _, low, high = replace(found, ratio=ratio).bounds()
+    return 1 - share + share * low, 1 - share + share * high

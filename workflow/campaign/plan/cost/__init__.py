@@ -1,1 +1,1 @@
-"""What runs and leases cost in time: measured costs, forecasts learned from them, and what a budget pays for."""
+"""What runs and leases cost in time: measured costs, and forecasts learned from them."""

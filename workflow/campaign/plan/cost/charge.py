@@ -48,9 +48,7 @@ def held(system: SystemFile, configuration: Configuration, hosts: Collection[str
 
 def _donors(system: SystemFile, configuration: Configuration, hosts: Collection[str]) -> tuple[set[str], int]:
     """Hosts that others of the lease's devices belong to, and how many devices of the pool are left idle on them."""
-    wanted: Counter[str] = Counter()
-    for shape in configuration.host_shapes:
-        wanted.update({each.model: each.fabric for each in shape.devices})
+    wanted = Counter({configuration.device: configuration.fabric_devices})
     donors: set[str] = set()
     left = 0
     # Devices that belong to no host, or to one of the lease's own, are counted first: a site is charged no more than it must.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from campaign.documents.cell import Cell, Configuration
+from campaign.documents.cell import Cell, Configuration, drop_layout
 from campaign.fabrics.operations import Operations
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
 from campaign.plan.cost.composing import ComposingTimes
@@ -371,4 +371,4 @@ def _hardware(configuration: Configuration, system: str) -> dict[str, float | st
 
 
 def _of_shape(shape: Mapping[str, Any]) -> Configuration:
-    return Configuration(**{"name": "", **shape})
+    return Configuration(**{"name": "", **drop_layout(shape)})

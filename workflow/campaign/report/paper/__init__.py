@@ -1,1 +1,1 @@
-"""A campaign as pieces of a paper in LaTeX: figures, tables of numbers, methods, and the artifact appendix."""
+"""A campaign as pieces of a paper in LaTeX: figures and tables of numbers."""

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import REPORTS
-from campaign.report.figure import Drawing, Figure, all_figures, data_of, page_document
+from campaign.report.figure import Drawing, Figure, all_figures, data_of
 from campaign.report.paper.latex import caption, escaped, note, table
 from campaign.report.plot import COLUMN_IN, PAGE, drawn_for, paper
 from campaign.report.svg import DECLARATION
@@ -19,12 +18,10 @@ from campaign.tables.io import Tables
 
 @dataclass(frozen=True)
 class Drawn:
-    """files; left_out: by title, why a figure has nothing to show; documents: what the page says of each that has
-    (`figure.page_document`)."""
+    """files; left_out: by title, why a figure has nothing to show."""
 
     files: list[Path]
     left_out: Mapping[str, str]
-    documents: Sequence[Mapping[str, Any]]
 
 
 def draw(tables: Tables, out: Path, for_paper: bool, only: Sequence[str] | None = None) -> Drawn:
@@ -36,7 +33,6 @@ def draw(tables: Tables, out: Path, for_paper: bool, only: Sequence[str] | None 
     files: list[Path] = []
     left_out: dict[str, str] = {}
     captions: list[str] = []
-    documents = []
     formats = ("pdf", "svg") if for_paper else ()
     data = data_of(tables)
     try:
@@ -49,14 +45,13 @@ def draw(tables: Tables, out: Path, for_paper: bool, only: Sequence[str] | None 
                 left_out[figure.title] = drawing.empty_reason
                 continue
             files += _write(figure, drawing, out, formats)
-            documents.append(page_document(figure, drawing))
             captions.append(latex(figure, drawing) if drawing.svg is not None else latex_table(figure, drawing))
         if for_paper and captions:
             (out / "figures.tex").write_text("\n".join(captions), encoding="utf-8")
             files.append(out / "figures.tex")
     except OSError as error:
         raise unwritable(error, out) from error
-    return Drawn(files, left_out, documents)
+    return Drawn(files, left_out)
 
 
 def _chosen(only: Sequence[str] | None) -> list[Figure]:

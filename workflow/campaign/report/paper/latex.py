@@ -7,7 +7,7 @@ import re
 import textwrap
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 # Of a table on one page, of which a row may take several; further rows are in its CSV file.
@@ -119,19 +119,3 @@ def table(
         + "".join(f"    {line}\n" for line in lines[1:])
         + f"    \\bottomrule\n  \\end{{tabular}}}}\n{note(rest, more, *notes)}\\end{{table*}}\n"
     )
-
-
-def listed(items: Iterable[str], kind: str = "itemize") -> str:
-    """A list of texts that are LaTeX already."""
-    lines = "".join(f"  \\item {item}\n" for item in items)
-    return f"\\begin{{{kind}}}\n{lines}\\end{{{kind}}}\n" if lines else ""
-
-
-def loosely(text: str) -> str:
-    """Paragraphs whose lines may have wide spaces: names and commands are seldom broken."""
-    return f"\\begingroup\\sloppy\n{text}\\par\\endgroup\n"
-
-
-def code(text: str) -> str:
-    """A command or a path, which may be broken after a slash."""
-    return f"\\texttt{{{escaped(text)}}}".replace("/", "/\\allowbreak{}")

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.documents.cell import Configuration
+from campaign.documents.cell import Configuration, drop_layout
+from campaign.errors import ConfigError
 from campaign.tables.cells import tally
 from campaign.tables.leases import idle_times, leases_table
 
@@ -61,8 +62,8 @@ def idle(runs: pd.DataFrame) -> str:
 def _requested(asked: Mapping[str, Any]) -> str:
     """The configuration in words; what is none, as it is."""
     try:
-        return Configuration(**asked).words()
-    except TypeError:
+        return Configuration(**drop_layout(asked)).words()
+    except (TypeError, ConfigError):
         return _plain(asked)
 
 

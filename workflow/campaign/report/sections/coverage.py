@@ -10,7 +10,7 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics.comparable_cells import naming_columns
-from campaign.tables.cells import SHOWN, shown_states, tally
+from campaign.tables.cells import STATES, tally
 
 # Up to so many planned cells the page has a row for each of note; beyond, one for each configuration and workload.
 CELLS_ON_PAGE = 200
@@ -23,9 +23,9 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
     measured cell, runs that failed are told by `failed_runs`."""
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
-    cells = cells.assign(state=shown_states(cells), flags=_own_flags(cells))
+    cells = cells.assign(flags=_own_flags(cells))
     cells = cells.assign(why=[_why(row) for row in cells.to_dict("records")])
-    lost = ~cells["state"].isin(("measured", "predicted")) | (cells["n_missing"] > 0)
+    lost = (cells["state"] != "measured") | (cells["n_missing"] > 0)
     told = cells[lost | (cells["n_outliers"] > 0)]
     axes = naming_columns(cells)
     rows = [
@@ -68,7 +68,7 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
 
 
 def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
-    cells, known = cells.assign(state=shown_states(cells)), states_of(cells)
+    known = states_of(cells)
     headings = ("Configuration and workload", "State", "Cells", *map(str.capitalize, known), "Why, and flags")
     rows = []
     for (configuration, workload), group in cells.groupby(["configuration", "workload"], sort=False):
@@ -89,15 +89,14 @@ def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
 
 
 def states_of(cells: pd.DataFrame) -> list[str]:
-    """The states to count: `implied` and `predicted` only where there are such cells, `measured` not where all are predicted."""
-    there = set(shown_states(cells))
-    rare = {"implied", "predicted", *(["measured"] if "predicted" in there else [])}
-    return [name for name in SHOWN if name not in rare or name in there]
+    """Return the states to count: `implied` only where there are such cells."""
+    there = set(cells["state"])
+    return [name for name in STATES if name != "implied" or name in there]
 
 
 def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
     """Cells by what became of them."""
-    found = shown_states(cells).value_counts()
+    found = cells["state"].value_counts()
     return [(name, f"{int(found.get(name, 0)):,}") for name in states_of(cells)]
 
 

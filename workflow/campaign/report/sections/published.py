@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from campaign import wording
-from campaign.insight.published import CONSTRUCTED, INPUT, NOT_HERE
+from campaign.insight.published import NOT_HERE
 from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
@@ -26,7 +26,6 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
     measured = [claim for claim in said.claims if claim.verdict != NOT_HERE]
     others = [claim for claim in said.claims if claim.verdict == NOT_HERE]
     return {
-        "became": became(said),
         "documents": [
             {"name": each.name, "cited": cited(each), "note": f"{each.note[:1].upper()}{each.note[1:]}"}
             for each in said.documents
@@ -34,14 +33,7 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
         "rows": [{**_sentence(claim), "link": claim.figure if claim.figure in shown else ""} for claim in measured],
         "not_here": [(claim.says, f"{claim.document}, {claim.where}", claim.reason) for claim in others],
         "counts": _counts(said),
-        "inputs": any(claim.verdict == INPUT for claim in measured),
-        "constructed": any(claim.verdict == CONSTRUCTED for claim in measured),
     }
-
-
-def became(said: PublishedSaid) -> str:
-    """What was done here for these claims: 'measured', 'predicted', or 'measured or predicted'."""
-    return wording.became(wording.basis_of(claim.basis for claim in said.claims if claim.cells))
 
 
 def cited(document: PublishedDocument) -> str:
@@ -51,9 +43,7 @@ def cited(document: PublishedDocument) -> str:
 
 
 def verdict_of(claim: PublishedClaim) -> str:
-    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions', 'input', 'by construction'."""
-    if claim.verdict == CONSTRUCTED:
-        return claim.verdict
+    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions'."""
     if claim.other_program:
         return f"{claim.verdict}, {OTHER_PROGRAM}"
     return OTHER if claim.other else claim.verdict
@@ -66,7 +56,7 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
         "told": claim.told or claim.says,
         "number": claim.published,
         "conditions": claim.conditions,
-        "here": wording.marked(claim.here, claim.basis),
+        "here": claim.here,
         "of": claim.reason or claim.of,
         "verdict": verdict_of(claim),
         "state": OTHER.replace(" ", "-") if verdict_of(claim) == OTHER else claim.verdict.replace(" ", "-"),
@@ -77,7 +67,7 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
 
 def _judged(claim: PublishedClaim) -> str:
     """The conditions that are not the document's, and under others than the program what the verdict would be; '' for none."""
-    if not claim.other or claim.other_program or claim.verdict == CONSTRUCTED:
+    if not claim.other or claim.other_program:
         return "; ".join(claim.other)
     words = {"agrees": "it agrees", "differs": "it differs", "undecided": "nothing is decided"}
     return f"{'; '.join(claim.other)}; {words[claim.verdict]}"
@@ -86,15 +76,13 @@ def _judged(claim: PublishedClaim) -> str:
 def _counts(said: PublishedSaid) -> str:
     """A count of verdicts: '31 claims: 8 agree, 3 agree with another program, 2 differ, 6 were measured under other conditions,
     12 were not measured here.'"""
-    verdicts, done = [verdict_of(claim) for claim in said.claims], became(said)
+    verdicts = [verdict_of(claim) for claim in said.claims]
     words = {
         **_also_with_another_program("agrees", "agrees", "agree"),
         **_also_with_another_program("differs", "differs", "differ"),
         **_also_with_another_program("undecided", "is undecided", "are undecided"),
-        INPUT: ("is an input", "are inputs"),
-        CONSTRUCTED: ("holds by construction", "hold by construction"),
-        OTHER: (f"was {done} under other conditions", f"were {done} under other conditions"),
-        NOT_HERE: (f"was not {done} here", f"were not {done} here"),
+        OTHER: ("was measured under other conditions", "were measured under other conditions"),
+        NOT_HERE: ("was not measured here", "were not measured here"),
     }
     told = [f"{n:,} {one if n == 1 else many}" for name, (one, many) in words.items() if (n := verdicts.count(name))]
     return f"{wording.plural(len(verdicts), 'claim')}: {', '.join(told)}." if verdicts else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,15 @@ from pydantic import ValidationError
 
 from campaign import wording
 from campaign.errors import RecordError, first_problem
-from campaign.files import load_json, read_text
-from campaign.insight.recommend.document import UNKNOWN, RecommendationAnswer, RecommendationDocument, RecommendedChoice
+from campaign.files import load_json
+from campaign.insight.recommend.document import (
+    SCHEMA,
+    UNKNOWN,
+    RecommendationAnswer,
+    RecommendationDocument,
+    RecommendedChoice,
+)
 from campaign.report.intervals_column import Interval, column
-from campaign.report.templates import downloads
 
 # Of the first objective, and of each other one; a campaign of many workloads and precisions has more in its recommendation.json.
 ANSWERS_ON_PAGE = 4
@@ -27,26 +32,27 @@ _DRAWN = "Against the first, %"
 _HEADINGS = ("For", "Build", _DRAWN, "Gives (95\u202f% interval)", "Known by")
 
 
-def read_recommendation(directory: Path) -> dict[str, Any] | None:
-    """The document in a directory, its picture under `svg`, with `downloads`; None where there is none. RecordError where that
-    is unreadable."""
+def read_recommendation(directory: Path) -> RecommendationDocument | None:
+    """Return the document in a directory; None if there is none, or an earlier version wrote it.
+
+    Raises RecordError if it is unreadable.
+    """
     path = directory / FILE
     if not path.exists():
         return None
     try:
-        return {"document": load_json(path), "svg": read_text(path.with_suffix(".svg")), **downloads(path)}
-    except (OSError, ValueError) as error:
+        found = load_json(path)
+        if found.get("schema_version") != SCHEMA:
+            return None
+        return RecommendationDocument.model_validate(found)
+    except ValidationError as error:
+        raise RecordError(f"{path}: {first_problem(error)}; delete it and run again") from error
+    except (OSError, ValueError, AttributeError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
 
 
-def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What the template lays out; None without a recommendation. RecordError when the document is not as it should be."""
-    if given is None:
-        return None
-    try:
-        document = RecommendationDocument.model_validate(given["document"])
-    except ValidationError as error:
-        raise RecordError(f"recommendation: {first_problem(error)}") from error
+def recommendation_section(document: RecommendationDocument) -> dict[str, Any]:
+    """Return what the template lays out."""
     by_objective: dict[str, list[RecommendationAnswer]] = {}
     for answer in document.answers:
         by_objective.setdefault(answer.objective, []).append(answer)
@@ -57,15 +63,11 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     shown = [answer for answers in chosen for answer in answers]
     listed = {id(answer): _listed(answer, answers is chosen[0]) for answers in chosen for answer in answers}
     several = any(len(each) > 1 for each in listed.values())
-    known = [each for choices in listed.values() for each in choices if each]
-    unknown = bool(known) and all(each.memory == "unknown" for each in known)
     objectives = [
         {
             "objective": answers[0].objective,
             "meaning": f"{answers[0].meaning[:1].upper()}{answers[0].meaning[1:]}",
-            "answers": [
-                {"about": answer.about, "rows": _rows(answer, listed[id(answer)], not unknown)} for answer in answers
-            ],
+            "answers": [{"about": answer.about, "rows": _rows(answer, listed[id(answer)])} for answer in answers],
             "summary": _in_summary(answers[0]),
         }
         for answers in chosen
@@ -78,13 +80,8 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "drawn": column([_against_first(each, answer) for answer in shown for each in listed[id(answer)]])
         if several
         else None,
-        # What is beyond the measured is alike for all answers, so that one is said.
-        "remarks": [
-            *[_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond][:1],
-            *(["Whether batches fit into memory is unknown."] if unknown else []),
-        ],
         "left_out": len(document.answers) - len(shown),
-        "figure": document.figure,
+        "unmeasured": document.unmeasured,
     }
 
 
@@ -93,11 +90,9 @@ def _listed(answer: RecommendationAnswer, beside: bool) -> list[RecommendedChoic
     return [answer.choice, *(answer.alternatives[:_BESIDE_ON_PAGE] if answer.choice and beside else ())]
 
 
-def _rows(
-    answer: RecommendationAnswer, listed: Sequence[RecommendedChoice | None], memory: bool
-) -> list[tuple[str, str, str, str]]:
+def _rows(answer: RecommendationAnswer, listed: Sequence[RecommendedChoice | None]) -> list[tuple[str, str, str, str]]:
     """What to build, what it gives, how that is known, and the interval that is drawn: the choice first, then what may be as
-    good. memory: whether to say of which it is not known that it fits."""
+    good."""
     if answer.choice is None:
         return [("no answer", "", f"{answer.sentences[0].rstrip('.')}", "")]
     rows = []
@@ -105,7 +100,7 @@ def _rows(
         first = choice is answer.choice
         build = f"{'' if first else 'or '}{choice.configuration}, {choice.batches}"
         gives = choice.bare if first else choice.short.removeprefix(f"{choice.configuration} ")
-        known = ("tied within 5\u202f%, " if choice in answer.tied else "") + _known_by(choice, memory)
+        known = ("tied within 5\u202f%, " if choice in answer.tied else "") + _known_by(choice)
         drawn = _against_first(choice, answer)
         against = wording.with_interval(drawn.value, drawn.low, drawn.high, wording.percent, none="no interval")
         rows.append((build, gives, known, against))
@@ -127,29 +122,16 @@ def _against_first(choice: RecommendedChoice | None, answer: RecommendationAnswe
 
 def _in_summary(answer: RecommendationAnswer) -> str:
     """One answer as finished sentences: of ties only what there is to say."""
-    choice, beyond = answer.choice, ""
-    if answer.beyond:
-        beyond = f" Beyond what was measured, {answer.beyond.short} is predicted."
+    choice = answer.choice
     if choice is None:
-        return f"{answer.sentences[0].rstrip('.')}.{beyond}"
+        return f"{answer.sentences[0].rstrip('.')}."
     others = answer.tied_total + answer.not_told_apart_total
     tied = f"; {wording.plural(others, 'other')} may be as good" if others else ""
     return (
-        f"for {answer.about}, {choice.configuration} ({choice.words}), {choice.batches}: {choice.bare}, "
-        f"{_known_by(choice, memory=True)}{tied if answer.comparable else f'; ties {UNKNOWN}'}.{beyond}"
+        f"for {answer.about}, {choice.built}: {choice.bare}, {_known_by(choice)}"
+        f"{tied if answer.comparable else f'; ties {UNKNOWN}'}."
     )
 
 
-def _beyond(about: str, choice: RecommendedChoice) -> str:
-    return (
-        f"Beyond what was measured, for {about}: {choice.configuration} ({choice.words}), {choice.batches}, is predicted to give "
-        f"{choice.bare}. Extrapolated: {choice.extrapolated}."
-    )
-
-
-def _known_by(choice: RecommendedChoice, memory: bool) -> str:
-    runs = sum(each.runs for each in choice.evidence)
-    how = f"predicted from {wording.plural(choice.evidence_total, 'cell')}"
-    if choice.measured:
-        how = choice.how if choice.replayed else f"measured, {wording.plural(runs, 'run')}{choice.compositions()}"
-    return how if choice.memory == "fits" or not memory else f"{how}; whether the batch fits into memory is unknown"
+def _known_by(choice: RecommendedChoice) -> str:
+    return f"measured, {wording.plural(sum(each.runs for each in choice.evidence), 'run')}{choice.compositions()}"

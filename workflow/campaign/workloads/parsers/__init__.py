@@ -45,8 +45,9 @@ PARSERS: Mapping[str, str] = {
     "nvbandwidth": "nvbandwidth: printed log, or JSON of -j",
     "osu": "OSU micro-benchmarks: bandwidth, latency, collectives",
     "perftest": "perftest: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests",
-    "vllm": "vLLM's `vllm bench serve`: file of --save-result, or printed log",
+    "vllm": "vLLM's `vllm bench serve`, TensorRT-LLM's benchmark_serving: file of --save-result, or printed log",
     "sglang": "SGLang's `bench_serving`: file of --output-file, or printed log",
+    "aiperf": "NVIDIA's AIPerf and GenAI-Perf: profile_export_aiperf.json, or profile_export_genai_perf.json",
     "trtllm_bench": "TensorRT-LLM's `trtllm-bench throughput` and `latency`: file of --report_json, or printed log",
     "mlperf_inference": "MLPerf Inference's LoadGen: mlperf_log_summary.txt, or mlperf_log_detail.txt",
     "gpu_copy": "gpu_copy of SuperBench: copies between host and devices, and between devices",
@@ -65,11 +66,11 @@ PARSERS: Mapping[str, str] = {
 
 _WITH_RATE = {
     *("tf_cnn_benchmarks", "horovod_synthetic", "nvidia_bert", "yolov5", "mlperf", "megatron", "dlio"),
-    *("vllm", "sglang", "trtllm_bench", "mlperf_inference"),
+    *("vllm", "sglang", "aiperf", "trtllm_bench", "mlperf_inference"),
 }
 
-OF_SERVICES = frozenset({"vllm", "sglang"})
-"""Parsers of clients that apply a load to a server."""
+OF_SERVICES = frozenset({"vllm", "sglang", "aiperf"})
+"""Parsers of clients that send requests to a server."""
 
 WITHOUT_RATE = frozenset(PARSERS) - _WITH_RATE
 """Parsers of programs that process no samples, so that another metric than throughput leads."""

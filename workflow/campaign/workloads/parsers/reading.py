@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
-from campaign.documents.requests import Requests
-from campaign.workloads.load.request_latencies import SentRequest, columns
-
 ReadingStatus = Literal["ok", "nan", "invalid", "incomplete"]
 F = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|NAN|Inf|INF)"
 """A number in a regular expression, not a number and infinity included."""
@@ -105,7 +102,7 @@ class Curve:
 class LogReading:
     """What a log says. problem: why it is not `ok`; throughput_per_s: samples per second of all ranks together.
 
-    step_times_s: [rank][step]. metrics: unit in the name. requests: of a client whose file has them one by one. flags: what a
+    step_times_s: [rank][step]. metrics: unit in the name. flags: what a
     reader of the numbers should know. program: the name of the program or test that the log is of, where it says one (`osu_bw`).
     rounded: whether the numbers are those that were printed, and not those of a file of the program, which may have more digits.
     """
@@ -118,7 +115,6 @@ class LogReading:
     matrices: Mapping[str, PairMatrix] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     steady: tuple[float, float] | None = None
-    requests: tuple[SentRequest, ...] = ()
     flags: tuple[str, ...] = ()
     program: str = ""
     rounded: bool = True
@@ -139,11 +135,6 @@ class LogReading:
             one, two = dict(self.curves[name].points), dict(other.curves[name].points)
             both += [(value, two.get(size, math.nan)) for size, value in one.items()]
         return self.rounded != other.rounded and len(both) > 1 and all(agree(a, b, 0.001, 0.0051) for a, b in both)
-
-    @property
-    def counted(self) -> Requests | None:
-        """The requests as a record holds them, all of them in the window; None where there are none."""
-        return Requests.of(columns(self.requests), (0.0, math.inf)) if self.requests else None
 
 
 @dataclass(frozen=True)
@@ -268,7 +259,6 @@ class Verdict:
         self.metrics: dict[str, float | None] = {}
         self.matrices: dict[str, PairMatrix] = {}
         self.curves: dict[str, Curve] = {}
-        self.requests: tuple[SentRequest, ...] = ()
 
     def incomplete(self, problem: str) -> None:
         self._problems.setdefault("incomplete", problem)
@@ -331,7 +321,6 @@ class Verdict:
             metrics=numbers,
             matrices=self.matrices,
             curves=self.curves,
-            requests=self.requests,
             flags=tuple(self.flags),
             program=program,
             rounded=rounded,

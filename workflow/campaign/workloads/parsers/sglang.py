@@ -2,8 +2,7 @@
 
 Latencies count from when the client sent a request: with --max-concurrency beside a finite --request-rate, the wait in the client
 is left out. The default rate is `inf`. Failed requests are not counted: there are only fewer successful ones. `Concurrency` is the
-mean of the run, not the limit. The retokenized count is that of the text that came. --output-details has no times of start, so that
-its requests have no places in time.
+mean of the run, not the limit. The retokenized count is that of the text that came.
 """
 
 from campaign.workloads.parsers.reading import Format

@@ -1,11 +1,10 @@
 """vLLM's `vllm bench serve` (before: benchmark_serving.py): the file of --save-result, or what it prints.
 
 Latencies count from when the client sent a request. With --max-concurrency beside a finite --request-rate, a request waits in the
-client before that, and the wait is left out; the requests of --save-detailed have it where the file has `queue_times`. The
-default rate is `inf`: all requests are sent at once. Only successful requests are in the latencies. The duration includes the last
-answers, with fewer and fewer requests, so that short runs have a low throughput. Percentiles are p99 alone unless
---metric-percentiles names others, and end-to-end latency needs --percentile-metrics. --append-result adds a line to the file.
-SGLang's benchmark began as a copy of this one.
+client before that, and the wait is left out. The default rate is `inf`: all requests are sent at once. Only successful requests are
+in the latencies. The duration includes the last answers, with fewer and fewer requests, so that short runs have a low throughput.
+Percentiles are p99 alone unless --metric-percentiles names others, and end-to-end latency needs --percentile-metrics.
+--append-result adds a line to the file. SGLang's benchmark and TensorRT-LLM's benchmark_serving.py began as copies of this one.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from campaign.workloads.load.request_latencies import SentRequest
 from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, agree, number
 
 _HEADER = "Serving Benchmark Result"
@@ -38,9 +36,6 @@ _PRINTED = {
     "request rate configured (rps)": "request_rate",
     "traffic request rate": "request_rate",
 }
-_COLUMNS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
-_NEW_COLUMNS = ("latencies", "queue_times", "errors")
-_MESSAGE_MAX = 300
 
 
 class ServingResult(LogReader):
@@ -83,7 +78,6 @@ class ServingResult(LogReader):
             return None
         rate = _counts(result, verdict)
         _latencies(result, verdict)
-        _details(result, verdict)
         limit = number(result.get("max_concurrency"))
         offered = number(result.get("request_rate"))
         if limit and offered and math.isfinite(offered):
@@ -95,10 +89,12 @@ class ServingResult(LogReader):
 
 
 def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
-    """Rates and counts as metrics; the rate of completed requests."""
+    """Add rates and counts to the metrics, and return the rate of completed requests."""
     names = ("completed", "duration", "request_throughput", "total_output_tokens", "output_throughput")
     completed, duration_s, rate, tokens, token_rate = (number(result.get(name)) for name in names)
     failed = number(result.get("failed"))
+    if failed is None and isinstance(errors := result.get("errors"), list):
+        failed = float(sum(map(bool, errors)))  # of --save-detailed, one per request
     prompt_tokens = number(result.get("total_input_tokens"))
     if completed is None or duration_s is None or rate is None:
         verdict.incomplete("the result has no completed requests, duration and request throughput")
@@ -109,7 +105,12 @@ def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
         verdict.invalid(f"{completed:g} requests in {duration_s:g} s are not {rate:g} per second")
     elif tokens and token_rate and not agree(tokens / duration_s, token_rate, 0.02, 0.006):
         verdict.invalid(f"{tokens:g} tokens in {duration_s:g} s are not {token_rate:g} per second")
+    else:
+        # Rates are printed with two decimals: 0.03 requests per second may be 0.0254.
+        rate = completed / duration_s
+        token_rate = tokens / duration_s if tokens else token_rate
     sent = completed + (failed or 0)
+    goodput = result.get("request_goodput", result.get("request_goodput:"))  # files of vLLM have the colon in the key
     verdict.metrics |= {
         "requests": sent,
         "errors": failed,
@@ -117,12 +118,12 @@ def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
         "requests_per_s": rate,
         "output_tokens_per_s": token_rate,
         "prompt_tokens_per_s": prompt_tokens / duration_s if prompt_tokens is not None and duration_s > 0 else None,
-        "goodput_per_s": number(result.get("request_goodput")),
+        "goodput_per_s": number(goodput),
         "offered_per_s": number(result.get("request_rate")),
     }
     if failed is None:
         verdict.flag("the client does not report failed requests: only its log and --output-details have them")
-    elif failed and "ttfts" not in result:
+    elif failed:
         verdict.flag(f"{failed:g} of {sent:g} requests failed, and the client's latencies leave them out")
     return rate if completed else None
 
@@ -135,61 +136,6 @@ def _latencies(result: Mapping[str, Any], verdict: Verdict) -> None:
             if latency_ms is not None and not math.isfinite(latency_ms):
                 verdict.nan(f"{key} is {latency_ms:g}")
             verdict.metrics[f"{of}_ms_{what.replace('.', '_')}"] = latency_ms
-
-
-def _details(result: Mapping[str, Any], verdict: Verdict) -> None:
-    """Requests one by one, where the file has when each started."""
-    if "ttfts" not in result:
-        return
-    if "start_times" not in result:
-        verdict.flag("the client does not say when requests started: its requests are not taken one by one")
-        return
-    try:
-        missing = [None] * len(result["ttfts"])
-        columns = [result[name] for name in _COLUMNS] + [result.get(name) or missing for name in _NEW_COLUMNS]
-        rows = [_Row(*row) for row in zip(*columns, strict=True)]
-        base_s = min(row.start_s - (row.queued_s or 0) for row in rows if row.start_s)
-        requests = [_request(row, base_s) for row in rows]
-    except (LookupError, TypeError, ValueError, OverflowError):
-        verdict.flag("the lists of requests do not belong together: requests are not taken one by one")
-        return
-    verdict.requests = tuple(sorted(requests, key=lambda request: request.intended_s))
-    failed = sum(request.error is not None for request in requests)
-    verdict.metrics |= {"requests": len(requests), "errors": failed, "errors_pct": 100 * failed / len(requests)}
-
-
-class _Row(NamedTuple):
-    """One request of the file, in the order of the columns."""
-
-    prompt_tokens: int
-    output_tokens: int
-    ttft_s: float
-    gaps_s: list[float]
-    start_s: float
-    latency_s: float | None
-    queued_s: float | None
-    error: str | None
-
-
-def _request(row: _Row, base_s: float) -> SentRequest:
-    failed = bool(row.error) or not (row.output_tokens or row.ttft_s)
-    sent_s = row.start_s - base_s if row.start_s else 0.0
-    last_s = sent_s + (math.fsum([row.ttft_s, *row.gaps_s]) if row.latency_s is None else row.latency_s)
-    if not math.isfinite(last_s + sent_s) or min(row.prompt_tokens, row.output_tokens) < 0:
-        raise ValueError("no request has such numbers")
-    said = str(row.error).strip().rpartition("\n")[2][:_MESSAGE_MAX] if row.error else "no token came"
-    return SentRequest(
-        intended_s=max(0.0, sent_s - (row.queued_s or 0.0)),
-        sent_s=sent_s,
-        first_s=None if failed else sent_s + row.ttft_s,
-        last_s=None if failed else last_s,
-        prompt_tokens=row.prompt_tokens,
-        output_tokens=row.output_tokens,
-        error=said if failed else None,
-        requested_prompt_tokens=row.prompt_tokens,
-        requested_output_tokens=row.output_tokens,
-        reported=False,
-    )
 
 
 NEEDLES = (

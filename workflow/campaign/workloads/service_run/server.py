@@ -17,7 +17,7 @@ from campaign.documents.fields import Variables
 from campaign.workloads.command_template import fill, variables
 from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.service_run.processes import LOOK_S, Process, background, end, say
-from campaign.workloads.service_run.specification import CLIENT_RESULT, Problem, ServerMetrics, Specification
+from campaign.workloads.service_run.specification import Problem, ServerMetrics, Specification
 
 ADDRESS = "127.0.0.1"
 _PROBE_S = 2.0
@@ -70,7 +70,7 @@ class ServerProcesses:
         return {
             "port": self.port,
             "url": self.url,
-            "result": str(self.specification.directory / CLIENT_RESULT),
+            "result": str(self.specification.directory / self.specification.client.result),
             "rank": self.rank,
             "first_host": variables.get("MASTER_ADDR", ADDRESS),
             "first_port": variables.get("MASTER_PORT", "0"),

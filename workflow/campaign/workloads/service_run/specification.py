@@ -5,28 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from campaign.documents.cell import Scalar
 from campaign.documents.fields import Argument, AxisName, FileModel, Precision, Variables
-from campaign.documents.requests import Requests
 from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
 
 SERVICE_VALUES: Mapping[str, str] = {
     "port": "port of 127.0.0.1 on which the server has to answer: a free one, or `server.port`",
     "url": "`http://127.0.0.1:{port}`",
-    "result": "file that a client writes its numbers to; its parser then reads this file instead of the output",
+    "result": "path of the file `client.result` in the run's directory",
     "rank": "number of the process of the server, from 0, with `launch: per_host` or `per_rank`",
     "first_host": "address at which process 0 meets the others",
     "first_port": "free port there",
 }
 """What can be filled in once a run has begun."""
 
-RESULT, CLIENT_RESULT, CLIENT_OUTPUT = "result.json", "client-result", "client-output"
-"""In the run's directory: what the program leaves, the file of `{result}`, and what a client prints."""
+RESULT, CLIENT_OUTPUT = "service-result.json", "service-client-output"
+"""Files in the run's directory: what the program of the run leaves, and what the client prints."""
 
 Problem = Literal[
     "no_program",
@@ -35,7 +34,6 @@ Problem = Literal[
     "not_ready",
     "ended_under_load",
     "client_failed",
-    "load_failed",
 ]
 
 
@@ -69,7 +67,7 @@ class ServerMetrics(FileModel):
     """Path of the page."""
     read: dict[AxisName, Argument] = Field(min_length=1)
     """Name -> series of the page, such as `{preemptions: "vllm:num_preemptions_total"}`, which becomes the metric
-    `server_preemptions`: by how much a counter grew during the load, summed over its labels; of a gauge the value after the load,
+    `server_preemptions`: by how much a counter grew while the client ran, summed over its labels; of a gauge the value afterwards,
     the largest of its labels."""
 
 
@@ -98,31 +96,37 @@ class Server(FileModel):
     """Its own numbers."""
 
 
-class LoadClient(FileModel):
-    """A program that applies the load, and prints or writes what it measured."""
+class BenchmarkClient(FileModel):
+    """The benchmark client of a service."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
-    """Program and arguments, such as `[vllm, bench, serve, --port, "{port}", --save-result, --result-filename, "{result}"]`."""
+    """Program and arguments, such as `[vllm, bench, serve, --base-url, "{url}", --request-rate, "{rate_per_s}"]`; no shell is
+    involved. It starts in the run's directory once the server is ready."""
     environment: Variables = Field(default_factory=dict)
     """Environment variables, filled in like the command; `HF_TOKEN: {from: environment}` takes a secret from the environment that
     the campaign is started in."""
+    result: Argument = "client-result"
+    """File in the run's directory that the client writes its numbers to, such as `result.json` or
+    `artifacts/**/profile_export_aiperf.json`. `{result}` in the command is its path. The parser reads this file where it exists,
+    and the client's output otherwise. The file is appended to the log."""
     parser: ParserName | None = None
-    """Built-in parser of its result file, where the command names `{result}`, or else of its output."""
+    """Built-in parser for the client's numbers."""
     test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
     """Which result counts where `parser` finds several: a number from 1, or `last`."""
     parsers: tuple[Parser, ...] = ()
-    """Instead of `parser`: expressions that read the same."""
+    """Instead of `parser`: expressions that read the client's numbers."""
 
     @model_validator(mode="after")
-    def _one_parser(self) -> LoadClient:
+    def _one_parser(self) -> BenchmarkClient:
         if (self.parser is None) == (not self.parsers):
             raise ValueError("give either 'parser' or 'parsers'")
+        if Path(self.result).is_absolute() or ".." in Path(self.result).parts:
+            raise ValueError(f"'result: {self.result}' is no path within the run's directory; remove '/' and '..'")
         return self
 
-    @property
-    def writes_result(self) -> bool:
-        """Whether it writes its numbers to a file."""
-        return any("{result}" in word for word in (*self.command, *map(str, self.environment.values())))
+    def find_result(self, directory: Path) -> Path | None:
+        """Return the result file in a run's directory, the last by name of several; None if there is none."""
+        return max((path for path in directory.glob(self.result) if path.is_file()), default=None)
 
 
 class _Document(BaseModel):
@@ -130,19 +134,17 @@ class _Document(BaseModel):
 
 
 class Specification(_Document):
-    """What one run does. The names in braces are still to be filled in.
+    """One run of a service. The names in braces are still to be filled in.
 
-    where: whose commands these are, for messages; load: keys of the built-in load; model: that requests name; values: what can be
-    filled in beside SERVICE_VALUES; files: paths of input files by their name; words, variables: what starts a program in its
-    software environment; hosts: of the run; slurm: whether others than the first are reached through Slurm.
+    where: the workload, for messages; values: what can be filled in beside SERVICE_VALUES; files: paths of input files by their
+    name; words, variables: what starts a program in its software environment; hosts: of the run; slurm: whether hosts other than
+    the first are reached through Slurm.
     """
 
     where: str
     directory: Path
     server: Server
-    client: LoadClient | None = None
-    load: dict[str, Any] | None = None
-    model: str | None = None
+    client: BenchmarkClient
     values: dict[str, Scalar]
     files: dict[str, str] = {}
     words: tuple[str, ...] = ()
@@ -153,18 +155,19 @@ class Specification(_Document):
     @property
     def path(self) -> Path:
         """The file in which the program finds it."""
-        return self.directory / "spec.json"
+        return self.directory / "service-specification.json"
 
     @property
     def over(self) -> Path:
         """Holds text as soon as the other processes of the server have to end."""
-        return self.directory / "over"
+        return self.directory / "service-over"
 
 
 class Result(_Document):
-    """What a run gave. problem: why it is not whole, with its words, the output that shows it, and an exit code where there is one.
+    """The outcome of a run.
 
-    load_started: Unix seconds; window_s: begin and end, from there, of what counts.
+    problem: why it is not whole, with its words, the output that shows it, and an exit code where there is one; client_started,
+    client_ended: Unix seconds.
     """
 
     problem: Problem | None = None
@@ -172,8 +175,7 @@ class Result(_Document):
     evidence: str = ""
     code: int | None = None
     phases_s: dict[str, float] = {}
-    load_started: float | None = None
-    window_s: tuple[float, float] | None = None
-    requests: Requests | None = None
+    client_started: float = 0.0
+    client_ended: float = 0.0
     metrics: dict[str, float] = {}
     flags: tuple[str, ...] = ()

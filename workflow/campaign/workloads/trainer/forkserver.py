@@ -53,9 +53,9 @@ class _Order(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     ranks: tuple[_Rank, ...] = Field(min_length=1)
     cwd: Path
-    module: Literal[
-        "campaign.workloads.trainer.rank", "campaign.observe.links.rank", "campaign.observe.devices.rank"
-    ] = "campaign.workloads.trainer.rank"
+    module: Literal["campaign.workloads.trainer.rank", "campaign.observe.links.rank"] = (
+        "campaign.workloads.trainer.rank"
+    )
 
 
 def _fork(order: _Order, answers: int) -> list[int]:
@@ -132,7 +132,6 @@ def _import_everything() -> None:
 
     torch.set_num_threads(1)
     for name in (
-        "campaign.observe.devices.rank",
         "campaign.observe.links.rank",
         "campaign.observe.links.rank_measurement",
         "campaign.workloads.trainer.rank",

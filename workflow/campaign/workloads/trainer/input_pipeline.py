@@ -14,8 +14,6 @@ from campaign.workloads.trainer.dataset import BatchMemory, Dataset
 from campaign.workloads.trainer.models import Sample, Trainable, batch_of
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
-from campaign.workloads.trainer.rank_mesh import RankMesh
-from campaign.workloads.trainer.replayed_model import ReplayedFeed
 
 _DATASET_MIB = 256
 _FEWEST_RECORDS = 2
@@ -27,20 +25,14 @@ def make_feed(
     """The feed of one rank and the bytes of one batch.
 
     A dataset has as many batches as the run reads, at most 256 MiB of them, or the size that is asked for.
-    Step k of rank r gets samples (k x world_size + r) x batch and on, so one rank with the batch of two sees what two see together;
-    ranks that a model is divided over all get those of their replica.
+    Step k of rank r gets samples (k x world_size + r) x batch and on, so one rank with the batch of two sees what two see together.
     OSError names a storage directory that fails.
     """
     options = spec.resolved_options()
-    if spec.replay is not None:
-        workers, micro_steps = int(options["loader_workers"]), int(options["accumulation"])
-        return ReplayedFeed(spec.replay.read_s, spec.dilation, workers, micro_steps), spec.replay.read_bytes
-
-    mesh = RankMesh.of(options, world_size)
-    samples, replica = spec.batch * spec.replicas * mesh.replica, mesh.coordinates(rank)["dp"]
+    samples = spec.batch * spec.replicas
 
     def batch(step: int) -> Sample:
-        first = (step * mesh.data + replica) * samples
+        first = (step * world_size + rank) * samples
         return batch_of(trainable, range(first, first + samples), spec.seed)
 
     example = batch(0)
@@ -155,5 +147,5 @@ _Free = tuple[BatchMemory, Any]  # and the event after its copy to a device, or 
 """Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
 
 
-Feed = RepeatedFeed | StorageFeed | ReplayedFeed
+Feed = RepeatedFeed | StorageFeed
 """Gives the next batch on the device."""

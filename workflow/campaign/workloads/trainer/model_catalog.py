@@ -9,7 +9,6 @@ from typing import Literal, cast
 
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError
-from campaign.workloads.trainer.rank_mesh import RANK_ORDERS
 from campaign.workloads.trainer.transformer_sizes import TRANSFORMER_SIZES
 
 Family = Literal["resnet", "mobilenet", "yolo", "bert", "gpt", "transformers", "torchvision"]
@@ -107,47 +106,6 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         choices=("autocast", "mixed"),
         default="autocast",
     ),
-    "tensor_parallel": Option(
-        int,
-        "devices that each layer of a model is divided over (BERT, GPT): attention by heads, feed-forward and vocabulary by "
-        "columns",
-        minimum=1,
-        maximum=1024,
-        default=1,
-    ),
-    "sequence_parallel": Option(
-        bool,
-        "with tensor_parallel: norms and shortcuts are divided over the same devices by tokens, instead of each doing all",
-        default=False,
-    ),
-    "pipeline_parallel": Option(
-        int,
-        "stages of consecutive layers that a model is divided into (BERT and GPT), each on devices of its own",
-        minimum=1,
-        maximum=1024,
-        default=1,
-    ),
-    "microbatches": Option(
-        int,
-        "with pipeline_parallel: parts of a replica's samples that pass through the stages one after the other; default: as many "
-        "as stages",
-        minimum=1,
-        maximum=4096,
-    ),
-    "pipeline_schedule": Option(
-        str,
-        "with pipeline_parallel: 1f1b: a stage does one backward pass after each forward pass, once the pipeline is full; gpipe: "
-        "all forward passes first",
-        choices=("1f1b", "gpipe"),
-        default="1f1b",
-    ),
-    "rank_order": Option(
-        str,
-        "with tensor_parallel or pipeline_parallel: dimensions by which ranks are numbered, first the one along neighbouring "
-        "devices. tp first keeps tensor parallelism inside a host; tp last puts it across hosts",
-        choices=RANK_ORDERS,
-        default=RANK_ORDERS[0],
-    ),
     "accumulation": Option(
         int,
         "micro-steps per optimizer step, each with its share of `batch`; only the last one communicates gradients",
@@ -184,27 +142,6 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     ),
 }
 _COMMON_DEFAULTS = {name: option.default for name, option in COMMON_OPTIONS.items() if option.default is not None}
-REPLAY_OPTIONS: Mapping[str, Option] = {
-    **{
-        name: COMMON_OPTIONS[name]
-        for name in ("parallel", "accumulation", "bucket_mib", "overlap", "measure_communication")
-    },
-    "input": Option(
-        str,
-        "resident: a batch is on the device already; storage: it is read from storage, at the rate of the system file, which the "
-        "ranks of a host share, and decoded by the host's cores",
-        choices=("resident", "storage"),
-        default="resident",
-    ),
-    "loader_workers": Option(
-        int,
-        "input storage: 0: the step itself reads and decodes; n: n workers do, up to 2n batches ahead",
-        minimum=0,
-        maximum=64,
-        default=0,
-    ),
-}
-"""Options of replayed training."""
 _IMAGE_PX = Option(int, "height and width of the input images, pixels", minimum=32, maximum=4096)
 _DROPOUT = Option(float, "probability of dropping an activation", minimum=0.0, maximum=0.9)
 
@@ -279,8 +216,8 @@ bert-large       bert      334_094_338 246_425_321_472  384 BERT-large with a qu
 bert-nano        bert          724_994      54_558_720   64 BERT with a question-answering head, 2 layers of width 128, 2048 tokens: a reduced size, a second on a CPU core
 gpt2             gpt       124_439_808 291_648_307_200 1024 GPT-2 (12 layers, width 768), next token
 gpt2-medium      gpt       354_823_168 826_951_073_792 1024 GPT-2 medium (24 layers, width 1024), next token
-gpt3-1.3b        gpt     1_315_723_264 6_194_022_318_080 2048 GPT-3 of 1.3 billion parameters (24 layers, width 2048), next token; gets its memory where it is sharded or divided
-gpt3-6.7b        gpt     6_658_404_352 29_430_474_866_688 2048 GPT-3 of 6.7 billion parameters (32 layers, width 4096), next token; gets its memory where it is sharded or divided
+gpt3-1.3b        gpt     1_315_723_264 6_194_022_318_080 2048 GPT-3 of 1.3 billion parameters (24 layers, width 2048), next token; gets its memory where it is sharded
+gpt3-6.7b        gpt     6_658_404_352 29_430_474_866_688 2048 GPT-3 of 6.7 billion parameters (32 layers, width 4096), next token; gets its memory where it is sharded
 gpt-nano         gpt           790_016      88_080_384   64 GPT-2 with 2 layers of width 128 and 2048 tokens: a reduced size, a fraction of a second on a CPU core
 """  # noqa: E501
 
@@ -319,21 +256,11 @@ def model_info(name: str) -> ModelInfo:
 def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The model's defaults overlaid with `options`; ConfigError for an unknown key or a value that is not allowed."""
     info = model_info(model)
-    return checked(model, info.options, {**info.default_options, **options})
-
-
-def resolve_replay_options(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The options of a replay, checked; it has the defaults of built-in training where it offers no choice."""
-    defaults = {name: option.default for name, option in REPLAY_OPTIONS.items() if option.default is not None}
-    return {**_COMMON_DEFAULTS, "learning_rate": 0.0, **checked("a replay", REPLAY_OPTIONS, {**defaults, **options})}
-
-
-def checked(of: str, known: Mapping[str, Option], options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The options; ConfigError for an unknown key or a value that is not allowed."""
-    for name, value in options.items():
+    known, resolved = info.options, {**info.default_options, **options}
+    for name, value in resolved.items():
         option = known.get(name)
         if option is None:
-            raise ConfigError(f"{of} has no option {name!r}; it has: {', '.join(sorted(known))}")
+            raise ConfigError(f"{model} has no option {name!r}; it has: {', '.join(sorted(known))}")
         if objection := option.objection(value):
-            raise ConfigError(f"option {name} of {of} {objection}")
-    return dict(options)
+            raise ConfigError(f"option {name} of {model} {objection}")
+    return resolved

@@ -102,9 +102,7 @@ class PacedDevices:
     """The devices of one process.
 
     operations: of each call of a module's forward pass; of_step: of a step of one device, both passes of all modules. gflops: pace
-    of each device; without any it is the one device of a replay, which says itself how long it works. updates: share of the weights
-    that a device updates. alone: no other process waits
-    for these; dilation: seconds that a second of theirs takes here.
+    of each device; updates: share of the weights that a device updates. alone: no other process waits for these.
     """
 
     def __init__(
@@ -113,13 +111,11 @@ class PacedDevices:
         of_step: float,
         gflops: Sequence[float],
         alone: bool = True,
-        dilation: float = 1.0,
         updates: float = 1.0,
     ) -> None:
-        self._dilation = dilation
         self._operations = operations
         self._rates = [1e9 * each / (1 - _OPTIMIZER_SHARE) for each in gflops]
-        self._optimizer_s = updates * _OPTIMIZER_SHARE * of_step / (1e9 * min(gflops, default=1.0))
+        self._optimizer_s = updates * _OPTIMIZER_SHARE * of_step / (1e9 * min(gflops))
         self._alone = alone
         self._pacer = Pacer()
         self._replicas: list[Pacer] = []
@@ -129,10 +125,6 @@ class PacedDevices:
     def paced_s(self) -> float:
         """Seconds of the devices so far, but for forward passes of replicas."""
         return self._pacer.paced_s
-
-    def advance(self, seconds: float) -> None:
-        """The device of a replay has worked for so many of its seconds."""
-        self._pacer.advance(seconds * self._dilation)
 
     def begin(self) -> None:
         """Begin a step. What the process did since the last one is no work of its devices."""
@@ -163,20 +155,17 @@ class PacedDevices:
         at the end of the window.
         """
         if self._alone:
-            return (*(0.0 for _ in self._late_s[3::2]), self._late_s[-1] / self._dilation)
-        fallen = [max(0.0, after - before) / self._dilation for before, after in pairwise(self._late_s)]
+            return (*(0.0 for _ in self._late_s[3::2]), self._late_s[-1])
+        fallen = [max(0.0, after - before) for before, after in pairwise(self._late_s)]
         return tuple(map(sum, zip(fallen[::2], fallen[1::2], strict=True)))
 
-    def hold(self, network: nn.Module, pipelined: bool = False) -> None:
-        """Hold a network to the pace of the only device; before it is wrapped or sharded, with module names as in `operations`.
-
-        pipelined: whether a module is called again before the backward pass of a call, and all inputs have gradients.
-        """
+    def hold(self, network: nn.Module) -> None:
+        """Hold a network to the pace of the only device; before it is wrapped or sharded, with module names as in `operations`."""
 
         def advance(operations: float) -> None:
             self._pacer.advance(operations / self._rates[0])
 
-        self._pace(network, advance, advance, pipelined)
+        self._pace(network, advance, advance)
 
     def hold_replicas(self, replicas: CpuReplicas) -> None:
         """Hold each replica to the pace of its device: forward passes in its thread, backward passes all in the caller's."""
@@ -198,18 +187,15 @@ class PacedDevices:
             network: nn.Module = trainable.get_submodule("network")
             self._pace(network, partial(advance_forward, pacer, rate), partial(advance_backward, device))
 
-    def _pace(self, network: nn.Module, forward: _Advance, backward: _Advance, pipelined: bool = False) -> None:
+    def _pace(self, network: nn.Module, forward: _Advance, backward: _Advance) -> None:
         for name, operations in self._operations.items():
-            _PacedModule(network.get_submodule(name), operations, forward, backward, pipelined)
+            _PacedModule(network.get_submodule(name), operations, forward, backward)
 
 
 class _PacedModule:
     """Hooks of one module."""
 
-    def __init__(
-        self, module: nn.Module, operations: float, forward: _Advance, backward: _Advance, pipelined: bool
-    ) -> None:
-        self._pipelined = pipelined
+    def __init__(self, module: nn.Module, operations: float, forward: _Advance, backward: _Advance) -> None:
         self._operations = operations
         self._forward = forward
         self._backward = backward
@@ -225,9 +211,7 @@ class _PacedModule:
         # Weights keep the hooks of a call that is over; others go with their tensors.
         self._calls = [call for call in self._calls if not call.is_over()]
         # A replica's weights are attributes, because they are no leaves; those of a shard are other tensors than before it.
-        # Weights get gradients of every call, and do not tell which.
-        parts = () if self._pipelined else module.modules()
-        own = [tensor for part in parts for tensor in (*part._parameters.values(), *vars(part).values())]
+        own = [tensor for part in module.modules() for tensor in (*part._parameters.values(), *vars(part).values())]
         tensors = [t for t in (*tree_leaves((inputs, named_inputs)), *own) if isinstance(t, Tensor) and t.requires_grad]
         self._calls.append(_Call(tensors, lambda: self._backward(2 * self._operations)))
 

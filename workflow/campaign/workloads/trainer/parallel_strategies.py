@@ -21,12 +21,11 @@ from torch.utils.checkpoint import checkpoint
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
-from campaign.workloads.trainer.replayed_model import RootParallel, overlapped, own_elements, sharing_optimizer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-_DEFAULT_BUCKET_MIB, _FIRST_BUCKET_MIB = 25.0, 1.0  # of DistributedDataParallel
+_DEFAULT_BUCKET_MIB = 25.0  # of DistributedDataParallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,11 @@ class Traffic:
     gradient_bytes: all gradients of the model in the type that they have in the backward pass. allreduce_bytes: S, what one rank
     hands to the all-reduces of gradients. communication_bytes: what one rank sends (of `dp`: one device, on average) when every
     collective is a ring: 2(N-1)/N of an all-reduce's S, (N-1)/N of the whole of an all-gather, a reduce-scatter or a broadcast.
-    Of a divided model, gradients are those of this rank's part, and tensor_bytes, pipeline_bytes and data_bytes say which kind of
-    parallelism sends how much of communication_bytes.
     """
 
     gradient_bytes: int
     allreduce_bytes: int | None = None
     communication_bytes: int | None = None
-    tensor_bytes: int | None = None
-    pipeline_bytes: int | None = None
-    data_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +47,7 @@ class Strategy:
     """A model in its strategy. `model(*batch)` is the mean loss of this process's samples, a scalar.
 
     reduce: called after the backward pass, reduces the gradients where that has not done it; before_step: called between that and
-    the optimizer's step; alone: a context without communication of gradients. learn: both passes of a batch, and its loss, where
-    they are not one after the other; losses: of all steps, from those that this process has seen.
+    the optimizer's step; alone: a context without communication of gradients.
     """
 
     name: Parallel
@@ -64,8 +57,6 @@ class Strategy:
     before_step: Callable[[], None]
     alone: Callable[[], AbstractContextManager[Any]]
     traffic: Traffic
-    learn: Callable[[models.Sample], Tensor] | None = None
-    losses: Callable[[Sequence[float]], Sequence[float]] = tuple
 
 
 def name_of(spec: TrainSpec, world_size: int) -> Parallel:
@@ -85,7 +76,7 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     if not spec.mixed:
         precision.compute_inside(trainable, spec.precision, device)
     make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
-    strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable.full_size(), world_size))
+    strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable, world_size))
     if options["compile"]:
         from torch._inductor import config
 
@@ -107,9 +98,7 @@ def _replicated(
     parameters = masters.parameters if masters else trained
     kind, settings = optimizer_of(spec, trainable, device)
     optimizer: torch.optim.Optimizer
-    if name == "zero1" and spec.replay is not None:
-        optimizer = sharing_optimizer(parameters, settings)
-    elif name == "zero1":
+    if name == "zero1":
         # Here, not above: this import takes 0.2 s and only zero1 needs it.
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -122,15 +111,14 @@ def _replicated(
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext
     reduce = nothing
     if name == "dp":
-        model = _data_parallel(trainable, device, spec) if spec.replay is None else RootParallel(trainable)
+        model = _data_parallel(trainable, device, spec)
     elif name != "single" and not options["overlap"]:
         reduce = partial(_reduce_all, trained)
     elif name != "single":
         model = wrapped = DistributedDataParallel(
             trainable,
             device_ids=None if device.type == "cpu" else [device],
-            init_sync=spec.replay is None,
-            **bucket_caps(float(options["bucket_mib"]), spec.thinning),
+            **_bucket_caps(float(options["bucket_mib"])),
         )
         alone = wrapped.no_sync
     return Strategy(name, model, optimizer, reduce, masters.take_gradients if masters else nothing, alone, traffic)
@@ -145,10 +133,8 @@ def optimizer_of(
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The model's optimizer and its settings: a fused AdamW where the device has one and every step can be known to be applied."""
     kind, settings = trainable.optimizer_of(float(spec.resolved_options()["learning_rate"]))
-    # A fused one is called for the steps, too, that the scaler of fp16 drops, so that nothing would tell them. Weights that are
-    # divided and weights that are not (tensor parallelism) cannot be given to one kernel.
-    whole = int(spec.resolved_options()["tensor_parallel"]) == 1
-    if kind is torch.optim.AdamW and device.type in FUSED_ON and whole and not spec.precision.startswith("fp16"):
+    # A fused one is called for the steps, too, that the scaler of fp16 drops, so that nothing would tell them.
+    if kind is torch.optim.AdamW and device.type in FUSED_ON and not spec.precision.startswith("fp16"):
         settings["fused"] = True
     return kind, settings
 
@@ -157,13 +143,10 @@ def nothing() -> None:
     pass
 
 
-def bucket_caps(bucket_mib: float, thinning: float) -> dict[str, Any]:
-    """Buckets of DistributedDataParallel; as many of tensors that are thinned as of whole ones."""
+def _bucket_caps(bucket_mib: float) -> dict[str, Any]:
+    """Return the arguments of DistributedDataParallel for buckets of this size."""
     # A number switches the smaller first bucket off, the default one too.
-    first_mib = [_FIRST_BUCKET_MIB] if bucket_mib == _DEFAULT_BUCKET_MIB else []
-    if thinning == 1:
-        return {} if first_mib else {"bucket_cap_mb": bucket_mib}
-    return {"bucket_cap_mb_list": [max(2**-20, cap_mib * thinning) for cap_mib in (*first_mib, bucket_mib)]}
+    return {} if bucket_mib == _DEFAULT_BUCKET_MIB else {"bucket_cap_mb": bucket_mib}
 
 
 def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
@@ -178,7 +161,7 @@ def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
 
 
 def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) -> Traffic:
-    """What a step communicates; trainable: as it is built or divided, before it is wrapped, and of full size."""
+    """What a step communicates; trainable: as it is built, before it is wrapped."""
     options, name, half = spec.resolved_options(), name_of(spec, world_size), spec.precision == "fp16-o2"
     micro_steps, ranks = int(options["accumulation"]), max(world_size, spec.replicas)
     norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
@@ -186,7 +169,7 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
     gradients = weights = gathered = scattered = updated = 0
     for weight in trainable.parameters():
         in_half = half and id(weight) not in norms
-        elements = own_elements(weight)
+        elements = weight.numel()
         size = elements * (2 if in_half or spec.mixed else weight.element_size())
         weights += size
         # A layer is gathered for its forward and again for its backward pass, everything else once, in each micro-step.
@@ -253,12 +236,11 @@ def _sharded(
         models.materialise(trainable, device, spec.seed)
     kind, settings = optimizer_of(spec, trainable, device)
     optimizer = kind(trainable.parameters(), **settings)
-    reduce = nothing if spec.replay is None else overlapped(trainable)
-    return Strategy("fsdp", trainable, optimizer, reduce, nothing, gradients_kept, traffic)
+    return Strategy("fsdp", trainable, optimizer, nothing, nothing, gradients_kept, traffic)
 
 
 def shard(
-    trainable: models.Trainable, mesh: DeviceMesh, half: bool, mixed: bool = False
+    trainable: models.Trainable, mesh: DeviceMesh, half: bool, mixed: bool
 ) -> Callable[[], AbstractContextManager[Any]]:
     """Shard in place over a mesh, each layer as a unit of its own; gives a context in which gradients are not reduced.
 

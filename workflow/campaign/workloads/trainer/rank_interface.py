@@ -19,8 +19,7 @@ from campaign.documents.fields import Precision
 from campaign.documents.record import Status
 from campaign.errors import ConfigError, RecordError
 from campaign.files import write_once
-from campaign.workloads.trainer.model_catalog import resolve_options, resolve_replay_options
-from campaign.workloads.trainer.rank_mesh import is_divided
+from campaign.workloads.trainer.model_catalog import resolve_options
 
 Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
@@ -77,62 +76,29 @@ def live(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
         os._exit(code)
 
 
-class ReplayedLayer(BaseModel):
-    """A layer of a replayed model: elements of its tensors, seconds of its passes; unit: whether fsdp shards it by itself."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    tensors: tuple[int, ...]
-    forward_s: float
-    backward_s: float
-    unit: bool
-
-
-class Replay(BaseModel):
-    """What is replayed in the place of a model. All seconds are those of the real device.
-
-    dilation: seconds that one of them takes; thinning: fraction of the elements that exist. optimizer_s is for
-    all elements. read_s: how long storage and decoding take for a batch of this rank, None where a batch is on the device already.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    layers: tuple[ReplayedLayer, ...]
-    optimizer_s: float
-    dilation: float = Field(gt=0)
-    thinning: float = Field(gt=0)
-    read_s: float | None = None
-    read_bytes: int = 0
-    host_to_device_bytes: int = 0
-
-
 def mixed_objection(options: Mapping[str, Scalar], precision: str, ranks: int) -> str | None:
     """Why `fsdp_precision: mixed` cannot be with these options, or None. options: resolved ones."""
     if options["fsdp_precision"] != "mixed":
         return None
     if options["parallel"] != "fsdp" or precision != "bf16":
         return f"fsdp_precision mixed is a policy of parallel fsdp in bf16, and this is {options['parallel']} in {precision}"
-    if is_divided(options):
-        return "fsdp_precision mixed is not available for a model that tensor parallelism divides; use autocast"
     return "fsdp_precision mixed needs two devices or more: a single one gathers nothing" if ranks == 1 else None
 
 
 class TrainSpec(BaseModel):
     """One training run. Closed and frozen; every rank of the run reads the same file.
 
-    model: a built-in one; replay: what is replayed in its place. batch: samples per device and optimizer step; replicas: devices
+    model: a built-in or foreign one. batch: samples per device and optimizer step; replicas: devices
     of one process (more than 1: `parallel: dp`); warmup_steps come before the window, and more, up to warmup_steps_max, until
     they show no trend; measured_steps make it up; warmup_min_s, measured_min_s: so long both last at least, in more steps if they
     have to; time_out_s: how long a collective operation may take before the run counts as stuck; storage_dir: where
     `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that
     is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed down; empty for none.
-    times_layers: after the measured steps, time the parts of as many.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str = ""
-    replay: Replay | None = None
+    model: str
     batch: int = Field(ge=1)
     replicas: int = Field(default=1, ge=1)
     precision: Precision = "fp32"
@@ -148,7 +114,6 @@ class TrainSpec(BaseModel):
     storage_gb_per_s: float | None = Field(default=None, gt=0)
     storage_ranks: int = Field(default=1, ge=1)
     pace_gflops: tuple[Annotated[float, Field(gt=0)], ...] = ()
-    times_layers: bool = False
     time_out_s: float = Field(default=120.0, gt=0)
 
     @model_validator(mode="after")
@@ -161,7 +126,7 @@ class TrainSpec(BaseModel):
             raise ValueError(
                 f"batch {self.batch} cannot be divided into {options['accumulation']} micro-steps (accumulation)"
             )
-        if options["input"] == "storage" and self.storage_dir is None and self.replay is None:
+        if options["input"] == "storage" and self.storage_dir is None:
             raise ValueError("option input: storage needs storage_dir, the directory to read from")
         if self.pace_gflops and self.device != "cpu":
             raise ValueError("pace_gflops is a rate of emulated devices; a GPU has its own")
@@ -175,46 +140,12 @@ class TrainSpec(BaseModel):
 
     def resolved_options(self) -> dict[str, Scalar]:
         """The model's default options with this run's on top."""
-        return (
-            resolve_options(self.model, self.options) if self.replay is None else resolve_replay_options(self.options)
-        )
+        return resolve_options(self.model, self.options)
 
     @property
     def mixed(self) -> bool:
         """Whether fsdp computes in bf16 as a whole, without autocast."""
         return self.resolved_options()["fsdp_precision"] == "mixed"
-
-    @property
-    def dilation(self) -> float:
-        """Seconds that a second of the measured device takes."""
-        return 1.0 if self.replay is None else self.replay.dilation
-
-    @property
-    def thinning(self) -> float:
-        """Fraction of the model's bytes that exist here."""
-        return 1.0 if self.replay is None else self.replay.thinning
-
-
-class LayerTime(BaseModel):
-    """Seconds of a layer's passes in a step. kind: alike where layers are alike; tensors: their elements; unit: as in a replay."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    kind: str
-    tensors: tuple[int, ...]
-    forward_s: float
-    backward_s: float
-    unit: bool
-
-
-class LayerTimes(BaseModel):
-    """The median measured step by its parts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    optimizer_s: float
-    layers: tuple[LayerTime, ...]
 
 
 class RankResult(BaseModel):
@@ -244,7 +175,6 @@ class RankResult(BaseModel):
     loss_last: float | None = None  # of the last measured step; absent when not a number
     samples_per_step: int = 0  # batch of this rank
     input_bytes_per_step: int | None = None
-    host_to_device_bytes_per_step: int | None = None  # of a replay
     input_read_s: float | None = None  # of the window, reading from storage or waiting for it
     flops_per_step: float | None = None  # of this rank's samples, by the model; left by rank 0
     warmup_steps: int = 0  # steps done before the window
@@ -254,14 +184,8 @@ class RankResult(BaseModel):
     allreduce_bytes_per_step: int | None = None  # S: what this rank hands to all-reduces of gradients
     # What this rank sends in a step where every collective is a ring; see parallel_strategies.Traffic.
     communication_bytes_per_step: int | None = None
-    # The same by kind of parallelism, of a divided model.
-    tensor_parallel_bytes_per_step: int | None = None
-    pipeline_parallel_bytes_per_step: int | None = None
-    data_parallel_bytes_per_step: int | None = None
     exposed_communication_s: float | None = None  # median step less that without all-reduce
-    collectives_own_s: float | None = None  # of a replayed step: what its collectives take however little they carry
     allreduce_s: float | None = None  # bare all-reduces of as many bytes, median
-    layer_times: LayerTimes | None = None
     host_memory_peak_bytes: int | None = None
     device_memory_allocated_peak_bytes: int | None = None
     device_memory_reserved_peak_bytes: int | None = None

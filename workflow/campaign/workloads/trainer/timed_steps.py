@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
-from campaign.workloads.trainer.rank_mesh import is_divided
 
 _SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
 _SETTLED_AFTER = 3
@@ -63,21 +61,14 @@ class Training:
         self.device = device
         self._world_size = world_size
         self.feed = feed
-        # Gradients of zeros need no scale.
-        self.scaler: GradScaler | None = None if spec.replay else precision.make_scaler(spec.precision, device)
+        self.scaler: GradScaler | None = precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
         self.kernels: dict[str, str] = {}
         """Chosen by torch, as the first step of the warm-up has shown."""
         self.paced = paced
         if paced is not None and spec.replicas == 1:
-            paced.hold(trainable.network, pipelined=int(spec.resolved_options()["pipeline_parallel"]) > 1)
-        if is_divided(spec.resolved_options()):
-            # Here, not above: this import takes time, and only a divided model needs it.
-            from campaign.workloads.trainer.divided_model import divided
-
-            self.strategy = divided(spec, trainable, device, world_size)
-        else:
-            self.strategy = make_strategy(spec, trainable, device, world_size)
+            paced.hold(trainable.network)
+        self.strategy = make_strategy(spec, trainable, device, world_size)
         if paced is not None and isinstance(self.strategy.model, CpuReplicas):
             paced.hold_replicas(self.strategy.model)
         self.strategy.optimizer.register_step_post_hook(self._count)
@@ -133,8 +124,6 @@ class Training:
 
     def _learn(self, batch: models.Sample) -> Tensor:
         """Forward and backward pass of one micro-step; its loss, detached."""
-        if self.strategy.learn is not None:
-            return self.strategy.learn(batch)
         loss: Tensor = self.model(*batch)
         share = loss if self._micro_steps == 1 else loss / self._micro_steps
         torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
@@ -150,7 +139,7 @@ class Training:
         spec, losses = self.spec, list[Tensor]()
 
         def take(steps: int) -> list[float]:
-            clock = make_clock(self.device, self.spec.dilation)
+            clock = make_clock(self.device)
             clock.mark()
             for _ in range(steps):
                 loss = self.step()
@@ -161,7 +150,7 @@ class Training:
             return clock.step_times_s()
 
         times_s = []
-        if spec.warmup_steps and spec.replay is None and not spec.resolved_options()["compile"]:
+        if spec.warmup_steps and not spec.resolved_options()["compile"]:
             with kernels_seen() as self.kernels:
                 times_s = take(1)
         times_s += take(spec.warmup_steps - len(times_s))
@@ -213,17 +202,16 @@ def _step_s(times_s: Sequence[float]) -> float:
 
 
 class CpuClock:
-    """A CPU has done a step when the call returns. dilation: seconds that a second of the measured device takes."""
+    """A CPU has done a step when the call returns."""
 
-    def __init__(self, dilation: float = 1.0) -> None:
+    def __init__(self) -> None:
         self._marks_s: list[float] = []
-        self.dilation = dilation
 
     def synchronize(self) -> None:
         return
 
     def mark(self) -> None:
-        self._marks_s.append(time.perf_counter() / self.dilation)
+        self._marks_s.append(time.perf_counter())
 
     def step_times_s(self) -> list[float]:
         return [after - before for before, after in zip(self._marks_s, self._marks_s[1:], strict=False)]
@@ -231,8 +219,6 @@ class CpuClock:
 
 class DeviceClock:
     """Events in the device's queue, read after the window: timing a step does not wait for it."""
-
-    dilation = 1.0
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._module = device, device_module(device.type)
@@ -254,8 +240,8 @@ class DeviceClock:
 Clock = CpuClock | DeviceClock
 
 
-def make_clock(device: torch.device, dilation: float = 1.0) -> Clock:
-    return CpuClock(dilation) if device.type == "cpu" else DeviceClock(device)
+def make_clock(device: torch.device) -> Clock:
+    return CpuClock() if device.type == "cpu" else DeviceClock(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +249,7 @@ class Window:
     """The measured steps: each one's time, all together by the wall clock and by processor time, each one's loss, and the devices
     that losses were on.
 
-    started: Unix seconds at its begin, by this host's clock. Times of steps and window are those of the measured device.
+    started: Unix seconds at its begin, by this host's clock.
     """
 
     started: float
@@ -286,7 +272,7 @@ def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Calla
         losses.append(step())
         clock.mark()
     clock.synchronize()
-    window_s = (time.perf_counter() - start_s) / clock.dilation
+    window_s = time.perf_counter() - start_s
     process_time_s = time.process_time() - process_start_s
     barrier()
     read, losses_on = torch.stack(losses).double().cpu().tolist(), tuple(sorted({str(loss.device) for loss in losses}))
@@ -310,22 +296,8 @@ def measure_communication(training: Training, step_times_s: tuple[float, ...]) -
         for buffer in buffers:
             dist.all_reduce(buffer)
 
-    clock = partial(make_clock, training.device, training.spec.dilation)
-    alone_s = _median_s(lambda: training.step(communicate=False), clock(), repeats)
-    return statistics.median(step_times_s) - alone_s, _median_s(reduce, clock(), repeats)
-
-
-def own_collective_s(training: Training) -> float:
-    """What an all-reduce of next to nothing costs: this machine's own time, which no dilation makes longer. Collective, too."""
-    nothing = torch.zeros(dist.get_world_size(), device=training.device)
-    return _median_s(
-        lambda: dist.all_reduce(nothing), make_clock(training.device, training.spec.dilation), _FEWEST_STEPS
-    )
-
-
-def collectives_so_far() -> int:
-    """Number of operations that this rank's group has begun."""
-    return int(dist.distributed_c10d._get_default_group()._get_sequence_number_for_group())  # type: ignore[attr-defined]  # has no stub
+    alone_s = _median_s(lambda: training.step(communicate=False), make_clock(training.device), repeats)
+    return statistics.median(step_times_s) - alone_s, _median_s(reduce, make_clock(training.device), repeats)
 
 
 def _median_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:

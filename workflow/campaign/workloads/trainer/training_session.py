@@ -15,7 +15,6 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,21 +29,16 @@ from campaign.workloads.trainer import models, precision, rank_device
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import flops_per_step
-from campaign.workloads.trainer.network_layers import measure_layers
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
 from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec, mixed_objection
-from campaign.workloads.trainer.rank_mesh import RankMesh, division_refusal, is_divided, microbatches
-from campaign.workloads.trainer.replayed_model import ReplayedModel
 from campaign.workloads.trainer.timed_steps import (
     Training,
     Window,
-    collectives_so_far,
     make_clock,
     measure,
     measure_communication,
-    own_collective_s,
 )
 
 _FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
@@ -85,7 +79,7 @@ class TrainingSession:
             self._join_group()
         with self._phase("model"):
             paced = self._paced()
-            trainable = self._build(paced)
+            trainable = self._build()
         if reason := unsupported_by(spec, trainable):
             return self.result("unsupported", reason=reason)
         with self._phase("input"):
@@ -102,7 +96,7 @@ class TrainingSession:
         with self._phase("warmup"):
             warmup = training.warm_up()
             steps = training.steps_to_measure(warmup)
-            clock = make_clock(device, spec.dilation)
+            clock = make_clock(device)
             clock.synchronize()
         at_start = self._places(trainable)
         if warmup.steady is False:
@@ -111,15 +105,9 @@ class TrainingSession:
             device_module(device.type).reset_peak_memory_stats(device)
         if paced is not None:
             paced.begin_window()
-        predicted = spec.replay is not None and training.strategy.name not in ("single", "dp")
-        collectives = collectives_so_far() if predicted else 0
         applied, waited_s = training.applied_steps, feed.waited_s
         window = measure(training.step, steps, clock, self._barrier)
         at_end = {**self._places(trainable), "losses": window.losses_on}
-        first_loss, *losses = training.strategy.losses(
-            (window.losses[0] if warmup.loss_first is None else warmup.loss_first, *window.losses)
-        )
-        window = replace(window, losses=tuple(losses))
         if window.window_s < spec.measured_min_s:
             self.flags.append(SHORT_WINDOW)
         lost_s = None if paced is None else paced.lost_s()
@@ -129,45 +117,30 @@ class TrainingSession:
             "gradient_bytes": traffic.gradient_bytes,
             "allreduce_bytes_per_step": traffic.allreduce_bytes,
             "communication_bytes_per_step": traffic.communication_bytes,
-            "tensor_parallel_bytes_per_step": traffic.tensor_bytes,
-            "pipeline_parallel_bytes_per_step": traffic.pipeline_bytes,
-            "data_parallel_bytes_per_step": traffic.data_bytes,
             "input_bytes_per_step": input_bytes,
-            "host_to_device_bytes_per_step": spec.replay and (spec.replay.host_to_device_bytes or None),
             "pace_lost_s": lost_s,
             "input_read_s": None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s,
+            **_memory_peaks(device),
+            "process_time_s": window.process_time_s,
+            "precision": precision.in_force(spec.precision, device, *seen.types()),
+            "loss_first": _finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
+            "loss_last": _finite(window.losses[-1]),
+            "flops_per_step": flops_per_step(spec) if place.rank == 0 else None,
+            "work_on": tuple(sorted({on for part in (at_start, at_end) for every in part.values() for on in every})),
         }
-        other = ""
-        if spec.replay is None:
-            measured |= {
-                **_memory_peaks(device),
-                "process_time_s": window.process_time_s,
-                "precision": precision.in_force(spec.precision, device, *seen.types()),
-                "loss_first": _finite(first_loss),
-                "loss_last": _finite(window.losses[-1]),
-                "flops_per_step": flops_per_step(spec) if place.rank == 0 else None,
-                "work_on": tuple(
-                    sorted({on for seen in (at_start, at_end) for every in seen.values() for on in every})
-                ),
-            }
-            measured["in_force"] = {"precision": measured["precision"], **training.kernels}
-            other = precision.flaw(spec.precision, measured["precision"])
-            if spec.mixed:
-                weights = str(seen.types()[0]).removeprefix("torch.")
-                measured["in_force"]["weights"] = weights
-                other = other or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
-            if returned := seen.differing(spec.precision, spec.replicas):
-                other = f"the first layer that computes returned {returned}"
-            elif not other and measured["precision"] != spec.precision:
-                self.flags.append(f"precision in force is {measured['precision']}")
-        if predicted:  # the two barriers of the window aside
-            per_step = (collectives_so_far() - collectives - 2) / steps
-            measured["collectives_own_s"] = per_step * own_collective_s(training)
+        measured["in_force"] = {"precision": measured["precision"], **training.kernels}
+        other = precision.flaw(spec.precision, measured["precision"])
+        if spec.mixed:
+            weights = str(seen.types()[0]).removeprefix("torch.")
+            measured["in_force"]["weights"] = weights
+            other = other or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
+        if returned := seen.differing(spec.precision, spec.replicas):
+            other = f"the first layer that computes returned {returned}"
+        elif not other and measured["precision"] != spec.precision:
+            self.flags.append(f"precision in force is {measured['precision']}")
         if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
             exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
             measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
-        if spec.times_layers:
-            measured["layer_times"] = measure_layers(training, trainable, window.step_times_s)
         astray = elsewhere(device, at_end) or elsewhere(device, at_start)
         status, reason, evidence = self._judge(window, skipped, astray, other)
         return self.result(
@@ -184,8 +157,7 @@ class TrainingSession:
 
     def result(self, status: Status, **fields: Any) -> RankResult:
         """What is known of this rank, with these fields; also of a run that an exception ended."""
-        loaded = {} if self.spec.replay else rank_device.libraries(self.device)
-        fields["in_force"] = {**fields.get("in_force", {}), **loaded}
+        fields["in_force"] = {**fields.get("in_force", {}), **rank_device.libraries(self.device)}
         return RankResult(
             rank=self.place.rank,
             world_size=self.place.world_size,
@@ -199,8 +171,6 @@ class TrainingSession:
         )
 
     def _of_the_device(self) -> dict[str, Any]:
-        if self.spec.replay:
-            return {}
         others = rank_device.uuids_of_replicas(self.device, self.spec.replicas)
         return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
 
@@ -250,32 +220,24 @@ class TrainingSession:
     def _paced(self) -> PacedDevices | None:
         """The emulated devices of this process. Before the model is built, because counting draws random numbers."""
         spec, replicas = self.spec, self.spec.replicas
-        if spec.replay is not None:
-            return PacedDevices({}, 0.0, (), alone=self.place.world_size == 1, dilation=spec.dilation)
         if not spec.pace_gflops:
             return None
         counted = models.count(spec.model, models.shaping_options(spec.model, spec.options)) or {}
         options = spec.resolved_options()
-        mesh = RankMesh.of(options, self.place.world_size)
-        samples = spec.batch * mesh.replica // (int(options["accumulation"]) * microbatches(options))
-        # All but the output of BERT, of next to no operations, is divided by tensor parallelism.
-        operations = {name: samples * each / mesh.tensor for name, each in counted.items()}
+        samples = spec.batch // int(options["accumulation"])
+        operations = {name: samples * each for name, each in counted.items()}
         own = spec.pace_gflops[self.place.rank * replicas :][:replicas]
         of_step, alone = (flops_per_step(spec) or 0.0) / replicas, self.place.world_size == 1
-        updates = 1 / mesh.data if options["parallel"] in ("zero1", "fsdp") else 1.0
+        updates = 1 / self.place.world_size if options["parallel"] in ("zero1", "fsdp") else 1.0
         return PacedDevices(operations, of_step, own, alone=alone, updates=updates)
 
-    def _build(self, paced: PacedDevices | None) -> models.Trainable:
+    def _build(self) -> models.Trainable:
         torch.manual_seed(self.spec.seed)
-        if self.spec.replay is not None and paced is not None:
-            replayed = ReplayedModel(self.spec.replay, paced.advance)
-            self._built["parameters"] = sum(parameter.numel() for parameter in replayed.full_size().parameters())
-            return replayed
         options = self.spec.resolved_options()
         late = models.is_late(self.spec.model)
         trainable = models.build(self.spec.model, options, "meta" if late else "cpu")
-        # The whole model may not fit on a device, and a late one not even on the host.
-        if not is_divided(options) and not (late and name_of(self.spec, self.place.world_size) == "fsdp"):
+        # The whole of a late model may fit neither on a device nor on the host.
+        if not (late and name_of(self.spec, self.place.world_size) == "fsdp"):
             models.materialise(trainable, self.device, self.spec.seed)
         if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
@@ -307,8 +269,6 @@ class TrainingSession:
 
     def _conditions(self) -> list[str]:
         flags: list[str] = []
-        if self.spec.replay is not None:
-            return flags
         cores = len(os.sched_getaffinity(0))
         ranks = (self.place.local_ranks or 0) * self.spec.replicas
         paced = bool(self.spec.pace_gflops)  # then neither cores nor their arithmetic decide how long a step takes
@@ -350,10 +310,6 @@ def nearly_full(reserved_bytes: int, total_bytes: int) -> str:
 def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
     """Why the run cannot be as it is asked for, or None."""
     options, name = spec.resolved_options(), name_of(spec, world_size)
-    if spec.replay is not None:
-        return None
-    if reason := division_refusal(spec.model, options, spec.batch, world_size * spec.replicas, spec.precision):
-        return reason
     if reason := mixed_objection(options, spec.precision, world_size):
         return reason
     if device.type == "cpu" and options["input"] == "h2d":

@@ -2,7 +2,7 @@
 
 Unverified: against any vendor's service. It was run against this project's emulator, judged by foreign Redfish clients, and against
 foreign servers of Redfish trees. Only specific composition is here, as public services have it: none was found that chooses by
-constraints or expands physical systems. `service` and `answers` know no composition and serve other Redfish adapters too.
+constraints or expands physical systems. `service` and `answers` know no composition.
 """
 
 from __future__ import annotations

@@ -346,5 +346,5 @@ def leased_systems(
 def is_at(system: System, handle: str, wanted: set[str]) -> bool:
     """Whether it is the system that was remembered, not one that somebody else composed there later: addresses are given anew."""
     path, _, identity = handle.partition("\t")
-    same = not identity or identity == _identity(system)
+    same = identity == _identity(system)
     return system.uri == path and same and (not system.blocks or not wanted.isdisjoint(system.blocks))

@@ -48,10 +48,6 @@ class Trainable(nn.Module):
         """The loss of a batch, a scalar; every tensor has the batch as its first axis."""
         return self.loss(self.network(*batch[: self.inputs]), *batch[self.inputs :])
 
-    def full_size(self) -> Trainable:
-        """Itself, or where it is thinned, the same with all bytes and without memory."""
-        return self
-
     def layers(self) -> Sequence[nn.Module]:
         """The units that are sharded, and computed again, each by itself."""
         return layers_of(self.network)
@@ -115,7 +111,7 @@ def build(model: str, options: Mapping[str, Scalar], device: torch.device | str 
 
 
 LATE_FROM = 1_000_000_000
-"""Parameters from which a model gets no memory before it is on its device, and divided or sharded."""
+"""Parameters from which a model gets no memory before it is on its device, and sharded."""
 
 
 def is_late(model: str) -> bool:

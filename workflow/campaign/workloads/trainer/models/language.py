@@ -18,10 +18,8 @@ from campaign.workloads.trainer.transformer_sizes import TransformerSize
 
 
 def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
-    """Self-attention over packed queries, keys and values: [n, tokens, heads x 3 x head_width] to [n, tokens, heads x head_width].
-
-    Head by head, so that a device that has some of the heads has a contiguous part.
-    """
+    """Self-attention over packed queries, keys and values: [n, tokens, heads x 3 x head_width] to
+    [n, tokens, heads x head_width]."""
     samples, tokens, _ = packed.shape
     query, key, value = packed.view(samples, tokens, -1, 3, head_width).permute(3, 0, 2, 1, 4).unbind(0)
     attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
@@ -62,8 +60,6 @@ def draw(network: Gpt, seed: int) -> None:
 class BertLayer(nn.Module):
     """Self-attention and feed-forward, each with a shortcut and normalised after it; [n, tokens, width] to the same."""
 
-    feed_forward_ends = ("feed_forward.0", "feed_forward.2")
-
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.head_width = width // heads
@@ -85,11 +81,6 @@ class BertLayer(nn.Module):
 class Bert(nn.Module):
     """Token ids and segment ids, both [n, tokens] int64, to start and end logits [n, tokens, 2]."""
 
-    ENTRY, EXIT = ("tokens", "positions", "segments", "embedding_norm"), ("answer",)
-    """Parts before and after the layers."""
-    ties_output = False
-    has_entry = has_exit = True
-
     def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
@@ -101,17 +92,12 @@ class Bert(nn.Module):
         self.answer = nn.Linear(size.width, 2)
         _initialise(self)
 
-    def embed(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
         position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
         x = self.tokens(token_ids) + self.positions(position_ids) + self.segments(segment_ids)
-        return functional.dropout(self.embedding_norm(x), self.dropout if self.training else 0.0)
-
-    def head(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.answer(x)
+        x = functional.dropout(self.embedding_norm(x), self.dropout if self.training else 0.0)
+        logits: Tensor = self.answer(self.layers(x))
         return logits
-
-    def forward(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
-        return self.head(self.layers(self.embed(token_ids, segment_ids)))
 
 
 def question(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -131,8 +117,6 @@ def answer_loss(logits: Tensor, start: Tensor, end: Tensor) -> Tensor:
 
 class GptLayer(nn.Module):
     """Causal self-attention and feed-forward, each added to its normalised input; [n, tokens, width] to the same."""
-
-    feed_forward_ends = ("feed_forward_in", "feed_forward_out")
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -156,10 +140,6 @@ class GptLayer(nn.Module):
 class Gpt(nn.Module):
     """Token ids [n, tokens] int64 to logits of the next token [n, tokens, vocabulary]."""
 
-    ENTRY, EXIT = ("tokens", "positions"), ("norm", "tokens")
-    ties_output = True
-    has_entry = has_exit = True
-
     def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
@@ -171,16 +151,11 @@ class Gpt(nn.Module):
         self.outward_std = 0.02 / math.sqrt(2 * size.layers)
         _initialise(self, self.outward_std)
 
-    def embed(self, token_ids: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor) -> Tensor:
         position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
         x = self.tokens(token_ids) + self.positions(position_ids)
-        return functional.dropout(x, self.dropout if self.training else 0.0)
-
-    def head(self, x: Tensor) -> Tensor:
-        return functional.linear(self.norm(x), self.tokens.weight)
-
-    def forward(self, token_ids: Tensor) -> Tensor:
-        return self.head(self.layers(self.embed(token_ids)))
+        x = functional.dropout(x, self.dropout if self.training else 0.0)
+        return functional.linear(self.norm(self.layers(x)), self.tokens.weight)
 
 
 def text(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:

@@ -1,0 +1,128 @@
+"""The numbers of a campaign as tables in LaTeX: comparisons and cells with their 95 % intervals, and all rows as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from campaign import wording
+from campaign.documents.metric import metric_of
+from campaign.errors import unwritable
+from campaign.report.paper.latex import table
+from campaign.statistics import comparable_cells, intervals, verdict
+from campaign.statistics.comparable_cells import naming_columns
+from campaign.statistics.software_options import software_options
+from campaign.tables.io import Tables
+
+
+def write_numbers(tables: Tables, out: Path) -> list[Path]:
+    """Write numbers.tex, comparisons.csv and cells.csv into a directory that exists, and return their paths.
+
+    Raises ConfigError if a file cannot be written.
+    """
+    compared = compare_cells(tables)
+    texts = {
+        "numbers.tex": numbers_latex(tables, compared),
+        "comparisons.csv": compared.to_csv(index=False, lineterminator="\n"),
+        "cells.csv": tables.cells.to_csv(index=False, lineterminator="\n"),
+    }
+    try:
+        for name, text in texts.items():
+            (out / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise unwritable(error, out) from error
+    return [out / name for name in texts]
+
+
+def compare_cells(tables: Tables) -> pd.DataFrame:
+    """Return the comparisons that the figures state, one row per pair of cells.
+
+    A pair that several figures compare is in the first of them. `figure` is the title, and `comparison` says which cells they are.
+    The other columns are those of `campaign.statistics.comparable_cells`.
+    """
+    cells, design = tables.cells, tables.design
+    figures = {
+        "Scaling": comparable_cells.scaling(cells, design),
+        "Node spread": comparable_cells.node_spread(cells, design),
+        "Precision": comparable_cells.precision(cells, design),
+        "Local, hybrid and fabric": comparable_cells.overhead(
+            cells, str(tables.context["campaign"].get("baseline", "")), design
+        ),
+        "Part of a host": comparable_cells.part_of_host(cells, design),
+        "Systems": comparable_cells.across_systems(cells, design),
+        "Software optimisations": software_options(cells, design),
+    }
+    columns = ["cell_id", "against_cell", "ratio", "ratio_low", "ratio_high", "p", "p_holm", "tested"]
+    columns += ["compositions", "against_compositions", "method"]
+    stated = [
+        rows[rows["ratio"].notna() & (rows["method"] != intervals.ITSELF)].reindex(columns=columns).assign(figure=title)
+        for title, rows in figures.items()
+        if len(rows)
+    ]
+    if not stated:
+        return pd.DataFrame(columns=["figure", "comparison", *columns])
+    pairs = pd.concat(stated).drop_duplicates(["cell_id", "against_cell"], ignore_index=True)
+    return pairs.assign(comparison=_describe_pairs(cells, pairs))[["figure", "comparison", *columns]]
+
+
+def _describe_pairs(cells: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
+    """Describe pairs by what differs and what is shared: '2x2-local against 1x4-local (bert, batch 8)'."""
+    names = [name for name in naming_columns(cells) if cells[name].nunique(dropna=False) > 1]
+    by_id = cells.set_index("cell_id")
+    words = []
+    for cell_id, against_id in zip(pairs["cell_id"], pairs["against_cell"], strict=True):
+        cell, against = by_id.loc[cell_id], by_id.loc[against_id]
+        different = [name for name in names if cell[name] != against[name]]
+        shared = wording.describe(cell, [name for name in names if name not in different and cell[name] != ""])
+        both = f"{wording.describe(cell, different)} against {wording.describe(against, different)}"
+        words.append(both + (f" ({shared})" if shared else ""))
+    return words
+
+
+def numbers_latex(tables: Tables, compared: pd.DataFrame) -> str:
+    """Format the comparisons and all cells as tables in LaTeX."""
+    metric = metric_of(tables.context)
+    unit = f" ({metric.unit})" if metric.unit else ""
+    conditions = " ".join(f"{text[:1].upper()}{text[1:]}." for text in tables.context.get("conditions", ()))
+    parts = []
+    if len(compared):
+        title = (
+            f"Ratios of {metric.performance}, with 95 % intervals; above 1 is better. p-values are adjusted by Holm over the "
+            f"comparisons of a figure. {conditions}"
+        )
+        headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
+        rows = [_comparison_row(row) for row in compared.to_dict("records")]
+        parts.append(table("comparisons", title, headings, rows, "comparisons.csv"))
+    if len(tables.cells):
+        names = [name for name in naming_columns(tables.cells) if tables.cells[name].nunique(dropna=False) > 1]
+        compositions = dict(zip(tables.design.cells, tables.design.compositions, strict=True))
+        title = f"All cells: mean {metric.label}{unit} with its 95 % interval. {conditions}"
+        headings = ("Cell", "Mean", "Runs", "Compositions", "Failures")
+        rows = [_cell_row(row, names, compositions) for row in tables.cells.to_dict("records")]
+        parts.append(table("cells", title, headings, rows, "cells.csv"))
+    return "\n".join(parts) or "% no cell is planned\n"
+
+
+def _comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    return (
+        row["comparison"],
+        row["figure"],
+        wording.with_interval(row["ratio"], row["ratio_low"], row["ratio_high"], wording.times),
+        verdict.p_value(row["p_holm"]),
+        f"{row['compositions']} / {row['against_compositions']}",
+        row["method"].removesuffix(", 95 %"),
+    )
+
+
+def _cell_row(row: Mapping[Any, Any], names: list[str], compositions: Mapping[str, int]) -> tuple[str, ...]:
+    measured = wording.with_interval(row["mean"], row["ci_low"], row["ci_high"], wording.rate)
+    return (
+        wording.describe(row, [name for name in names or ["configuration"] if row[name] != ""]),
+        measured if row["n_ok"] else row["state"],
+        str(row["n_ok"]),
+        str(compositions.get(row["cell_id"], 0)),
+        wording.statuses(row["failures"]) if row["failures"] else "",
+    )

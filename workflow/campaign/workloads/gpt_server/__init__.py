@@ -1,1 +1,0 @@
-"""A practice inference server: GPT-2 with random weights behind the OpenAI interface. `python -m campaign.workloads.gpt_server`."""

@@ -1,0 +1,101 @@
+"""NVIDIA's AIPerf and GenAI-Perf: profile_export_aiperf.json or profile_export_genai_perf.json of their artifact directory.
+
+Latencies count from when the client sent a request. `inter_token_latency` has one value per request, its mean time per output token
+after the first, which is TPOT here; `inter_chunk_latency` has the single gaps. TTFT and TPOT need --streaming. Only successful
+requests are in the latencies and counts. GenAI-Perf does not report failed requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, agree, number
+
+_LATENCIES = {
+    "time_to_first_token": "ttft",
+    "inter_token_latency": "tpot",
+    "inter_chunk_latency": "itl",
+    "request_latency": "e2e",
+}
+_STATISTICS = {"avg": "mean", "min": "min", "max": "max", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+_MS_PER_UNIT = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
+
+
+class AiperfExport(LogReader):
+    """Reader of one exported profile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.profile: dict[str, Any] | None = None
+
+    def document(self, document: Any) -> None:
+        if not isinstance(document, dict) or not {"request_throughput", "request_latency"} <= document.keys():
+            return
+        after = self.fresh(self.profile is not None)
+        after.profile, after.from_file = document, True
+
+    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        profile = self.profile
+        if self.documents.torn:
+            verdict.incomplete("the last profile was cut off")
+        elif profile is None:
+            verdict.incomplete("no profile of AIPerf or GenAI-Perf in the output")
+        if profile is None:
+            return None
+        if profile.get("was_cancelled"):
+            verdict.incomplete("the profile was cancelled")
+        for name, latency in _LATENCIES.items():
+            _add_latency(profile.get(name), latency, verdict)
+        return _add_counts(profile, verdict)
+
+
+def _add_latency(statistics: Any, latency: str, verdict: Verdict) -> None:
+    if not isinstance(statistics, dict):
+        return
+    unit = statistics.get("unit")
+    if (factor := _MS_PER_UNIT.get(str(unit))) is None:
+        verdict.invalid(f"{latency} has the unit {unit}, which is no known unit of time")
+        return
+    if latency == "tpot" and unit == "ns":
+        latency = "itl"  # early releases of GenAI-Perf, which write nanoseconds, have single gaps under this name
+    values = {ours: number(statistics.get(theirs)) for theirs, ours in _STATISTICS.items()}
+    found = {f"{latency}_ms_{name}": factor * value for name, value in values.items() if value is not None}
+    verdict.finite(found)
+    verdict.metrics |= found
+
+
+def _add_counts(profile: Mapping[str, Any], verdict: Verdict) -> float | None:
+    """Add rates and counts to the metrics, and return the rate of completed requests."""
+    names = ("request_throughput", "request_count", "benchmark_duration", "error_request_count")
+    rate, completed, duration_s, failed = (_average(profile, name) for name in names)
+    if failed is None and isinstance(errors := profile.get("error_summary"), list):
+        failed = sum(number(each.get("count")) or 0.0 for each in errors if isinstance(each, dict))
+    if rate is None:
+        verdict.incomplete("the profile has no request throughput")
+    elif completed is not None and duration_s and not agree(completed / duration_s, rate, 0.02):
+        verdict.invalid(f"{completed:g} requests in {duration_s:g} s are not {rate:g} per second")
+    sent = None if completed is None else completed + (failed or 0)
+    verdict.metrics |= {
+        "requests": sent,
+        "errors": failed,
+        "errors_pct": 100 * failed / sent if failed is not None and sent else None,
+        "requests_per_s": rate,
+        "output_tokens_per_s": _average(profile, "output_token_throughput"),
+        "prompt_tokens_mean": _average(profile, "input_sequence_length"),
+        "output_tokens_mean": _average(profile, "output_sequence_length"),
+        "goodput_per_s": _average(profile, "goodput"),
+    }
+    if failed is None:
+        verdict.flag("the client does not report failed requests")
+    elif failed:
+        verdict.flag(f"{failed:g} requests failed, and the client's latencies leave them out")
+    return rate
+
+
+def _average(profile: Mapping[str, Any], name: str) -> float | None:
+    statistics = profile.get(name)
+    return number(statistics.get("avg")) if isinstance(statistics, dict) else None
+
+
+FORMAT = Format(AiperfExport, document=b'"request_throughput"')

@@ -1,1 +1,0 @@
-"""Traces: workload files of `kind: replay`, made from a real run, from public numbers or from Chakra execution traces."""
