@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from campaign.config import published_file
-from campaign.config.published_file import Claim, from_document, holds, load, names
+from campaign.config.published_file import Claim, holds, load, names
 from campaign.errors import ConfigError
 from campaign.insight.published import claims
 
