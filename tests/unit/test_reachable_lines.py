@@ -23,14 +23,27 @@ def module_file(module: str) -> Path | None:
 
 @cache
 def imported_modules(module: str) -> tuple[str, ...]:
-    """Return what a module imports of the project, at its top or within functions, and the packages that it lies in."""
+    """Return what a module imports of the project, at its top or within functions, and the packages that it lies in.
+
+    Imports for type checkers alone are left out.
+    """
 
     def names() -> Iterator[str]:
         parts = module.split(".")
         yield from (".".join(parts[:depth]) for depth in range(1, len(parts)))
         path = module_file(module)
         assert path is not None
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for_types = {
+            child
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for statement in node.body
+            for child in ast.walk(statement)
+        }
+        for node in ast.walk(tree):
+            if node in for_types:
+                continue
             if isinstance(node, ast.ImportFrom) and node.module:
                 yield node.module
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -92,9 +92,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
         for lease in (one for one in leases if one["configuration"] in pooled):
             (planned,) = (one for one in plan["leases"] if one["configuration"] == lease["configuration"])
             took_s = lease["ready_s"] - lease["requested_s"]
-            assert (
-                0.5 * planned["composing_low_s"] < took_s < 3 * planned["composing_high_s"]
-            )  # machines of tests are busy
+            assert 0.2 * planned["composing_s"] < took_s < 6 * planned["composing_s"]  # machines of tests are busy
 
     if whole:
         page = project.page("composition_times")

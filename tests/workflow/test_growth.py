@@ -145,7 +145,7 @@ def test_the_slurm_profile_resolves(project: Project) -> None:
     project.campaign(attach=["local", "fabric"], batch=[1, 2])
     said = project.run("-n", "-p", profile="slurm")
     assert jobs(said)["measure"] == 2
-    assert re.search(r"^1x1-fabric\.c1 +2 +1 ", said, re.MULTILINE)
+    assert re.search(r"^1x1-fabric +1 +2 +1 ", said, re.MULTILINE)
     assert project.starts() == []
     assert not project.results().directory.exists()
 

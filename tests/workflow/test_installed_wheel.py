@@ -71,6 +71,6 @@ def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path
     more.write_text(text.replace("repetitions: 3", "repetitions: 2"))
     planned = run(installed, project, "campaign.cli", "run", "--dry-run")
     assert "4 cells, 8 runs, 4 without a record" in planned
-    assert re.search(r"^1x1-local\.c2 +2 +1 +1 +0 ", planned, re.MULTILINE)
+    assert re.search(r"^1x1-local +1 +2 +1 +1 +0 ", planned, re.MULTILINE)
     run(installed, project, "campaign.cli", "run", "--", "--until", "measure")
     assert len(list(project.glob("results/first/records/*/*.json"))) == 8
