@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -235,10 +235,27 @@ class SlurmSubmitter:
         # when all looks of a while find that it cannot start.
         first_s = self._stuck.setdefault(submission.job_id, snapshot.asked_s)
         gives_up = snapshot.asked_s > first_s and snapshot.asked_s - first_s >= self.latency_s
+        if not gives_up:
+            return verdict
         # Where no host of the system is well, another job would not start either.
-        if gives_up and not outage(self.campaign.system, self._all_unwell()):
-            return replace(verdict, alive=False)
-        return verdict
+        if outage(self.campaign.system, self._all_unwell()):
+            return verdict
+        if verdict.needs_hosts:
+            away = self._find_hosts_away(verdict, _pinned_hosts(self.campaign.system, submission.request))
+            if not away:
+                self._stuck[submission.job_id] = snapshot.asked_s  # not looked at again for the latency
+                return verdict
+            words = f"cannot start: hosts that it needs are down or drained: {', '.join(away)}; it {verdict.words}"
+            return replace(verdict, alive=False, words=words)
+        return replace(verdict, alive=False)
+
+    def _find_hosts_away(self, verdict: JobState, pinned: Sequence[str]) -> list[str]:
+        """Return the hosts without which a pending job cannot start and that are down or drained, by the state of the hosts."""
+        broken = {name for name, node in parse_nodes(self.slurm(*NODES).out).items() if node.broken}
+        if pinned:
+            return [host for host in pinned if host in broken]
+        # Any of the others that the reason lists would do.
+        return list(verdict.hosts) if {*verdict.hosts} <= broken else []
 
     def fate(self, submission: Submission) -> Fate:
         verdict = self._verdict(submission)
