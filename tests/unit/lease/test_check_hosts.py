@@ -11,7 +11,7 @@ from campaign.lease.check_hosts import known_to_slurm
 from campaign.slurm.listed_hosts import parse_listing
 
 _LISTED = parse_listing(
-    "".join(f"host{n}|{'batch' if n < 3 else 'debug'}|{'idle' if n < 2 else 'drained'}|gpu:4|ib\n" for n in (1, 2, 3))
+    "".join(f"host{n}|{'batch' if n < 3 else 'debug'}|{'idle' if n < 2 else 'drained'}|gpu:4|ib,2080ti,GPU_MEM:80GB\n" for n in (1, 2, 3))
 )
 
 
@@ -37,8 +37,9 @@ def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -
         ),
         ("stop", "no partition 'batsch' (`slurm.partition`); there are: batch, debug", {"partition": "batsch"}),
         ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"given": "dbug"}),
+        ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"partition": "batch,dbug"}),
         ("problem", "partition batch (`slurm.partition`) does not have host3", {"hosts": "host[1-3]"}),
-        ("stop", "no host has the feature 'a100' (`slurm.constraint`); there are: ib", {"constraint": "ib&a100"}),
+        ("stop", "no host has the feature 'a100' (`slurm.constraint`); there are: ib, 2080ti, GPU_MEM:80GB", {"constraint": "ib&a100"}),
         ("stop", "no generic resource 'gpu:h100' (`slurm.gres`); Slurm lists: host1 gpu:4", {"gres": "gpu:h100"}),
     ],
 )
@@ -57,3 +58,16 @@ def test_what_slurm_has_is_ready() -> None:
         verdict
         for verdict, _ in findings("host1", strategy="dynamic", gres="gpu:h100", slurmd={"stop": ["a"], "start": ["b"]})
     } == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"constraint": "2080ti"},
+        {"constraint": "[GPU_MEM:80GB*1&ib]"},
+        {"partition": "debug,batch"},
+        {"partition": "batch,debug", "hosts": "host[1-3]"},
+    ],
+)
+def test_what_sbatch_takes_is_no_problem(asked: dict[str, Any]) -> None:
+    assert {verdict for verdict, _ in findings(**asked)} <= {"ok", "note"}

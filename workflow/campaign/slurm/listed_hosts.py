@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from campaign.slurm.parse import rows
@@ -18,6 +19,17 @@ class ListedHost:
     state: str
     gres: str
     features: tuple[str, ...]
+
+
+def parse_features(constraint: str) -> tuple[str, ...]:
+    """Return the features that a value of `sbatch --constraint` names, by Slurm's grammar: all but `& | , [ ] ( )` and counts (`*2`)."""
+    words = re.split(r"[&|,()\[\]\s]+", re.sub(r"\*\d+", "", constraint))
+    return tuple(dict.fromkeys(filter(None, words)))
+
+
+def parse_partitions(partition: str) -> tuple[str, ...]:
+    """Return the partitions that a value of `sbatch --partition` names; Slurm takes any of them."""
+    return tuple(dict.fromkeys(filter(None, partition.split(","))))
 
 
 def parse_listing(text: str) -> dict[str, ListedHost]:
