@@ -329,9 +329,7 @@ def test_a_step_whose_ranks_ended_well_did_so_whatever_srun_printed() -> None:
         ("", (RankEnd("host1", "7.3", 127, True),), "p: no such program on host1"),
     ],
 )
-def test_exit_code_0_of_srun_does_not_prove_that_ranks_ran(
-    words: str, ends: tuple[RankEnd, ...], message: str
-) -> None:
+def test_exit_code_0_of_srun_does_not_prove_that_ranks_ran(words: str, ends: tuple[RankEnd, ...], message: str) -> None:
     error = objection(0, words, "", ends, ended_by_us=False, program="p")
     assert error is not None
     assert message in str(error)

@@ -10,8 +10,12 @@ from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.lease.check_hosts import known_to_slurm
 from campaign.slurm.listed_hosts import parse_listing
 
+_FEATURES = "ib,2080ti,GPU_MEM:80GB"
 _LISTED = parse_listing(
-    "".join(f"host{n}|{'batch' if n < 3 else 'debug'}|{'idle' if n < 2 else 'drained'}|gpu:4|ib,2080ti,GPU_MEM:80GB\n" for n in (1, 2, 3))
+    "".join(
+        f"host{n}|{'batch' if n < 3 else 'debug'}|{'idle' if n < 2 else 'drained'}|gpu:4|ib,2080ti,GPU_MEM:80GB\n"
+        for n in (1, 2, 3)
+    )
 )
 
 
@@ -39,7 +43,11 @@ def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -
         ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"given": "dbug"}),
         ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"partition": "batch,dbug"}),
         ("problem", "partition batch (`slurm.partition`) does not have host3", {"hosts": "host[1-3]"}),
-        ("stop", "no host has the feature 'a100' (`slurm.constraint`); there are: ib, 2080ti, GPU_MEM:80GB", {"constraint": "ib&a100"}),
+        (
+            "stop",
+            "no host has the feature 'a100' (`slurm.constraint`); there are: ib, 2080ti, GPU_MEM:80GB",
+            {"constraint": "ib&a100"},
+        ),
         ("stop", "no generic resource 'gpu:h100' (`slurm.gres`); Slurm lists: host1 gpu:4", {"gres": "gpu:h100"}),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.slurm.listed_hosts import ListedHost, parse_features, parse_listing
+from campaign.slurm.listed_hosts import ListedHost, parse_features, parse_listing, parse_time_limit_min
 
 _SAID = "host1|batch|idle|gpu:a100:4(S:0-1)|ib,a100\nhost1|debug|idle|gpu:a100:4(S:0-1)|ib,a100\nhost2|batch|down*|(null)|(null)\n"
 
@@ -31,3 +31,12 @@ def test_a_host_of_several_partitions_is_one() -> None:
 )
 def test_features_of_a_constraint_are_those_of_slurms_grammar(constraint: str, features: tuple[str, ...]) -> None:
     assert parse_features(constraint) == features
+
+
+@pytest.mark.parametrize(
+    ("partition", "limit_min"),
+    [("debug", 30), (None, 1440), ("debug,batch", 1440), ("long", None), ("debug,long", None), ("absent", None)],
+)
+def test_the_time_that_partitions_allow(partition: str | None, limit_min: int | None) -> None:
+    text = "sinfo: warning: x\nbatch*|1-00:00:00\ndebug|30:00\nlong|infinite\n"
+    assert parse_time_limit_min(text, partition) == limit_min

@@ -352,4 +352,5 @@ def _ended_from_outside(words: str, tail: str, ends: Sequence[RankEnd], ended_by
     ):
         return None  # a rank has failed by itself
     # The scripts around the ranks are small and do nothing: what ends them with the ranks is not the subject.
-    return LaunchError(f"the step {step} was ended from outside: {last_complaint(words) or 'srun says nothing'}; it will be repeated")
+    message = last_complaint(words) or "srun says nothing"
+    return LaunchError(f"the step {step} was ended from outside: {message}; it will be repeated")

@@ -42,8 +42,8 @@ class JobState:
 
     state: Slurm's, or DONE, SUBMITTED (not polled since), LOST (unknown to Slurm). words: what the job does or did, as the end of
     a sentence that starts with its name. hosts: where it runs or ran; of a stuck job, those that it waits for.
-    stuck: pending for a reason that does not pass by itself. needs_hosts: stuck only if hosts that it needs are down or drained, which
-    the state of the hosts tells, not the reason. held: by a person, until a person releases it.
+    stuck: pending for a reason that does not pass by itself. needs_hosts: stuck only if hosts that it needs are down or drained,
+    by the state of the hosts. held: by a person, until a person releases it.
     missing_since_s: since when the job has been known to have ended without a result; an argument of the next `judge` of this job.
     """
 

@@ -31,6 +31,7 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.cut_short import FirstRun
 from campaign.slurm.excluded_hosts import ExcludedHosts, outage
 from campaign.slurm.job_state import QUEUED, JobState, judge
+from campaign.slurm.listed_hosts import TIME_LIMITS, parse_time_limit_min
 from campaign.slurm.poll import Poll
 from campaign.slurm.refusal import LISTED, Refusal
 from campaign.slurm.sbatch_options import sbatch_parameters
@@ -43,6 +44,7 @@ _LOCK_S = 0.1
 _STOP_S = 90.0  # KillWait, and a slow epilog
 _STOP_LOOK_S = 10.0
 _LOOK_S = 0.5
+_TIME_LIMITS_S = 600.0  # partitions seldom change
 
 
 class SlurmSubmitter:
@@ -138,17 +140,46 @@ class SlurmSubmitter:
         # A forecast that a run has outlasted is none.
         outlasted = FirstRun(self.results.work(request.lease)).was_cut_short()
         expected_s = None if outlasted else _expected_s(planned.forecast, len(missing))
+        options = options_of(system, planned.configuration, given)
         return sbatch_parameters(
             self.campaign.name,
             system,
             planned.configuration,
             given,
-            time_min=time_limit_min(expected_s, longest_s),
+            time_min=self._limit_time(options, time_limit_min(expected_s, longest_s)),
             hosts=hosts,
             excluded=() if hosts else ExcludedHosts(self.directory).current(),
             # By the lease's own id, as `begin` was told it; the request's is that of this use of it.
             further=open_strategy(system, self.slurm, self.say).options(lease_id(self.results, request.lease)),
         )
+
+    def _limit_time(self, options: SlurmOptions, time_min: int) -> int:
+        """Return the time limit of a job, at most what its partition allows: a driver goes on in another job.
+
+        Raises ConfigError if the system file sets a longer one.
+        """
+        # A quality of service may lift the limit of a partition, and options of sbatch may replace both.
+        if options.qos or {"time", "partition", "qos", "clusters", "reservation"} & options.additional.keys():
+            return time_min
+        limit_min = parse_time_limit_min(self._read_time_limits(), options.partition)
+        if limit_min is None:
+            return time_min
+        if options.time_min is not None and options.time_min > limit_min:
+            raise ConfigError(
+                f"system {self.campaign.system.name}: slurm: time_min is {options.time_min} min, and partition "
+                f"{options.partition or '(the default)'} allows {limit_min} min at most; lower or remove `slurm.time_min`"
+            )
+        return min(time_min, limit_min)
+
+    def _read_time_limits(self) -> str:
+        """Read the answer to TIME_LIMITS, for which one process of the campaign asks once in a while."""
+        path = self.directory / "time_limits.json"
+        with files.lock(path.with_suffix(".lock")):
+            document = files.read_json(path)
+            if not 0 <= time.time() - document.get("time_s", 0.0) < _TIME_LIMITS_S:
+                document = {"time_s": time.time(), "answer": self.slurm(*TIME_LIMITS).out}
+                files.write_json(path, document)
+        return str(document["answer"])
 
     def _tell_short(self, system: SystemFile, planned: LeasePlan, given: SlurmOptions) -> None:
         """Say before anything is submitted that a job will be shorter than one of its runs."""
