@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from campaign.config.system_file import SlurmOptions, SystemFile
-from campaign.lease.check_hosts import known_to_slurm
+from campaign.lease.campaign_leases import Site
+from campaign.lease.check_hosts import check_before_leases, known_to_slurm
+from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import parse_listing
+from tests.fake_slurm import FakeSlurm
 
 _FEATURES = "ib,2080ti,GPU_MEM:80GB"
 _LISTED = parse_listing(
@@ -79,3 +83,15 @@ def test_what_slurm_has_is_ready() -> None:
 )
 def test_what_sbatch_takes_is_no_problem(asked: dict[str, Any]) -> None:
     assert {verdict for verdict, _ in findings(**asked)} <= {"ok", "note"}
+
+
+@pytest.mark.parametrize(("directory", "stops"), [("results", []), ("re\nsults", ["results"])])
+def test_results_in_a_directory_with_a_line_break_stop_leases_of_slurm(
+    directory: str, stops: list[str], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.put(hosts=["host1|idle|gpu:4|none"])
+    system = SystemFile.model_validate(
+        {"name": "lab", "launcher": "slurm", "fabric": {"kind": "static"}, "hosts": [{"name": "host1"}]}
+    )
+    found = check_before_leases(Site(system, tmp_path / directory), SlurmOptions(), Slurm())
+    assert [finding.what for finding in found if finding.verdict == "stop"] == stops

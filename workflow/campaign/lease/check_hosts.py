@@ -45,6 +45,11 @@ def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[F
     if is_controlled:
         found += [*check_control_plane(site), *_agents(site)]
     found += _launching(site.system, given, slurm)
+    if site.system.launcher == "slurm" and "\n" in str(site.root.absolute()):
+        words = (
+            f"{str(site.root.absolute())!r} has a line break, which ends an option of sbatch; give another directory"
+        )
+        found.append(Finding("results", "stop", f"{words} (--results)"))
     return [finding for finding in found if finding.verdict in ("problem", "stop")]
 
 
