@@ -153,6 +153,13 @@ def _answer(program: str, here: Path, memory: dict[str, Any], arguments: list[st
                     memory["jobs"][job_id]["state"] = "CANCELLED"
             return 0, "", "", False
         case "sinfo":
+            if given.get("format") == "%P|%l":
+                return (
+                    0,
+                    "".join(f"{name}|{memory.get('longest', 'infinite')}\n" for name in memory["partitions"]),
+                    "",
+                    False,
+                )
             lines = memory["partitions"] if given.get("format") == "%R" else []
             for row in memory["hosts"] if not lines else []:
                 lines += [_node(row, given)] if "Format" in given else _listed(row, memory["partitions"])

@@ -146,7 +146,7 @@ def install_command(extra: str, *options: str) -> str:
 def first_problem(error: ValidationError, whole: str = "") -> str:
     """'key.of.key: what is wrong' of a document that is not of its form; `whole` names the document where it is all of it."""
     first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

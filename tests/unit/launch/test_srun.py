@@ -311,15 +311,49 @@ def test_a_host_that_failed_is_named(words: str) -> None:
     assert list(found.hosts) == ["host2"]
 
 
-def test_a_step_that_ended_well_did_so_whatever_it_printed() -> None:
-    assert objection(0, KILLED, CANCELLED, GONE, ended_by_us=True, program="p") is None
-    assert codes_of(GONE, 0, ended_by_us=True) == (0, 0)
+LAUNCH_TIMEOUT = "srun: error: timeout waiting for task launch, started 0 of 1 tasks\n"
+
+
+def test_a_step_whose_ranks_ended_well_did_so_whatever_srun_printed() -> None:
+    assert objection(0, KILLED, CANCELLED, RAN, ended_by_us=True, program="p") is None
+    assert codes_of(RAN, ended_by_us=True) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "ends", "message"),
+    [
+        ("", GONE, "ended from outside: srun says nothing"),
+        ("", (RAN[0], GONE[1]), "ended from outside"),
+        (LAUNCH_TIMEOUT, (RankEnd(),), "did not start rank 0 of 1: srun: error: timeout waiting for task launch"),
+        ("srun: error: Node failure on host2\n", (RAN[0], GONE[1]), "host2 failed under a run"),
+        ("", (RankEnd("host1", "7.3", 127, True),), "p: no such program on host1"),
+    ],
+)
+def test_exit_code_0_of_srun_does_not_prove_that_ranks_ran(words: str, ends: tuple[RankEnd, ...], message: str) -> None:
+    error = objection(0, words, "", ends, ended_by_us=False, program="p")
+    assert error is not None
+    assert message in str(error)
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [("srun: error: Node failure on host2\n", "host2 failed"), (LAUNCH_TIMEOUT, "did not start all ranks")],
+)
+def test_exit_code_0_of_an_srun_inside_the_program_does_not_prove_that_ranks_ran(tail: str, message: str) -> None:
+    error = objection(0, "", tail, (RAN[0],), ended_by_us=False, program="p")
+    assert error is not None
+    assert message in str(error)
+
+
+def test_a_rank_that_was_ended_at_the_time_limit_has_no_exit_code_although_srun_ends_with_0() -> None:
+    assert objection(0, KILLED, "", GONE, ended_by_us=True, program="p") is None
+    assert codes_of(GONE, ended_by_us=True) == (None, None)
 
 
 def test_ranks_that_were_ended_did_not_end_by_themselves() -> None:
     ends = (RankEnd("host1", "7.3", -9), RankEnd("host1", "7.3", 4), RankEnd("host1", "7.3"))
-    assert codes_of(ends, 1, ended_by_us=True) == (None, 4, None)
-    assert codes_of(ends, 1, ended_by_us=False) == (-9, 4, None)
+    assert codes_of(ends, ended_by_us=True) == (None, 4, None)
+    assert codes_of(ends, ended_by_us=False) == (-9, 4, None)
 
 
 def test_the_first_failed_rank_is_noticed_while_the_others_run() -> None:

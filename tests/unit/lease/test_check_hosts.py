@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from campaign.config.system_file import SlurmOptions, SystemFile
-from campaign.lease.check_hosts import known_to_slurm
+from campaign.lease.campaign_leases import Site
+from campaign.lease.check_hosts import check_before_leases, known_to_slurm
+from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import parse_listing
+from tests.fake_slurm import FakeSlurm
 
+_FEATURES = "ib,2080ti,GPU_MEM:80GB"
 _LISTED = parse_listing(
-    "".join(f"host{n}|{'batch' if n < 3 else 'debug'}|{'idle' if n < 2 else 'drained'}|gpu:4|ib\n" for n in (1, 2, 3))
+    "".join(
+        f"host{n}|{'batch' if n < 3 else 'debug'}|{'idle' if n < 2 else 'drained'}|gpu:4|ib,2080ti,GPU_MEM:80GB\n"
+        for n in (1, 2, 3)
+    )
 )
 
 
@@ -37,8 +45,13 @@ def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -
         ),
         ("stop", "no partition 'batsch' (`slurm.partition`); there are: batch, debug", {"partition": "batsch"}),
         ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"given": "dbug"}),
+        ("stop", "no partition 'dbug' (`slurm.partition`); there are: batch, debug", {"partition": "batch,dbug"}),
         ("problem", "partition batch (`slurm.partition`) does not have host3", {"hosts": "host[1-3]"}),
-        ("stop", "no host has the feature 'a100' (`slurm.constraint`); there are: ib", {"constraint": "ib&a100"}),
+        (
+            "stop",
+            "no host has the feature 'a100' (`slurm.constraint`); there are: ib, 2080ti, GPU_MEM:80GB",
+            {"constraint": "ib&a100"},
+        ),
         ("stop", "no generic resource 'gpu:h100' (`slurm.gres`); Slurm lists: host1 gpu:4", {"gres": "gpu:h100"}),
     ],
 )
@@ -57,3 +70,28 @@ def test_what_slurm_has_is_ready() -> None:
         verdict
         for verdict, _ in findings("host1", strategy="dynamic", gres="gpu:h100", slurmd={"stop": ["a"], "start": ["b"]})
     } == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"constraint": "2080ti"},
+        {"constraint": "[GPU_MEM:80GB*1&ib]"},
+        {"partition": "debug,batch"},
+        {"partition": "batch,debug", "hosts": "host[1-3]"},
+    ],
+)
+def test_what_sbatch_takes_is_no_problem(asked: dict[str, Any]) -> None:
+    assert {verdict for verdict, _ in findings(**asked)} <= {"ok", "note"}
+
+
+@pytest.mark.parametrize(("directory", "stops"), [("results", []), ("re\nsults", ["results"])])
+def test_results_in_a_directory_with_a_line_break_stop_leases_of_slurm(
+    directory: str, stops: list[str], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.put(hosts=["host1|idle|gpu:4|none"])
+    system = SystemFile.model_validate(
+        {"name": "lab", "launcher": "slurm", "fabric": {"kind": "static"}, "hosts": [{"name": "host1"}]}
+    )
+    found = check_before_leases(Site(system, tmp_path / directory), SlurmOptions(), Slurm())
+    assert [finding.what for finding in found if finding.verdict == "stop"] == stops

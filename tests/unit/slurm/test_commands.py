@@ -11,7 +11,8 @@ import pytest
 
 from campaign.errors import ConfigError
 from campaign.processes.command import TIMED_OUT
-from campaign.slurm.commands import Slurm, surroundings
+from campaign.slurm.commands import SHOW_HIDDEN, Slurm, surroundings
+from campaign.slurm.run_on_hosts import call
 
 
 def test_an_answer_and_its_line_in_the_log(tmp_path: Path) -> None:
@@ -86,9 +87,16 @@ def test_personal_defaults_do_not_change_what_is_printed(monkeypatch: pytest.Mon
     kept = surroundings(
         {"SQUEUE_STATES": "PD", "SACCT_FORMAT": "x", "SLURM_CONF": "/c", "SLURM_TIME_FORMAT": "relative"}
     )
-    assert kept == {"SLURM_CONF": "/c", "SLURM_TIME_FORMAT": "standard"}
+    assert kept == {**SHOW_HIDDEN, "SLURM_CONF": "/c", "SLURM_TIME_FORMAT": "standard"}
     monkeypatch.setenv("SQUEUE_FORMAT", "%i")
     assert Slurm()("sh", "-c", 'echo "${SQUEUE_FORMAT-unset}"').out == "unset\n"
+
+
+@pytest.mark.parametrize("program", ["SQUEUE", "SINFO", "SCONTROL"])
+def test_every_query_shows_hidden_partitions(program: str) -> None:
+    script = f'echo "${{{program}_ALL-unset}}"'
+    assert Slurm()("sh", "-c", script).out == "1\n"
+    assert call(["sh", "-c", script], 60.0).out == "1\n"
 
 
 def test_a_waiting_process_loads_little() -> None:

@@ -202,7 +202,20 @@ def test_a_clock_that_was_set_back_begins_the_grace_anew() -> None:
 )
 def test_hosts_that_are_down_are_named(reason: str) -> None:
     told = verdict(job("PENDING", reason))
-    assert (told.alive, told.stuck, told.hosts) == (True, True, ("host3", "host4"))
+    assert (told.alive, told.needs_hosts, told.hosts) == (True, True, ("host3", "host4"))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+        "ReqNodeNotAvail, UnavailableNodes:",
+    ],
+)
+def test_a_reason_that_a_waiting_job_has_too_is_no_statement_that_it_cannot_start(reason: str) -> None:
+    told = verdict(job("PENDING", reason))
+    assert (told.alive, told.stuck, told.needs_hosts, told.hosts) == (True, True, True, ())
+    assert told.words == f"waits in the queue ({reason})"
 
 
 # Reason codes: squeue(1), slurm.schedmd.com/job_reason_codes.html (25.05), and what 22.05 printed (tests/data/slurm).
@@ -212,7 +225,6 @@ def test_hosts_that_are_down_are_named(reason: str) -> None:
         "BadConstraints",
         "launch failed requeued held",
         "DependencyNeverSatisfied",
-        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
         "PartitionDown",
         "PartitionNodeLimit",
         "PartitionTimeLimit",

@@ -75,6 +75,14 @@ def test_a_controller_that_does_not_answer_is_transient(text: str) -> None:
         (f"{_FAILED}User's group not permitted to use this partition", "partition"),
         (f"{_FAILED}Job's QOS not permitted to use this partition (a allows b not c)", "qos"),
         (f"sbatch: error: QOSMaxCpuPerJobLimit\n{_POLICY}", ""),
+        (f"sbatch: error: QOSGrpGRES\n{_POLICY}", ""),
+        (f"sbatch: error: QOSMaxMemoryPerJob\n{_POLICY}", ""),
+        (f"sbatch: error: AssocGrpBilling\n{_POLICY}", ""),
+        (
+            "sbatch: error: 'nowhere' can't be reached now, or it is an invalid entry for --cluster.  "
+            "Use 'sacctmgr list clusters' to see available clusters.",
+            "additional",
+        ),
     ],
 )
 def test_a_mistake_names_what_to_change(text: str, key: str) -> None:
@@ -87,6 +95,17 @@ def test_a_mistake_names_what_to_change(text: str, key: str) -> None:
 def test_slurms_own_words_are_told() -> None:
     text = f"sbatch: error: invalid partition specified: nowhere\n{_FAILED}Invalid partition name specified"
     assert "invalid partition specified: nowhere" in parse_refusal(text).words
+
+
+@pytest.mark.parametrize(
+    "banner", ["*** The debug partition is open again ***", "Limits: MaxJobsPerUser is 10, too many jobs"]
+)
+def test_a_banner_of_the_site_is_no_reason(banner: str) -> None:
+    refusal = parse_refusal(f"{banner}\n{_FAILED}Invalid qos specification")
+    assert (refusal.kind, refusal.key) == ("mistake", "qos")
+    assert banner not in refusal.words
+    refusal = parse_refusal(f"{banner}\nsbatch: unrecognized option '--nonsense'")
+    assert (refusal.kind, refusal.key) == ("mistake", "additional")
 
 
 @given(st.text(max_size=200))

@@ -158,8 +158,13 @@ def test_a_further_option_replaces_ours_under_either_spelling() -> None:
 
 @pytest.mark.parametrize("name", ["comment", "array", "output", "job-name", "open-mode", "signal", "parsable"])
 def test_what_a_driver_is_found_by_cannot_be_replaced(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"system bench: slurm: additional: {name}: is set by the campaign"):
-        parameters(SlurmOptions(additional={name: "x"}))
+    with pytest.raises(ConfigError, match=f"additional: {name}: is set by the campaign"):
+        given_options({"additional": {name: "x"}})
+
+
+def test_a_key_of_the_system_file_is_named_where_it_is_given_elsewhere() -> None:
+    with pytest.raises(ConfigError, match=r"gres is given in the system file only \(`slurm\.gres`\)"):
+        given_options({"gres": "gpu:a100"})
 
 
 def test_hosts_are_named_or_left_out() -> None:

@@ -255,6 +255,9 @@ DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher 
         ("JobHeldUser", ["host1|idle|gpu:2|none"], True, False),
         ("JobHeldAdmin", ["host1|idle|gpu:2|none"], True, False),
         (DOWN, UNWELL, False, False),
+        (DOWN, ["host1|mixed|gpu:2|none", "host2|idle+drain|gpu:2|memory"], True, True),
+        ("ReqNodeNotAvail, UnavailableNodes:", ["host1|idle+planned|gpu:2|none"], True, True),
+        ("ReqNodeNotAvail, UnavailableNodes:host1", ["host1|idle+powering_up|gpu:2|none"], True, True),
         (
             DOWN,
             ["host1|down+not_responding|gpu:2|Not responding", "host2|unknown+not_responding|gpu:2|none"],
@@ -311,6 +314,7 @@ def test_a_pending_job_is_given_up_when_looks_in_a_row_find_that_it_cannot_start
     found = here.submit(here.leases()[0])
     submitter = here.submitter()
     alive = []
+    fake_slurm.put(hosts=UNWELL)
     for reason in (CONSTRAINED, "Priority", CONSTRAINED, CONSTRAINED):
         fake_slurm.set("1", reason=reason)
         alive.append(submitter.fate(found).alive)

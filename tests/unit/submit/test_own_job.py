@@ -30,6 +30,12 @@ def test_the_command_is_a_job_with_a_log_in_the_results(tmp_path: Path, fake_slu
     assert results.logs.is_dir()
 
 
+def test_a_directory_with_a_line_break_is_refused(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    with pytest.raises(ConfigError, match="has a line break"):
+        submit_command(COMMAND, Results(tmp_path / "re\nsults", "c"), SlurmOptions())
+    assert fake_slurm.calls("sbatch") == []
+
+
 def test_a_refusal_and_a_machine_without_slurm_are_said(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from campaign.errors import ConfigError
 from campaign.submit.job_submission import UnansweredSubmission, call_sbatch, without_personal_defaults
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, login
@@ -72,3 +73,20 @@ def test_inside_of_a_job_its_own_variables_do_not_shape_the_next(monkeypatch: py
 def test_an_answer_without_a_number_is_not_guessed_at(tmp_path: Path, fake_slurm: FakeSlurm, said: str) -> None:
     with pytest.raises(UnansweredSubmission):
         submitted(tmp_path, fake_slurm, said)
+
+
+def test_a_job_is_no_longer_than_its_partition_allows(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    fake_slurm.put(longest="5:00")
+    here = login(tmp_path, {**ALIKE, "system.slurm": {"partition": "gpu"}})
+    here.submit(here.leases()[0])
+    assert "#SBATCH --time=5\n" in fake_slurm.files()[0]
+
+
+def test_a_time_limit_that_no_partition_allows_is_refused_with_both_numbers(
+    tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.put(longest="5:00")
+    here = login(tmp_path, {**ALIKE, "system.slurm": {"partition": "gpu", "time_min": 60}})
+    with pytest.raises(ConfigError, match="time_min is 60 min, and partition gpu allows 5 min at most"):
+        here.submit(here.leases()[0])
+    assert fake_slurm.calls("sbatch") == []

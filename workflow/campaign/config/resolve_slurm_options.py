@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pydantic import ValidationError
 
 from campaign.config.launch_prefix_rules import devices_to_ask
-from campaign.config.system_file import SlurmOptions, SystemFile
+from campaign.config.system_file import SlurmOptions, SlurmSettings, SystemFile
 from campaign.documents.cell import SHAPE_AXES, Configuration
 from campaign.documents.expression import parse
 from campaign.errors import ConfigError, first_problem
@@ -25,6 +25,13 @@ def given_options(given: object) -> SlurmOptions:
         return SlurmOptions.model_validate(given or {})
     except ValidationError as error:
         known = ", ".join(SlurmOptions.model_fields)
+        keys = [*given] if isinstance(given, dict) else []
+        if elsewhere := [
+            key for key in keys if key not in SlurmOptions.model_fields and key in SlurmSettings.model_fields
+        ]:
+            raise ConfigError(
+                f"--config slurm: {elsewhere[0]} is given in the system file only (`slurm.{elsewhere[0]}`); here there are: {known}"
+            ) from error
         raise ConfigError(f"--config slurm: {first_problem(error, str(given))}; there are: {known}") from error
 
 

@@ -169,6 +169,20 @@ class Emulation(FileModel):
 _Operand = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
 
 
+# Without these as they are, a driver is not found again, not warned, or not told from its caller's mistake.
+_SET_BY_CAMPAIGN = frozenset(
+    {
+        *("array", "comment", "error", "job_name", "open_mode", "output"),
+        *("parsable", "quiet", "signal", "test_only", "wait", "wrap"),
+    }
+)
+
+
+def plain_option(name: str) -> str:
+    """Return an option of sbatch as submitit spells it: an option under two spellings would be given twice."""
+    return name.replace("-", "_")
+
+
 class SlurmOptions(FileModel):
     """Slurm options of an allocation. They are not part of a cell's identity: changing them repeats no measurement."""
 
@@ -188,6 +202,14 @@ class SlurmOptions(FileModel):
     """CPUs for each device that a run uses. Default: Slurm decides."""
     additional: dict[str, Scalar] = Field(default_factory=dict)
     """Further options of sbatch, by long name."""
+
+    @field_validator("additional")
+    @classmethod
+    def _refuse_options_of_campaign(cls, additional: dict[str, Scalar]) -> dict[str, Scalar]:
+        for name in additional:
+            if plain_option(name) in _SET_BY_CAMPAIGN:
+                raise ValueError(f"{name}: is set by the campaign; remove it")
+        return additional
 
 
 class SlurmOverride(SlurmOptions):

@@ -151,7 +151,7 @@ class _Running:
             with self.disturbances:
                 code, why = self._once()
                 self.disturbances.look_at_clocks()
-            if code == 0 or self._has_begun() or not patience.lasts(self.words, _RETRY_S):
+            if self._has_begun() or not patience.lasts(self.words, _RETRY_S):
                 break
             time.sleep(_RETRY_S)
             self.disturbances, self.words = Disturbances(), ""
@@ -172,7 +172,7 @@ class _Running:
         swept = False
         try:
             why = self._watch(srun)
-            if why is not None or (srun.wait() != 0 and self._has_begun()):
+            if why is not None or (self._has_begun() and (srun.wait() != 0 or not self._has_ended())):
                 # Also where it ended by itself: a host that is dead does not answer, and is not the subject's failure.
                 swept = True
                 self._end(srun)
@@ -257,21 +257,24 @@ class _Running:
     def _has_begun(self) -> bool:
         return any(end.host for end in read_ends(self.directory, self.step.processes))
 
+    def _has_ended(self) -> bool:
+        return all(end.code is not None for end in read_ends(self.directory, self.step.processes))
+
     def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
         ends = read_ends(self.directory, self.step.processes)
-        tail = self._tail() if code else ""
+        tail = self._tail()
         disturbed = self.disturbances.found or _disturbed(ends)
         error = objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program)
         if error is not None and (not disturbed or isinstance(error, HostFailed)):
             raise error
-        codes = codes_of(ends, code, ended_by_us=why is not None)
+        codes = codes_of(ends, ended_by_us=why is not None)
         return Ended(
             codes,
             self.disturbances.started,
             self.disturbances.ended,
             # All ranks may have ended in the moment in which they were to be ended.
             timed_out=why == "time limit" and None in codes,
-            memory_limit_hit=bool(MEMORY_ENDED.search(tail)),
+            memory_limit_hit=any(code != 0 for code in codes) and bool(MEMORY_ENDED.search(tail)),
             flags=flags,
             memory_kills=sum(end.memory_kills for end in ends),
             disturbed=disturbed,

@@ -57,6 +57,7 @@ _SWEEP = """for round in 1 2 3 4 5 6 7 8 9; do
 done
 """
 _FAILED_TASKS = re.compile(r"srun: error: [^\s:]+: tasks? ([\d,-]+): (?!Terminated)([^\n]+)")
+_LAUNCH_TIMEOUT = re.compile(r"srun: error: timeout waiting for task launch[^\n]*")
 _LOST_HOST = re.compile(r"Node failure on (\S+)")
 _STARTED, _ENDED, _MISSING, _STOPPED = "started", "ended", "missing", "stopped"
 _LOOKS = ("before", "after")
@@ -296,10 +297,8 @@ def some_rank_failed(words: str) -> bool:
     return _FAILED_TASKS.search(words) is not None
 
 
-def codes_of(ends: Sequence[RankEnd], code: int, *, ended_by_us: bool) -> tuple[int | None, ...]:
+def codes_of(ends: Sequence[RankEnd], *, ended_by_us: bool) -> tuple[int | None, ...]:
     """Codes by rank; one that we have killed never ended by itself."""
-    if code == 0:
-        return (0,) * len(ends)
     return tuple(None if ended_by_us and end.code == -signal.SIGKILL else end.code for end in ends)
 
 
@@ -309,10 +308,11 @@ def objection(
     """Why the step is no result of the workload, or None if it is one.
 
     code, words: srun's exit code and complaints; tail: the end of what the step printed; program: for the message. HostFailed
-    where it is a host's fault.
+    where it is a host's fault. An exit code of 0 is no proof: srun of Slurm 22.05 ends with it when a host was set down and taken
+    back under a step, and when a launch timed out.
     """
-    if code == 0:
-        return None
+    if code == 0 and all(end.code is not None and not end.missing for end in ends):
+        return _inner_failure(tail)
     if missing := sorted({end.host or "?" for end in ends if end.missing}):
         return LaunchError(f"{program}: no such program on {', '.join(missing)}")
     if failed := launch_failures(words):
@@ -326,6 +326,15 @@ def objection(
     if MEMORY_ENDED.search(tail) or MEMORY_ENDED.search(words):
         return None
     return _ended_from_outside(words, tail, ends, ended_by_us)
+
+
+def _inner_failure(tail: str) -> LaunchError | None:
+    """Return the failure of Slurm that an srun inside the program reported, which may end with exit code 0 nevertheless."""
+    if lost := re.search(rf"srun: error: {_LOST_HOST.pattern}", tail):
+        return HostFailed(f"{lost[1]} failed under a run: {lost[0]}", {lost[1]: "failed under a run"})
+    if late := _LAUNCH_TIMEOUT.search(tail):
+        return LaunchError(f"Slurm did not start all ranks: {late[0]}; it will be repeated")
+    return None
 
 
 def _ended_from_outside(words: str, tail: str, ends: Sequence[RankEnd], ended_by_us: bool) -> LaunchError | None:
@@ -343,4 +352,5 @@ def _ended_from_outside(words: str, tail: str, ends: Sequence[RankEnd], ended_by
     ):
         return None  # a rank has failed by itself
     # The scripts around the ranks are small and do nothing: what ends them with the ranks is not the subject.
-    return LaunchError(f"the step {step} was ended from outside: {last_complaint(words)}; it will be repeated")
+    message = last_complaint(words) or "srun says nothing"
+    return LaunchError(f"the step {step} was ended from outside: {message}; it will be repeated")

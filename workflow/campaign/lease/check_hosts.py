@@ -17,7 +17,7 @@ from campaign.fabrics.protocol import Controlled
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Verdict, check, check_control_plane
 from campaign.slurm.commands import Slurm
-from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_listing
+from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
 from campaign.slurm.strategies.controller import count_gres
 from campaign.wording import some
 
@@ -45,6 +45,11 @@ def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[F
     if is_controlled:
         found += [*check_control_plane(site), *_agents(site)]
     found += _launching(site.system, given, slurm)
+    if site.system.launcher == "slurm" and "\n" in str(site.root.absolute()):
+        words = (
+            f"{str(site.root.absolute())!r} has a line break, which ends an option of sbatch; give another directory"
+        )
+        found.append(Finding("results", "stop", f"{words} (--results)"))
     return [finding for finding in found if finding.verdict in ("problem", "stop")]
 
 
@@ -147,10 +152,11 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
     options = (given,) if given.partition else (system.slurm, *system.slurm.overrides)
     for partition in dict.fromkeys(each.partition for each in options if each.partition):
         there = dict.fromkeys(name for host in listed.values() for name in host.partitions)
-        outside = [host.name for host in hosts.values() if partition not in host.partitions]
-        if partition not in there:
+        names = parse_partitions(partition)
+        outside = [host.name for host in hosts.values() if not {*names} & {*host.partitions}]
+        if unlisted := [name for name in names if name not in there]:
             yield Finding(
-                "slurm", missing, f"no partition {partition!r} (`slurm.partition`); there are: {', '.join(there)}"
+                "slurm", missing, f"no partition {unlisted[0]!r} (`slurm.partition`); there are: {', '.join(there)}"
             )
         elif outside:
             words = f"partition {partition} (`slurm.partition`) does not have {some(outside, _NAMED)}"
@@ -159,7 +165,7 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
             )
     options = (given,) if given.constraint else (system.slurm, *system.slurm.overrides)
     there = dict.fromkeys(name for host in listed.values() for name in host.features)
-    for word in dict.fromkeys(w for each in options for w in re.findall(r"[A-Za-z_][\w.-]*", each.constraint or "")):
+    for word in dict.fromkeys(w for each in options for w in parse_features(each.constraint or "")):
         if word not in there:
             words = f"no host has the feature {word!r} (`slurm.constraint`); there are: {', '.join(there) or 'none'}"
             yield Finding("slurm", missing, words)

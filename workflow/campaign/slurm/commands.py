@@ -15,6 +15,9 @@ from campaign.processes.command import TIMED_OUT, Finished, run_command
 # A person's defaults for these commands would change what they print, or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
 
+SHOW_HIDDEN = {"SQUEUE_ALL": "1", "SINFO_ALL": "1", "SCONTROL_ALL": "1"}
+"""Environment with which squeue, sinfo and scontrol also list the jobs and hosts of hidden partitions (their option `--all`)."""
+
 
 class Slurm:
     """Runs Slurm's commands. `log`: file that gets a JSON line a call (time_s, argv, seconds, code), made with its directory."""
@@ -52,4 +55,4 @@ class Slurm:
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for Slurm's commands, without personal defaults that change their output."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_PERSONAL)}
-    return {**kept, "SLURM_TIME_FORMAT": "standard"}
+    return {**kept, **SHOW_HIDDEN, "SLURM_TIME_FORMAT": "standard"}

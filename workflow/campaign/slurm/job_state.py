@@ -26,13 +26,14 @@ _STUCK: tuple[tuple[str, str], ...] = (
     (r"PartitionDown|PartitionInactive|partition .*(down|inactive)", "its partition is closed"),
     (r"Partition(NodeLimit|TimeLimit|Config)", "its partition does not allow so many hosts or so long a time"),
     (r"(Account|QOS)NotAllowed|Invalid(Account|QOS)|not permitted", "its account or quality of service may not run it"),
-    (r"ReqNodeNotAvail.*Unavailable|NodeDown|DOWN, DRAINED|DOWN,_DRAINED", "hosts that it needs are down or drained"),
     (
         r"(Assoc|QOS)\w*(Per(Job|Node)|MinGRES|NotSatisfied|TimeLimit|UsageThreshold)",
         "it requests more than its limits allow",
     ),
     (r"(Assoc|QOS)\w*((?<!Run)Minutes|Wall)", "the limit of its account or quality of service is used up"),
 )
+# Slurm gives these also to a job that only waits: behind a partition of higher priority, or for hosts that wake up.
+_HOSTS_AWAY = re.compile(r"ReqNodeNotAvail.*Unavailable|NodeDown|DOWN, DRAINED|DOWN,_DRAINED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class JobState:
 
     state: Slurm's, or DONE, SUBMITTED (not polled since), LOST (unknown to Slurm). words: what the job does or did, as the end of
     a sentence that starts with its name. hosts: where it runs or ran; of a stuck job, those that it waits for.
-    stuck: pending for a reason that does not pass by itself. held: by a person, until a person releases it.
+    stuck: pending for a reason that does not pass by itself. needs_hosts: stuck only if hosts that it needs are down or drained,
+    by the state of the hosts. held: by a person, until a person releases it.
     missing_since_s: since when the job has been known to have ended without a result; an argument of the next `judge` of this job.
     """
 
@@ -51,6 +53,7 @@ class JobState:
     hosts: tuple[str, ...] = ()
     done: bool = False
     stuck: bool = False
+    needs_hosts: bool = False
     held: bool = False
     missing_since_s: float | None = None
 
@@ -121,12 +124,14 @@ def _pending(job: SlurmJob) -> JobState:
     meaning = next((words for pattern, words in _STUCK if re.search(pattern, job.reason)), "")
     if job.state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"):
         meaning = meaning or "Slurm holds it; `scontrol release` lets it start"
-    if not meaning:
-        return JobState(True, job.state, f"waits in the queue{f' ({job.reason})' if job.reason else ''}")
+    if meaning:
+        return JobState(True, job.state, f"cannot start: {meaning} (Slurm says: {job.reason})", stuck=True)
+    words = f"waits in the queue{f' ({job.reason})' if job.reason else ''}"
+    if not _HOSTS_AWAY.search(job.reason):
+        return JobState(True, job.state, words)
     lacking = re.search(r"Unavailable(?:Nodes)?:([^\s()]+)", job.reason)
     hosts = hosts_in(lacking[1]) if lacking else ()
-    words = f"cannot start: {meaning} (Slurm says: {job.reason})"
-    return JobState(True, job.state, words, hosts, stuck=True)
+    return JobState(True, job.state, words, hosts, stuck=True, needs_hosts=True)
 
 
 def _ended(job: SlurmJob, since_s: float, alive: bool) -> JobState:

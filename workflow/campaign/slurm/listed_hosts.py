@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
-from campaign.slurm.parse import rows
+from campaign.slurm.parse import duration_s, rows
 
+TIME_LIMITS = ("sinfo", "--noheader", "--format=%P|%l")
 LISTING = ("sinfo", "--Node", "--noheader", "--format=%N|%R|%T|%G|%f")
 
 
@@ -18,6 +20,35 @@ class ListedHost:
     state: str
     gres: str
     features: tuple[str, ...]
+
+
+def parse_features(constraint: str) -> tuple[str, ...]:
+    """Return the features that a value of `sbatch --constraint` names: all but the operators `& | , [ ] ( )` and counts (`*2`)."""
+    words = re.split(r"[&|,()\[\]\s]+", re.sub(r"\*\d+", "", constraint))
+    return tuple(dict.fromkeys(filter(None, words)))
+
+
+def parse_partitions(partition: str) -> tuple[str, ...]:
+    """Return the partitions that a value of `sbatch --partition` names; Slurm takes any of them."""
+    return tuple(dict.fromkeys(filter(None, partition.split(","))))
+
+
+def parse_time_limit_min(text: str, partition: str | None) -> int | None:
+    """Return the longest time in minutes that the partitions of a job allow, from the answer to TIME_LIMITS.
+
+    Args:
+        partition: value of `sbatch --partition`; None for the default partition, which sinfo marks with `*`.
+
+    Returns None if one of them has no limit, or none is listed.
+    """
+    names = () if partition is None else parse_partitions(partition)
+    limits = [
+        duration_s(limit)
+        for name, limit in rows(text, 2)
+        if name.rstrip("*") in names or (partition is None and name.endswith("*"))
+    ]
+    finite = [limit for limit in limits if limit is not None]
+    return int(max(finite) // 60) if finite and len(finite) == len(limits) else None
 
 
 def parse_listing(text: str) -> dict[str, ListedHost]:

@@ -14,9 +14,13 @@ Kind = Literal[
 ]
 
 _COMPLAINT = re.compile(r"^\w+: (?:error|fatal): ", re.MULTILINE)
+_OF_PROGRAM = re.compile(r"(?:sbatch|srun|scontrol|sinfo|squeue|scancel): ")
 
-# Limits that have a name: `AssocMaxSubmitJobLimit`, `QOSMaxCpuPerJobLimit`, `MaxSubmitJobsPerAccount` ..
-_LIMIT = re.compile(r"\b(?:Assoc|QOS|QoS|Max|Grp)\w*?(?:Limit|Minutes|PerAccount|PerUser|PerJob|PerNode|MinGRES)\w*\b")
+# Limits that have a name: `AssocMaxSubmitJobLimit`, `QOSMaxCpuPerJobLimit`, `QOSGrpGRES`, `MaxSubmitJobsPerAccount` .. A quality of
+# service with DenyOnLimit refuses a job that exceeds a limit alone, also one of its group: this does not pass.
+_LIMIT = re.compile(
+    r"\b(?:(?:Assoc|QOS)(?:Grp|Max|Min)\w+|(?:Assoc|QOS|QoS|Max|Grp)\w*?(?:Limit|Minutes|PerAccount|PerUser|PerJob|PerNode|MinGRES)\w*)\b"
+)
 _SUBMIT_LIMIT = re.compile(r"MaxSubmit|GrpSubmit", re.IGNORECASE)
 
 _WAIT = re.compile(
@@ -50,6 +54,7 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
     ("license", "the license is not known", "additional"),
     ("dependency", "the job that it depends on is not known", "additional"),
     ("wckey", "the wckey is not accepted", "additional"),
+    ("invalid entry for --cluster", "the cluster is not known, or cannot be reached", "additional"),
     ("option", "sbatch does not know the option", "additional"),
     ("node configuration is not available", "no host has so many devices, CPUs or so much memory", "gres"),
     ("node count", "there are not so many hosts", "partition"),
@@ -80,7 +85,7 @@ LISTED = {
 def parse_refusal(text: str) -> Refusal:
     """The reason in the error output of sbatch, srun or scontrol."""
     said = _said(text)
-    limit = next((match[0] for match in _LIMIT.finditer(text)), "")
+    limit = next((match[0] for match in _LIMIT.finditer(said)), "")
     if limit and not _SUBMIT_LIMIT.search(limit):
         return Refusal("mistake", f"it exceeds the limit {limit} of its account or quality of service ({said})")
     if limit or _WAIT.search(said):
@@ -96,7 +101,11 @@ def parse_refusal(text: str) -> Refusal:
 
 
 def _said(text: str) -> str:
-    """All error messages in one line, without the program's name and without those of retries."""
-    lines = [_COMPLAINT.sub("", line).strip() for line in text.splitlines()]
+    """All error messages in one line, without the program's name, those of retries, and what a site prints beside them."""
+    lines = [line.strip() for line in text.splitlines()]
     kept = [line for line in lines if line and "sleeping and retrying" not in line and not line.startswith("Try ")]
-    return "; ".join(dict.fromkeys(kept or filter(None, lines))) or "nothing"
+    for form in (_COMPLAINT, _OF_PROGRAM):
+        if messages := [line for line in kept if form.match(line)]:
+            kept = messages
+            break
+    return "; ".join(dict.fromkeys(_COMPLAINT.sub("", line) for line in kept or filter(None, lines))) or "nothing"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from campaign.errors import ConfigError, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.processes.command import Finished, run_command
+from campaign.slurm.commands import SHOW_HIDDEN
 from campaign.slurm.parse import expand_hosts
 
 _RETRY_S = 2.0
@@ -184,7 +185,7 @@ def worth_waiting_s(words: str) -> float:
 def call(argv: Sequence[str], timeout_s: float) -> Finished:
     """Run one of Slurm's commands in this allocation."""
     try:
-        return run_command(argv, timeout_s, step_environment(os.environ))
+        return run_command(argv, timeout_s, {**step_environment(os.environ), **SHOW_HIDDEN})
     except FileNotFoundError as error:
         raise ConfigError(
             f"{argv[0]}: there is no Slurm on this machine; `launcher: slurm` works only in its jobs"

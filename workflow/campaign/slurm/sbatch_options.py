@@ -7,18 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from campaign.config.resolve_slurm_options import gres_of
-from campaign.config.system_file import SlurmOptions, SystemFile
+from campaign.config.system_file import SlurmOptions, SystemFile, plain_option
 from campaign.documents.cell import Configuration
-from campaign.errors import ConfigError
 
 _WARNING_S = 60  # from the warning to the end of an allocation at its time limit
-# Without these as they are, a driver is not found again, not warned, or not told from its caller's mistake.
-_OWN = frozenset(
-    {
-        *("array", "comment", "error", "job_name", "open_mode", "output"),
-        *("parsable", "quiet", "signal", "test_only", "wait", "wrap"),
-    }
-)
 
 
 def sbatch_parameters(
@@ -55,16 +47,14 @@ def sbatch_parameters(
         parameters["gres"] = gres
     if options.memory_gib:
         parameters["mem"] = f"{math.ceil(options.memory_gib * 1024)}M"
-    elif system.slurm.exclusive and not any(_plain(name).startswith("mem_per_") for name in options.additional):
+    elif system.slurm.exclusive and not any(plain_option(name).startswith("mem_per_") for name in options.additional):
         parameters["mem"] = "0"  # all of the host's
     # A short allocation is warned later, or it would be warned before it has measured anything.
     warning_s = min(_WARNING_S, 60 * parameters["time"] // 4)
     # To the driver itself, which is the batch script's only process: steps must not be told.
     additional: dict[str, Any] = {"signal": f"B:USR2@{warning_s}", "requeue": True}
     for name, value in {**options.additional, **(further or {})}.items():
-        option = _plain(name)
-        if option in _OWN:
-            raise ConfigError(f"system {system.name}: slurm: additional: {name}: is set by the campaign; remove it")
+        option = plain_option(name)
         if value is False:  # sbatch knows no option's opposite: one that is not wanted is not given
             parameters.pop(option, None)
             additional.pop(option, None)
@@ -74,8 +64,3 @@ def sbatch_parameters(
         additional.pop("requeue", None)
     parameters["additional_parameters"] = additional
     return {name: value for name, value in parameters.items() if value is not None or name == "wckey"}
-
-
-def _plain(name: str) -> str:
-    """An sbatch option as submitit spells it: an option under two spellings would be given twice."""
-    return name.replace("-", "_")

@@ -55,6 +55,10 @@ def submit_command(command: Sequence[str], results: Results, options: SlurmOptio
     LaunchError: Slurm refused. ConfigError: there is no Slurm here.
     """
     log = results.logs.resolve() / "run.%j.log"
+    if "\n" in str(log):
+        raise ConfigError(
+            f"{str(log.parent)!r} has a line break, which ends an option of sbatch; give another directory"
+        )
     make_directory(log.parent)
     given = {
         "job-name": f"{results.campaign}/run",

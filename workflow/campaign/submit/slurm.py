@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +31,7 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.cut_short import FirstRun
 from campaign.slurm.excluded_hosts import ExcludedHosts, outage
 from campaign.slurm.job_state import QUEUED, JobState, judge
+from campaign.slurm.listed_hosts import TIME_LIMITS, parse_time_limit_min
 from campaign.slurm.poll import Poll
 from campaign.slurm.refusal import LISTED, Refusal
 from campaign.slurm.sbatch_options import sbatch_parameters
@@ -43,6 +44,7 @@ _LOCK_S = 0.1
 _STOP_S = 90.0  # KillWait, and a slow epilog
 _STOP_LOOK_S = 10.0
 _LOOK_S = 0.5
+_TIME_LIMITS_S = 600.0  # partitions seldom change
 
 
 class SlurmSubmitter:
@@ -138,17 +140,46 @@ class SlurmSubmitter:
         # A forecast that a run has outlasted is none.
         outlasted = FirstRun(self.results.work(request.lease)).was_cut_short()
         expected_s = None if outlasted else _expected_s(planned.forecast, len(missing))
+        options = options_of(system, planned.configuration, given)
         return sbatch_parameters(
             self.campaign.name,
             system,
             planned.configuration,
             given,
-            time_min=time_limit_min(expected_s, longest_s),
+            time_min=self._limit_time(options, time_limit_min(expected_s, longest_s)),
             hosts=hosts,
             excluded=() if hosts else ExcludedHosts(self.directory).current(),
             # By the lease's own id, as `begin` was told it; the request's is that of this use of it.
             further=open_strategy(system, self.slurm, self.say).options(lease_id(self.results, request.lease)),
         )
+
+    def _limit_time(self, options: SlurmOptions, time_min: int) -> int:
+        """Return the time limit of a job, at most what its partition allows: a driver goes on in another job.
+
+        Raises ConfigError if the system file sets a longer one.
+        """
+        # A quality of service may lift the limit of a partition, and options of sbatch may replace both.
+        if options.qos or {"time", "partition", "qos", "clusters", "reservation"} & options.additional.keys():
+            return time_min
+        limit_min = parse_time_limit_min(self._read_time_limits(), options.partition)
+        if limit_min is None:
+            return time_min
+        if options.time_min is not None and options.time_min > limit_min:
+            raise ConfigError(
+                f"system {self.campaign.system.name}: slurm: time_min is {options.time_min} min, and partition "
+                f"{options.partition or '(the default)'} allows {limit_min} min at most; lower or remove `slurm.time_min`"
+            )
+        return min(time_min, limit_min)
+
+    def _read_time_limits(self) -> str:
+        """Read the answer to TIME_LIMITS, for which one process of the campaign asks once in a while."""
+        path = self.directory / "time_limits.json"
+        with files.lock(path.with_suffix(".lock")):
+            document = files.read_json(path)
+            if not 0 <= time.time() - document.get("time_s", 0.0) < _TIME_LIMITS_S:
+                document = {"time_s": time.time(), "answer": self.slurm(*TIME_LIMITS).out}
+                files.write_json(path, document)
+        return str(document["answer"])
 
     def _tell_short(self, system: SystemFile, planned: LeasePlan, given: SlurmOptions) -> None:
         """Say before anything is submitted that a job will be shorter than one of its runs."""
@@ -235,10 +266,27 @@ class SlurmSubmitter:
         # when all looks of a while find that it cannot start.
         first_s = self._stuck.setdefault(submission.job_id, snapshot.asked_s)
         gives_up = snapshot.asked_s > first_s and snapshot.asked_s - first_s >= self.latency_s
+        if not gives_up:
+            return verdict
         # Where no host of the system is well, another job would not start either.
-        if gives_up and not outage(self.campaign.system, self._all_unwell()):
-            return replace(verdict, alive=False)
-        return verdict
+        if outage(self.campaign.system, self._all_unwell()):
+            return verdict
+        if verdict.needs_hosts:
+            away = self._find_hosts_away(verdict, _pinned_hosts(self.campaign.system, submission.request))
+            if not away:
+                self._stuck[submission.job_id] = snapshot.asked_s  # not looked at again for the latency
+                return verdict
+            words = f"cannot start: hosts that it needs are down or drained: {', '.join(away)}; it {verdict.words}"
+            return replace(verdict, alive=False, words=words)
+        return replace(verdict, alive=False)
+
+    def _find_hosts_away(self, verdict: JobState, pinned: Sequence[str]) -> list[str]:
+        """Return the hosts without which a pending job cannot start and that are down or drained, by the state of the hosts."""
+        broken = {name for name, node in parse_nodes(self.slurm(*NODES).out).items() if node.broken}
+        if pinned:
+            return [host for host in pinned if host in broken]
+        # Any of the others that the reason lists would do.
+        return list(verdict.hosts) if {*verdict.hosts} <= broken else []
 
     def fate(self, submission: Submission) -> Fate:
         verdict = self._verdict(submission)

@@ -60,6 +60,8 @@ def test_devices_are_counted_by_name_and_type(text: str, gres: str, count: int) 
         ("down+drain+invalid_reg", True, False, True),
         ("idle+cloud+powered_down", False, False, False),
         ("idle+cloud+powering_up", False, False, False),
+        ("mixed+cloud+not_responding+powering_up", False, False, False),
+        ("down+cloud+powering_up", False, False, True),
     ],
 )
 def test_a_state_says_what_can_be_expected_of_a_host(state: str, drained: bool, serves: bool, broken: bool) -> None:

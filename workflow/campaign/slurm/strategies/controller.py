@@ -56,7 +56,9 @@ class Node:
     @property
     def broken(self) -> bool:
         """Whether no job will ever start there by itself; a host that sleeps, or that nobody knows of yet, is not broken."""
-        return self.drained or (_UNKNOWN not in self.state and bool(self.state & _BROKEN))
+        # One that powers up does not respond yet.
+        signs = _BROKEN - {_SILENT} if self.state & _ASLEEP else _BROKEN
+        return self.drained or (_UNKNOWN not in self.state and bool(self.state & signs))
 
     @property
     def serves(self) -> bool:
