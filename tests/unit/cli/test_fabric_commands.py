@@ -132,6 +132,20 @@ def test_a_pool_that_differs_from_the_file_is_told(place: Place) -> None:
     assert place.rack.changes == 0
 
 
+def test_a_control_plane_that_fails_at_any_request_is_never_called_ready(place: Place) -> None:
+    place.server.log.clear()
+    whole = place.run("check", str(place.path))
+    assert whole.exit_code == 0, whole.output
+    count = sum(asked.method == "GET" and not asked.path.startswith("/_hosts") for asked in place.server.log)
+    assert count > 5
+    for done in range(count):
+        place.server.faults.add(WireFault("status", "GET", "*", -1, after=done, status=500))
+        result = place.run("check", str(place.path))
+        place.server.faults.clear()
+        assert result.exit_code == 1, f"failed after {done} of {count} requests: {result.output}"
+        assert "Not ready" in result.output
+
+
 def test_who_cannot_sign_in_is_told_and_no_secret_is(place: Place, tmp_path: Path) -> None:
     path = tmp_path / "tls" / "credentials"
     path.write_text("campaign\nnot-the-password\n")

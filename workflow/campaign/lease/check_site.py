@@ -46,8 +46,16 @@ class Finding:
     words: str
 
 
-def check(site: Site) -> Iterator[Finding]:
-    """Everything of the control plane that can be looked at without changing anything, line by line as it is known."""
+Check = Callable[[Fabric, Inventory], Iterable[Finding]]
+"""A further check of an open fabric, which uses the inventory that was read already."""
+
+
+def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
+    return ()
+
+
+def check(site: Site, check_more: Check = _check_nothing) -> Iterator[Finding]:
+    """Check all of the control plane that can be read without a change, line by line as it is known, then `check_more`."""
     kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
         told = issubclass(adapter.options, ControlledOptions)  # else there is nothing to record
@@ -56,11 +64,14 @@ def check(site: Site) -> Iterator[Finding]:
     else:
         yield Finding("adapter", "ok", f"{kind}: {adapter.summary}")
     yield from _transport(site)
-    yield from check_control_plane(site)
+    yield from check_control_plane(site, check_more)
 
 
-def check_control_plane(site: Site) -> Iterator[Finding]:
-    """What a lease needs of the control plane, without how it is protected on the way."""
+def check_control_plane(site: Site, check_more: Check = _check_nothing) -> Iterator[Finding]:
+    """Check what a lease needs of the control plane, without its transport; then `check_more` on the same fabric.
+
+    A control plane that fails at any time in between is a problem.
+    """
     started = time.monotonic()
     try:
         with site.fabric() as fabric:
@@ -75,6 +86,7 @@ def check_control_plane(site: Site) -> Iterator[Finding]:
             yield from _holders(site, fabric, inventory)
             for fence in site.fenced.current():
                 yield Finding("fenced", "note", f"{fence.words()} ('campaign fabric fences {site.system.name}')")
+            yield from check_more(fabric, inventory)
     except ConfigError as error:
         yield Finding("answer", "stop", str(error))
     except CampaignError as error:
