@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
-from campaign.config.open_fabric import owner
 from campaign.documents.operation_times import from_document, read_times
 from campaign.emulators.catalog import emulated_kinds, open_emulator
 from campaign.emulators.control_planes.hardware import rack
@@ -378,7 +377,7 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
         with Site(read_system_file(str(system)), tmp_path / "results2").fabric() as fabric:
             assert fabric.controlled is not None
             fabric.controlled.force = True  # nobody looks on the hosts of a recording
-            found = [asdict(one) for one in walk(fabric, tuple(recorded["trial"]))]
+            found = [asdict(one) for one in walk(fabric, tmp_path / "journals", tuple(recorded["trial"]))]
         assert found == recorded["findings"]
 
 
@@ -404,10 +403,9 @@ def test_a_trial_that_cannot_detach_says_how_to_and_does_not_replace_a_file_unas
         done = place.fabric("record", "--trial", device, "host1", "--output", str(tmp_path / "kept"), answer="\n")
         assert (done.exit_code, (tmp_path / "kept").read_text()) == (1, "mine")
         assert f"Replace {tmp_path / 'kept'}?" in done.output
-        assert "FAIL  detach     still attached: 'campaign fabric reconcile SYSTEM --unjournaled" in done.output
+        assert "FAIL  detach     still attached: 'campaign fabric reconcile SYSTEM --release --grace 0'" in done.output
         place.server.faults.clear()
-        asked = ("--unjournaled", "--of", owner(), "--release", "--grace", "0")
-        assert place.fabric("reconcile", *asked).exit_code == 0
+        assert place.fabric("reconcile", "--release", "--grace", "0").exit_code == 0
         assert len(place.rack.free()) == 4
     finally:
         place.server.close()

@@ -28,6 +28,7 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, journaled
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan
+from campaign.processes.signals import deferred
 from campaign.wording import plural
 
 Verdict = Literal["ok", "note", "problem", "stop"]
@@ -207,19 +208,19 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
             words = f"lease {name} is left with {', '.join(left)}: {_RELEASE}" if left else "nothing is left"
             yield Finding("trial", "problem", f"composing failed: {error}; {words}")
             return
-        problems = lease.mismatches
-        document = release(fabric, lease, poll_s=0.5)
-        try:
-            fabric.bring_home()
-        except FabricError as error:
-            yield Finding("trial", "problem", f"not brought back to where it was: {error}")
+        with deferred():
+            document = release(fabric, lease, poll_s=0.5)
+            try:
+                fabric.bring_home()
+            except FabricError as error:
+                yield Finding("trial", "problem", f"not brought back to where it was: {error}")
     times = document["times"]
     attached_s, visible_s = times["fabric_done_s"] - times["requested_s"], times["host_visible_s"]
     host_words = "not looked at" if visible_s is None else f"{visible_s - times['fabric_done_s']:.2f} s"
     (host,) = lease.composition.hosts
     told = f"fabric {attached_s:.2f} s, host {host_words}"
     yield Finding("trial", "ok", f"composed {free.model} onto {host.name}: {told}")
-    for problem in problems:
+    for problem in lease.mismatches:
         yield Finding("trial", "note", problem)
     if document["state"] == "RELEASED":
         took_s = times["released_s"] - times["release_started_s"]
@@ -242,7 +243,8 @@ def left_behind(
             fabric.controlled.force = force
         orphans = site.reconcile(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled)
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
-        away = fabric.away() if dry_run else fabric.bring_home()
+        with deferred():
+            away = fabric.away() if dry_run else fabric.bring_home()
         devices = fabric.inventory().devices
         moves = [
             f"{d.fabric_id} to {away[d.fabric_id]}"
