@@ -24,7 +24,7 @@ SLOW_S = 60.0  # only spent when something is broken
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A Falcon box whose devices are all attached, so that a device that goes to another host is moved aside first; or a kind."""
     kind = getattr(request, "param", "h3")
-    found = Place(tmp_path, kind, **({"attached": "all"} if kind == "h3" else {}))
+    found = Place(tmp_path, kind, attached="all") if kind == "h3" else Place(tmp_path, kind)
     if kind == "h3":
         found.write(poll_s=0)
     yield found
