@@ -26,4 +26,5 @@ def test_a_recording_is_read_as_its_site_read_it(path: Path, tmp_path: Path) -> 
         with Site(read_system_file(str(system)), tmp_path / "results").fabric() as fabric:
             assert fabric.controlled is not None
             fabric.controlled.force = True  # nobody looks on the hosts of a recording
-            assert [asdict(one) for one in walk(fabric, tuple(recorded["trial"]) or None)] == recorded["findings"]
+            found = walk(fabric, tmp_path / "journals", tuple(recorded["trial"]) or None)
+            assert [asdict(one) for one in found] == recorded["findings"]

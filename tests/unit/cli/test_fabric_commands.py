@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
-from campaign.config.open_fabric import owner
 from campaign.documents.operation_times import from_document, read_times
 from campaign.emulators.catalog import emulated_kinds, open_emulator
 from campaign.emulators.control_planes.hardware import rack
@@ -130,6 +129,20 @@ def test_a_pool_that_differs_from_the_file_is_told(place: Place) -> None:
     assert "4 cpu-rank found, the system file lists 6" in done.output
     assert "nothing was changed" in done.output
     assert place.rack.changes == 0
+
+
+def test_a_control_plane_that_fails_at_any_request_is_never_called_ready(place: Place) -> None:
+    place.server.log.clear()
+    whole = place.run("check", str(place.path))
+    assert whole.exit_code == 0, whole.output
+    count = sum(asked.method == "GET" and not asked.path.startswith("/_hosts") for asked in place.server.log)
+    assert count > 5
+    for done in range(count):
+        place.server.faults.add(WireFault("status", "GET", "*", -1, after=done, status=500))
+        result = place.run("check", str(place.path))
+        place.server.faults.clear()
+        assert result.exit_code == 1, f"failed after {done} of {count} requests: {result.output}"
+        assert "Not ready" in result.output
 
 
 def test_who_cannot_sign_in_is_told_and_no_secret_is(place: Place, tmp_path: Path) -> None:
@@ -364,7 +377,7 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
         with Site(read_system_file(str(system)), tmp_path / "results2").fabric() as fabric:
             assert fabric.controlled is not None
             fabric.controlled.force = True  # nobody looks on the hosts of a recording
-            found = [asdict(one) for one in walk(fabric, tuple(recorded["trial"]))]
+            found = [asdict(one) for one in walk(fabric, tmp_path / "journals", tuple(recorded["trial"]))]
         assert found == recorded["findings"]
 
 
@@ -390,10 +403,9 @@ def test_a_trial_that_cannot_detach_says_how_to_and_does_not_replace_a_file_unas
         done = place.fabric("record", "--trial", device, "host1", "--output", str(tmp_path / "kept"), answer="\n")
         assert (done.exit_code, (tmp_path / "kept").read_text()) == (1, "mine")
         assert f"Replace {tmp_path / 'kept'}?" in done.output
-        assert "FAIL  detach     still attached: 'campaign fabric reconcile SYSTEM --unjournaled" in done.output
+        assert "FAIL  detach     still attached: 'campaign fabric reconcile SYSTEM --release --grace 0'" in done.output
         place.server.faults.clear()
-        asked = ("--unjournaled", "--of", owner(), "--release", "--grace", "0")
-        assert place.fabric("reconcile", *asked).exit_code == 0
+        assert place.fabric("reconcile", "--release", "--grace", "0").exit_code == 0
         assert len(place.rack.free()) == 4
     finally:
         place.server.close()

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -47,6 +48,15 @@ def test_an_ending_signal_says_which_it_was(number: signal.Signals) -> None:
     with pytest.raises(Interrupted, match=number.name) as caught, interruptible():
         os.kill(os.getpid(), number)
     assert caught.value.by_terminal == (number == signal.SIGINT)
+
+
+@pytest.mark.parametrize("context", [interruptible, deferred])
+def test_a_hang_up_that_is_ignored_stays_ignored(context: Callable[[], AbstractContextManager[None]]) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    with context():
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_only_the_first_one_interrupts() -> None:

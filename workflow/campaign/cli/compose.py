@@ -25,6 +25,7 @@ from campaign.config.yaml_file import read_yaml
 from campaign.errors import CampaignError, ConfigError
 from campaign.lease import manual
 from campaign.paths import Results
+from campaign.processes.signals import interruptible
 from campaign.run import check_results
 from campaign.wording import plural, printable
 
@@ -78,6 +79,7 @@ def _system_row(path: Path) -> dict[str, object]:
 )
 @name_option
 @dry_run_option("Print the exact requests to the fabric, and send none that changes anything.")
+@interruptible()
 def compose(
     configuration: str, campaign: Path, option: Path | None, results: Path, hosts: str, name: str | None, dry_run: bool
 ) -> None:
@@ -111,6 +113,7 @@ def compose(
 )
 @dry_run_option("With --orphans: only list them.")
 @name_option
+@interruptible()
 def release(
     configuration: str | None,
     campaign: Path,

@@ -23,6 +23,7 @@ from campaign.lease import record_site
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import journaled_times
 from campaign.lease.fenced_devices import EXPIRES_S
+from campaign.processes.signals import interruptible
 from campaign.wording import plural, printable
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red"), "stop": ("FAIL", "red")}
@@ -45,6 +46,7 @@ def _site(system: str, results: Path) -> Site:
 @results_option
 @click.option("--yes", is_flag=True, help="Compose and release one free device without asking.")
 @click.option("--look-only", is_flag=True, help="Only read; do not compose a device.")
+@interruptible()
 def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     """Check whether SYSTEM's control plane is reachable and matches its system file: the part of 'campaign check' about it.
 
@@ -91,6 +93,7 @@ def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
               help="Also attach this device (its id on the fabric) to this host, and detach it.")  # fmt: skip
 @click.option("--keep", multiple=True, metavar="WORD", help="Do not replace this word. May be repeated.")
 @click.option("--yes", is_flag=True, help="Write the file without asking.")
+@interruptible()
 def record(
     system: str, results: Path, output: Path | None, trial: tuple[str, str] | None, keep: tuple[str, ...], yes: bool
 ) -> None:
@@ -159,6 +162,7 @@ def fences(system: str, results: Path, lift: str | None, style: str) -> None:
     help="Detach devices even if a process on their host uses them, which will fail, or the host cannot be asked.",
 )
 @format_option("table", "json")
+@interruptible()
 def reconcile(
     system: str,
     results: Path,

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from campaign.cli.practice_cluster import use_practice_cluster
 from campaign.cli.source import as_given
 from campaign.errors import CampaignError, unwritable
 from campaign.files import share_like
+from campaign.processes.signals import Interrupted
 from campaign.processes.standard_files import open_standard_files
 from campaign.wording import printable
 
@@ -71,6 +73,7 @@ GROUPS = {
 }
 """Module of each command in this package, and what the command does."""
 _COMMANDS = {name: of for group in GROUPS.values() for name, of in group.items()}
+_AFTER_INTERRUPTION = "what was not given back is listed by 'campaign fabric reconcile SYSTEM --grace 0'"
 _READING = {"detect", "report", "recommend", "compare", "site"}
 """Modules of the commands that start no runs."""
 
@@ -118,6 +121,10 @@ class _Commands(click.Group):
         try:
             share_like(Path.cwd())
             return super().invoke(context)
+        except Interrupted as interrupted:
+            with suppress(OSError):  # the terminal may be what has gone
+                click.echo(f"ended by {interrupted}; {_AFTER_INTERRUPTION}", err=True)
+            context.exit(128 + interrupted.number)
         except CampaignError as error:
             problem = error
         except OSError as error:

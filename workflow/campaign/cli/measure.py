@@ -14,7 +14,7 @@ from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import CampaignError, LaunchError, RecordError, unwritable
 from campaign.files import make_directory, write_json
 from campaign.paths import Results
-from campaign.processes.signals import Interrupted
+from campaign.processes.signals import Interrupted, interruptible
 from campaign.run import measure_lease
 from campaign.run.driver_supervisor import LeftRunning
 
@@ -82,6 +82,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
 @click.argument("plan", type=PATH, metavar="PLAN.json")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a planned run has no record.")
 @click.option("--output", "out", type=PATH, help="Also write it to this file.")
+@interruptible()
 def measured(plan: Path, strict: bool, out: Path | None) -> None:
     """Say what the leases of a plan came to, once the last one is over; end what is left of them, and release what it held.
 

@@ -18,7 +18,7 @@ from campaign.paths import Results
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.selection import host_expression
-from campaign.processes.signals import ENDING
+from campaign.processes.signals import ending_signals
 from campaign.report.sections.race import race_lines
 
 
@@ -88,7 +88,7 @@ def _call(command: Sequence[str]) -> int:
         else:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in ENDING}
+    before = {number: signal.signal(number, forward) for number in ending_signals()}
     try:
         child = subprocess.Popen(command)
         for number in pending:

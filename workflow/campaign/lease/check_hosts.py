@@ -7,13 +7,14 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from campaign.config.launch_prefix_rules import rules_of
 from campaign.config.system_file import DeviceCount, DeviceModel, SlurmOptions, SystemFile
 from campaign.errors import CampaignError, ConfigError
-from campaign.fabrics.hardware import Device
+from campaign.fabrics.hardware import Device, Inventory
 from campaign.fabrics.host_agents.protocol import normal
-from campaign.fabrics.protocol import Controlled
+from campaign.fabrics.protocol import Controlled, Fabric
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Verdict, check, check_control_plane
 from campaign.slurm.commands import Slurm
@@ -28,8 +29,7 @@ _NAMED = 12
 
 def check_system(site: Site) -> Iterator[Finding]:
     """Everything that a lease will ask of a site, line by line as it is known."""
-    yield from check(site)
-    yield from _agents(site)
+    yield from check(site, partial(_agents, site.system))
     yield from _launching(site.system, SlurmOptions(), Slurm())
     yield from _results(site)
 
@@ -43,7 +43,7 @@ def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[F
     with site.fabric() as fabric:
         is_controlled = fabric.controlled is not None
     if is_controlled:
-        found += [*check_control_plane(site), *_agents(site)]
+        found += check_control_plane(site, partial(_agents, site.system))
     found += _launching(site.system, given, slurm)
     if site.system.launcher == "slurm" and "\n" in str(site.root.absolute()):
         words = (
@@ -53,16 +53,12 @@ def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[F
     return [finding for finding in found if finding.verdict in ("problem", "stop")]
 
 
-def _agents(site: Site) -> Iterator[Finding]:
-    """Whether each host answers, and what it calls the devices that it has of the pool."""
-    try:
-        with site.fabric() as fabric:
-            if fabric.controlled is None:
-                return
-            devices = [device for device in fabric.inventory().devices if not device.local]
-            listed, failed = _asked(site.system, fabric.controlled)
-    except CampaignError:  # which the check of the control plane tells
+def _agents(system: SystemFile, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+    """Report whether each host answers, and what it calls its devices of the pool, as `inventory` has them."""
+    if fabric.controlled is None:
         return
+    devices = [device for device in inventory.devices if not device.local]
+    listed, failed = _asked(system, fabric.controlled)
     if failed:
         remedy = "correct `fabric: agent`, or leave the host out (`--without-hosts`)"
         for host, words in failed.items():
@@ -73,7 +69,7 @@ def _agents(site: Site) -> Iterator[Finding]:
     elif listed:
         counts = ", ".join(f"{host} lists {len(seen)} devices" for host, seen in listed.items())
         yield Finding("agent", "ok", counts)
-    yield from _models(site.system, devices, listed)
+    yield from _models(system, devices, listed)
 
 
 def _asked(

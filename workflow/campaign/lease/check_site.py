@@ -28,6 +28,7 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, journaled
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan
+from campaign.processes.signals import deferred
 from campaign.wording import plural
 
 Verdict = Literal["ok", "note", "problem", "stop"]
@@ -46,8 +47,16 @@ class Finding:
     words: str
 
 
-def check(site: Site) -> Iterator[Finding]:
-    """Everything of the control plane that can be looked at without changing anything, line by line as it is known."""
+Check = Callable[[Fabric, Inventory], Iterable[Finding]]
+"""A further check of an open fabric, which uses the inventory that was read already."""
+
+
+def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
+    return ()
+
+
+def check(site: Site, check_more: Check = _check_nothing) -> Iterator[Finding]:
+    """Check all of the control plane that can be read without a change, line by line as it is known, then `check_more`."""
     kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
         told = issubclass(adapter.options, ControlledOptions)  # else there is nothing to record
@@ -56,11 +65,14 @@ def check(site: Site) -> Iterator[Finding]:
     else:
         yield Finding("adapter", "ok", f"{kind}: {adapter.summary}")
     yield from _transport(site)
-    yield from check_control_plane(site)
+    yield from check_control_plane(site, check_more)
 
 
-def check_control_plane(site: Site) -> Iterator[Finding]:
-    """What a lease needs of the control plane, without how it is protected on the way."""
+def check_control_plane(site: Site, check_more: Check = _check_nothing) -> Iterator[Finding]:
+    """Check what a lease needs of the control plane, without its transport; then `check_more` on the same fabric.
+
+    A control plane that fails at any time in between is a problem.
+    """
     started = time.monotonic()
     try:
         with site.fabric() as fabric:
@@ -75,6 +87,7 @@ def check_control_plane(site: Site) -> Iterator[Finding]:
             yield from _holders(site, fabric, inventory)
             for fence in site.fenced.current():
                 yield Finding("fenced", "note", f"{fence.words()} ('campaign fabric fences {site.system.name}')")
+            yield from check_more(fabric, inventory)
     except ConfigError as error:
         yield Finding("answer", "stop", str(error))
     except CampaignError as error:
@@ -195,19 +208,19 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
             words = f"lease {name} is left with {', '.join(left)}: {_RELEASE}" if left else "nothing is left"
             yield Finding("trial", "problem", f"composing failed: {error}; {words}")
             return
-        problems = lease.mismatches
-        document = release(fabric, lease, poll_s=0.5)
-        try:
-            fabric.bring_home()
-        except FabricError as error:
-            yield Finding("trial", "problem", f"not brought back to where it was: {error}")
+        with deferred():
+            document = release(fabric, lease, poll_s=0.5)
+            try:
+                fabric.bring_home()
+            except FabricError as error:
+                yield Finding("trial", "problem", f"not brought back to where it was: {error}")
     times = document["times"]
     attached_s, visible_s = times["fabric_done_s"] - times["requested_s"], times["host_visible_s"]
     host_words = "not looked at" if visible_s is None else f"{visible_s - times['fabric_done_s']:.2f} s"
     (host,) = lease.composition.hosts
     told = f"fabric {attached_s:.2f} s, host {host_words}"
     yield Finding("trial", "ok", f"composed {free.model} onto {host.name}: {told}")
-    for problem in problems:
+    for problem in lease.mismatches:
         yield Finding("trial", "note", problem)
     if document["state"] == "RELEASED":
         took_s = times["released_s"] - times["release_started_s"]
@@ -230,7 +243,8 @@ def left_behind(
             fabric.controlled.force = force
         orphans = site.reconcile(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled)
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
-        away = fabric.away() if dry_run else fabric.bring_home()
+        with deferred():
+            away = fabric.away() if dry_run else fabric.bring_home()
         devices = fabric.inventory().devices
         moves = [
             f"{d.fabric_id} to {away[d.fabric_id]}"

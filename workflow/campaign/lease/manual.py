@@ -23,6 +23,7 @@ from campaign.lease.journal import Journal, Ownership
 from campaign.lease.lifecycle import acquire
 from campaign.paths import Results
 from campaign.plan.lease_plans import campaign_of
+from campaign.processes.signals import deferred
 
 _WAIT_S = 30.0
 
@@ -122,7 +123,8 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
     with site.fabric() as fabric:
         Turn(_WAIT_S, 0.5, None).get(lambda: Ownership(site.journals, mine)).close()
         # What is half composed is not composed first in order to be released.
-        ended = site.reconcile(fabric, is_alive=lambda other: other != mine)
+        with deferred():
+            ended = site.reconcile(fabric, is_alive=lambda other: other != mine)
     for orphan in ended:
         if orphan.outcome != "released":
             held = f" {', '.join(orphan.devices)}" if orphan.devices else ""
@@ -138,7 +140,8 @@ def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
     with site.fabric() as fabric:
         orphans = reconcile_orphans(fabric, site, dry_run=dry_run)
         if not dry_run:
-            fabric.bring_home()
+            with deferred():
+                fabric.bring_home()
     return [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
 
 

@@ -17,6 +17,7 @@ from campaign.fabrics.errors import Conflict
 from campaign.fabrics.protocol import Fabric, Tag
 from campaign.lease.fabric_calls import RELEASE_WAIT_S, give_back
 from campaign.lease.journal import Journal, LeaseState, Ownership, journaled
+from campaign.processes.signals import deferred
 
 Outcome = Literal["would_release", "too_young", "released", "leaked", "failed", "other_owner"]
 
@@ -67,7 +68,8 @@ def reconcile(
             orphan = replace(orphan, outcome="other_owner", message=message)
         elif not dry_run:
             try:
-                orphan = _end(orphan, fabric, journal_dir, wait_s, poll_s)
+                with deferred():
+                    orphan = _end(orphan, fabric, journal_dir, wait_s, poll_s)
             except Conflict:
                 continue  # somebody took it over in this moment, so it is no orphan
             except FabricError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,10 +20,10 @@ from campaign.fabrics.http.recording import StandIns, document
 from campaign.fabrics.protocol import Fabric, HostSelection, Request, Selection
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding
+from campaign.lease.journal import Journal, Ownership
+from campaign.processes.signals import deferred
 
-_ATTACHED = (
-    "still attached: 'campaign fabric reconcile SYSTEM --unjournaled --of OWNER --release --grace 0' detaches it"
-)
+_ATTACHED = "still attached: 'campaign fabric reconcile SYSTEM --release --grace 0' detaches it"
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,11 @@ def record(
         if control is None:
             raise ConfigError(f"{site.system.name}: {site.kind} has no control plane to record")
         with control.recording() as exchanges:
-            findings = list(walk(fabric, trial, say))
-        with suppress(CampaignError):  # which was told
+            findings = list(walk(fabric, site.journals, trial, say))
+        try:
             models |= {name for one in fabric.inventory().devices for name in (one.model, one.called)}
+        except CampaignError as error:
+            say(f"names of models are replaced too, because the inventory could not be read: {error}")
         spec = find_spec(fabric_modules()[site.kind])
         sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
         hosts = [name for group in site.system.hosts for name in group.names()]
@@ -64,10 +65,17 @@ def record(
     return SiteRecording({**head, **told}, findings, names)
 
 
-def walk(fabric: Fabric, trial: tuple[str, str] | None = None, say: Callable[[str], object] = str) -> Iterator[Finding]:
+def walk(
+    fabric: Fabric, journals: Path, trial: tuple[str, str] | None = None, say: Callable[[str], object] = str
+) -> Iterator[Finding]:
     """Read everything that an adapter reads, attach and detach one device if asked, and give what came of it.
 
-    The words have no names and times in them: a recording that is replayed must give the same. say: see `record`.
+    The words have no names and times in them: a recording that is replayed must give the same.
+
+    Args:
+        fabric: the open fabric.
+        journals: directory of the journal that a trial writes before it changes anything.
+        trial, say: see `record`.
     """
     try:
         inventory = fabric.inventory()
@@ -81,7 +89,7 @@ def walk(fabric: Fabric, trial: tuple[str, str] | None = None, say: Callable[[st
             "reach", "ok", ", ".join(f"{len(one.slots)} by {len(one.hosts)} hosts" for one in banks) or "nothing"
         )
         if trial is not None:
-            yield from _trial(fabric, inventory, *trial, say)
+            yield from _trial(fabric, journals, inventory, *trial, say)
             yield Finding("inventory", "ok", _counted(fabric.inventory()))
     except ConfigError:
         raise
@@ -96,7 +104,7 @@ def _counted(inventory: Inventory) -> str:
 
 
 def _trial(
-    fabric: Fabric, inventory: Inventory, device: str, host: str, say: Callable[[str], object]
+    fabric: Fabric, journals: Path, inventory: Inventory, device: str, host: str, say: Callable[[str], object]
 ) -> Iterator[Finding]:
     found = next((one for one in inventory.devices if one.fabric_id == device and not one.local), None)
     free = [one.fabric_id for one in inventory.devices if not one.local and one.holder is None and one.state == "free"]
@@ -108,6 +116,10 @@ def _trial(
     name = f"record.{int(time.time())}"
     wanted = Configuration(name, 1, 1, 0, 1, found.model, "fabric", "local")
     chosen = HostSelection(host, fabric=(device,)) if found.computes else HostSelection(host, storage=(device,))
+    ownership, journal = Ownership(journals, name), Journal(journals, name)
+    journal.advance("PLANNED", campaign="record", owner=owner(), requested=None)
+    journal.advance("RESERVED", selected=[asdict(chosen)])
+    journal.advance("COMPOSING")
     try:
         try:
             fabric.compose(Selection(Request(name, "record", owner(), wanted, (host,)), (chosen,)))
@@ -125,14 +137,20 @@ def _trial(
             "attach", "ok" if shown else "problem", f"the device is {'' if shown else 'not '}shown on the host"
         )
     finally:
-        detached = _detached(fabric, name, say)
+        with deferred():
+            detached = _detach(fabric, journal, say)
+            ownership.close()
     yield Finding("detach", "ok" if detached else "problem", "done" if detached else _ATTACHED)
 
 
-def _detached(fabric: Fabric, name: str, say: Callable[[str], object]) -> bool:
-    """Release what a trial attached; False where that failed, and say why."""
+def _detach(fabric: Fabric, journal: Journal, say: Callable[[str], object]) -> bool:
+    """Release what a trial attached. Return False if that failed, after reporting why."""
+    journal.advance("ABORTING")
     try:
-        left = fabric.release(name)
+        left = fabric.release(journal.lease_id)
+        if not left:
+            journal.advance("FABRIC_FREE")
+            journal.advance("RELEASED")
         fabric.bring_home()
     except CampaignError as error:
         say(str(error))

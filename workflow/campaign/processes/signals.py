@@ -15,7 +15,14 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(signal.Signals(number).name)
+        self.number = number
         self.by_terminal = number == signal.SIGINT
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end this process: without SIGHUP where it is ignored, as `nohup` asks."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [name for name in ENDING if name != signal.SIGHUP or not is_ignored]
 
 
 _pressed: list[int] = []  # Ctrl-C since the Interrupted
@@ -27,16 +34,19 @@ def _pass_over(*_: object) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """The first ending signal raises Interrupted, so that `finally` gives back what is held; further ones end nothing."""
+    """Raise Interrupted at the first ending signal, so that `finally` gives back what is held; further ones end nothing.
+
+    A hang-up that the process was started to ignore (`nohup`) stays ignored.
+    """
 
     def interrupt(number: int, _: object) -> None:
-        for name in ENDING:  # a second Ctrl-C must not stop the releasing
+        for name in before:  # a second Ctrl-C must not stop the releasing
             signal.signal(name, _pass_over)
         # It may come before this process, of several that it is for, has come to ask for it.
         signal.signal(signal.SIGINT, lambda again, _: _pressed.append(again))
         raise Interrupted(number)
 
-    before = {name: signal.signal(name, interrupt) for name in ENDING}
+    before = {name: signal.signal(name, interrupt) for name in ending_signals()}
     try:
         yield
     finally:
@@ -58,7 +68,7 @@ def asked_again(seconds: float) -> bool:
 def deferred() -> Iterator[None]:
     """An ending signal takes effect when the block is over."""
     arrived: list[int] = []
-    before = {name: signal.signal(name, lambda number, _: arrived.append(number)) for name in ENDING}
+    before = {name: signal.signal(name, lambda number, _: arrived.append(number)) for name in ending_signals()}
     try:
         yield
     finally:
