@@ -94,6 +94,23 @@ case(NCCL, ("busbw #wrong\n", "busbw #wrong     timestamp\n"), status="invalid",
 IN_PLACE = (("361.20    N/A", "999.99    N/A"), ("412.80", "999.99"))
 case("nccl_tests/rccl-alltoall-8-ranks", *IN_PLACE, status="invalid", busbw_peak_gb_per_s=361.41)
 
+# Data types, operations and repetitions are tests of their own; the file of -J lists one device per process.
+case("nccl_tests/types-and-operations", status="invalid", problem="3 tests in one log")
+case("nccl_tests/types-and-operations", on={"test": 1, "ranks": 2}, busbw_peak_gb_per_s=363.5)
+case("nccl_tests/types-and-operations", on={"test": 2, "ranks": 2}, busbw_peak_gb_per_s=488.19)
+case("nccl_tests/types-and-operations", on={"test": 3, "ranks": 2}, busbw_peak_gb_per_s=363.85)
+case(
+    "nccl_tests/types-and-operations", ("0 OK", "2 FAILED"), on={"test": 1}, status="invalid", problem="wrong values: 2"
+)
+case("nccl_tests/two-cycles", status="invalid", problem="2 tests in one log")
+case("nccl_tests/two-cycles", on={"test": 1, "ranks": 2}, busbw_peak_gb_per_s=488.19)
+case("nccl_tests/two-cycles", on={"test": "last", "ranks": 2}, busbw_peak_gb_per_s=363.85)
+SPREAD = "nccl_tests/file-4-gpus-a-process"
+case(SPREAD, status="invalid", problem="all_reduce_perf float sum busbw_peak_gb_per_s 636.74")
+case(SPREAD, on={"test": 1, "ranks": 8}, busbw_peak_gb_per_s=636.7375)
+case(SPREAD, on={"test": 2, "ranks": 8}, busbw_peak_gb_per_s=854.3325)
+case(SPREAD, on={"test": 2, "ranks": 2}, status="invalid", problem="ranks are 8, the run has 2")
+
 # p2pBandwidthLatencyTest and nvbandwidth: rows that are missing leave no matrix.
 P2P = "p2p_bandwidth_latency/two-gpus-cannot-access"
 case(P2P, flags=("2 pairs cannot access each other", "sum of both directions"))
@@ -112,6 +129,9 @@ case("osu/bandwidth-validated", bandwidth_peak_gb_per_s=279.57325)
 case("osu/bandwidth-validated", ("91234.12            [Pass]", "91234.12            [Fail]"), status="invalid")
 case("osu/latency-cuda", latency_us=2.48)
 case("osu/barrier", barrier_latency_us=3.27)
+case("fio/two-clients", flags=(), read_bandwidth_gb_per_s=5.0)
+case("osu/iallreduce", non_blocking_allreduce_latency_us=5.18)
+case("osu/ibarrier-full", non_blocking_barrier_latency_us=5.47)
 case("osu/bibw", flags=("sum of both directions",))
 case("osu/bcast-full", ("4                       6.04", "1                       6.04"), status="invalid")
 case("perftest/write-bw", flags=("frequency",), bandwidth_gb_per_s=24056.72 * MIB)

@@ -70,6 +70,51 @@ def test_what_matched_and_is_no_number_is_told_apart_from_what_was_not_found() -
     )
 
 
+@pytest.mark.parametrize("take", ["last", "first", "min", "max", "mean", "sum", "all", "only"])
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize(
+    ("lines", "options", "unread"),
+    [
+        (["980", "990", "1,020"], {}, "1,020"),
+        (["1,010", "990"], {}, "1,010"),
+        (["1100 MB/s", "1.2 GiB/s"], {"units": {"MB/s": 1e-3}}, "1.2 GiB/s"),
+        (["1100 MB/s", "1200"], {"units": {"MB/s": 1e-3}}, "1200"),
+        (["1,010", "1.020,5"], {"thousands": ","}, "1.020,5"),
+    ],
+)
+def test_a_run_of_which_one_number_cannot_be_read_has_no_result(
+    lines: list[str], options: dict[str, Any], unread: str, required: bool, take: Any
+) -> None:
+    log = Log.of("".join(f"rate: {line}\n" for line in lines))
+    parser = Parser(metric="x", regex="rate: (.*)", take=take, required=required, **options)
+    found = read_expressions([parser], log, Scope())
+    assert (found.status, found.metrics) == ("incomplete", {})
+    assert found.problem == f"matched, but not a number: x (rate: (.*)) matched '{unread}'"
+
+
+def test_a_string_of_json_that_cannot_be_read_leaves_no_result() -> None:
+    found = read_expressions([Parser(metric="x", json_key="rate")], Log.of('{"rate": 9}\n{"rate": "1,020"}\n'), Scope())
+    assert found.problem == "matched, but not a number: x (rate) matched '1,020'"
+
+
+def test_words_beside_numbers_are_left_out_and_named() -> None:
+    found = read_expressions([Parser(metric="x", regex=r"rate: (\S+)")], Log.of(LOG), Scope())
+    assert (found.status, found.metrics) == ("ok", {"x": 20.0})
+    assert found.flags[0] == "x: 1 word in place of a number left out, such as 'fast'"
+
+
+@pytest.mark.parametrize("regex", [r"rate: ([\d.]+)", r"([\d.]+) samples"])
+def test_a_number_is_not_cut_at_its_groups_of_digits(regex: str) -> None:
+    found = read_expressions(
+        [Parser(metric="x", regex=regex)], Log.of("rate: 990 samples\nrate: 1,020 samples\n"), Scope()
+    )
+    assert (found.status, found.metrics) == ("incomplete", {})
+    assert found.problem.endswith("matched '1,020'")
+    assert numbers("rate: 1,020 samples\n", regex=regex, thousands=",") == {"x": 1020.0}
+    assert numbers("rate: 5 samples,1234 samples,1.5\n", regex=r"rate: (\d+)") == {"x": 5.0}
+    assert numbers("rate: 1,200,3\n", regex=r"rate: (\d+)") == {"x": 1.0}
+
+
 def test_two_matches_where_one_was_expected_are_told() -> None:
     parser = Parser(metric="x_s", regex=r"took (\S+) s", take="only")
     assert read_expressions([parser], Log.of("took 1.5 s\n"), Scope()).metrics == {"x_s": 1.5}

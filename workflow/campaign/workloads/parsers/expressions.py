@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from campaign.documents.fields import AxisName, FileModel
+from campaign.wording import plural
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, format_of, read_tests, without_label
 from campaign.workloads.parsers.reading import NO_END_MARK, Documents, LogReading, ReadingStatus, Scope, found_at
@@ -29,6 +30,9 @@ _FOLDS: Mapping[str, Callable[[float, float], float]] = {
 }
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
 _SPACES = re.compile("[\u00a0\u2009\u202f]")
+_GROUPS_AFTER = re.compile(r"(?:[,']\d{3})+(?![,']?\d)(?:\.\d+)?")
+_GROUPS_BEFORE = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})*[,']$")
+_GROUPED_MAX = 40
 _SHOWN = 60
 _LINES = 5
 _WIDTH = 160
@@ -53,10 +57,10 @@ class Parser(FileModel):
     """Which of several matches counts. Use `all` for step times; `only` makes a run `invalid` that has more than one."""
     thousands: Literal[",", ".", " ", "'"] | None = None
     """Character between groups of three digits, as in `1,234.5`; with `.`, a comma is the decimal point. Nothing is guessed:
-    without it, a number with such a character is none."""
+    without it, a run that prints such a character in one number is recorded as `incomplete`."""
     units: dict[str, float] = Field(default_factory=dict)
-    """Unit behind the number -> factor to the metric's unit, such as `{MB/s: 0.001, GB/s: 1}`, where the match holds both. A number
-    with another unit, or none, is none."""
+    """Unit behind the number -> factor to the metric's unit, such as `{MB/s: 0.001, GB/s: 1}`, where the match holds both. A run
+    that prints one number with another unit, or with none, is recorded as `incomplete`."""
     scale: float = 1.0
     """Factor to the metric's unit."""
     scope: Literal["total", "per_device"] = "total"
@@ -93,7 +97,9 @@ class Parser(FileModel):
 class Parsed:
     """What parsers find: metric -> number, metric -> all numbers for `take: all`, in the metric's unit.
 
-    absent, unread: where a required number was not found, and where what matched is none. repeated: where `take: only` has several.
+    absent: required numbers that were not found. unread: parsers with a match that has digits and is no number, or, for required
+    numbers, with no other match. repeated: parsers with `take: only` and several matches. flags: matches without a digit that were
+    left out beside numbers.
     """
 
     numbers: dict[str, float]
@@ -101,6 +107,7 @@ class Parsed:
     absent: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
     @property
     def problem(self) -> tuple[ReadingStatus, str]:
@@ -137,7 +144,7 @@ def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogRe
         throughput_per_s=throughput,
         step_times_s=(steps,) if steps and finite else (),
         metrics={name: value for name, value in numbers.items() if math.isfinite(value)},
-        flags=(NO_END_MARK,),
+        flags=(*parsed.flags, NO_END_MARK),
     )
 
 
@@ -157,13 +164,20 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int) -> Parsed:
             for one in in_documents:
                 one.take_all(found_at(document, one.parser.json_key or ""))
     required = [one for one in found if one.parser.required and not one.count]
+    # A number with a separator or unit that is not declared would otherwise be missing among those that count.
+    unread = [(one, one.unread or one.word) for one in found if one.unread or (one in required and one.word)]
     several = [one for one in found if one.parser.take == "only" and one.count > 1]
     return Parsed(
         numbers={one.parser.metric: one.result() for one in found if one.count and one.parser.take != "all"},
         series={one.parser.metric: one.values for one in found if one.count and one.parser.take == "all"},
-        absent=tuple(one.parser.place for one in required if not one.unread),
-        unread=tuple(f"{one.parser.place} matched '{one.unread}'" for one in required if one.unread),
+        absent=tuple(one.parser.place for one in required if not one.unread and not one.word),
+        unread=tuple(f"{one.parser.place} matched '{text}'" for one, text in unread),
         repeated=tuple(f"{one.parser.place} matched {one.count} times" for one in several),
+        flags=tuple(
+            f"{one.parser.metric}: {plural(one.words, 'word')} in place of a number left out, such as '{one.word}'"
+            for one in found
+            if one.words and one not in required
+        ),
     )
 
 
@@ -192,6 +206,8 @@ class _Found:
     count: int = 0
     number: float = math.nan
     unread: str = ""
+    word: str = ""
+    words: int = 0
     values: MutableSequence[float] = field(default_factory=lambda: array("d"))
 
     def __post_init__(self) -> None:
@@ -199,15 +215,18 @@ class _Found:
 
     def look(self, line: str) -> None:
         if self._pattern is not None:
-            self.take_all(match[1] for match in self._pattern.finditer(line))
+            self.take_all(_whole_number(match) for match in self._pattern.finditer(line))
 
     def take_all(self, texts: Iterable[Any]) -> None:
         for text in texts:
             value = _number(text, self.parser.thousands, self.parser.units)
             if value is not None:
                 self.take(value * self.factor)
-            elif not self.unread and text is not None:
-                self.unread = str(text)[:_SHOWN]  # a word where a number is expected is not this metric
+            elif isinstance(text, str) and any(map(str.isdigit, text)):
+                self.unread = self.unread or text[:_SHOWN]
+            elif text is not None:
+                self.words += 1
+                self.word = self.word or str(text)[:_SHOWN]
 
     def take(self, value: float) -> None:
         self.count += 1
@@ -225,6 +244,21 @@ class _Found:
         except (OverflowError, ValueError):  # too large, or infinities that cancel
             total = sum(self.values)
         return total / (self.count if self.parser.take == "mean" else 1)
+
+
+def _whole_number(match: re.Match[str]) -> str | None:
+    """Return what the group matched, with the digits that the expression cuts off a number such as `1,010`."""
+    line, (start, end) = match.string, match.span(1)
+    if (
+        end == match.end()
+        and re.fullmatch(r"[-+]?\d{1,3}", match[1] or "")
+        and (after := _GROUPS_AFTER.match(line, end))
+    ):
+        end = after.end()
+    if start == match.start() and re.match(r"\d{3}(?!\d)", match[1] or ""):
+        before = _GROUPS_BEFORE.search(line[max(0, start - _GROUPED_MAX) : start])
+        start -= len(before[0]) if before else 0
+    return line[start:end] if start >= 0 else None
 
 
 def _number(found: Any, thousands: str | None, units: Mapping[str, float]) -> float | None:

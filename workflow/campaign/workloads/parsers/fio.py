@@ -2,6 +2,7 @@
 
 `bw` is in KiB/s, `bw_bytes` of fio 3 in bytes/s; latencies of fio 2 are in us, those of fio 3 in ns. Without --group_reporting
 every job has an entry: those of a group ran together and are added up; groups ran one after and each is a test.
+With --client the entries are `client_stats`: one per job and host, and their sum, which is left out.
 Latencies of several entries cannot be added up, and are read where there is one; percentiles are those of `clat`, from
 submission to completion. Without --direct=1 the page cache of the host is measured, too.
 """
@@ -16,6 +17,7 @@ from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict
 
 _DIRECTIONS = ("read", "write", "mixed")
 _SHORT_MS = 1_000.0
+_SUM_OF_CLIENTS = "All clients"
 
 
 class Fio(LogReader):
@@ -27,8 +29,9 @@ class Fio(LogReader):
     def document(self, document: Any) -> None:
         if not isinstance(document, dict) or "fio version" not in document:
             return
-        found = document.get("jobs")
+        found = document.get("jobs", document.get("client_stats"))
         jobs = [job for job in found if isinstance(job, dict)] if isinstance(found, list) else []
+        jobs = [job for job in jobs if job.get("jobname") != _SUM_OF_CLIENTS]
         groups: dict[float, Fio] = {}
         for job in jobs:
             group = number(job.get("groupid")) or 0.0

@@ -6,6 +6,7 @@ GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for al
 all-to-all, else 1 (nccl-tests, doc/PERFORMANCE.md); hypercube counts (n-1)/n of the size in its algbw. All-to-all and send-receive
 cannot work in place: their in-place columns, whose values are N/A, are no result and count only where there are no others. Sizes
 are rounded down to what the ranks can share. With -S or -I the table has further columns: only -J is read then.
+Each data type, operation and repetition (-N) is a test of its own. The file of -J lists one device per process.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from typing import Any
 
 from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree, number
 
 _CELL = rf"({F}|N/A)"
 _ROW = re.compile(
-    r"\s*(\d{1,15})\s+(\d{1,15})\s+[a-z]\w{1,20}(?:\s+[a-z]\w{0,20})?(?:\s+-?\d{1,6})?" + rf"\s+{_CELL}" * 8 + r"\s*$"
+    r"\s*(\d{1,15})\s+(\d{1,15})\s+([a-z]\w{1,20}(?:\s+[a-z]\w{0,20})?)(?:\s+-?\d{1,6})?" + rf"\s+{_CELL}" * 8 + r"\s*$"
 )
 _RANK = re.compile(r"#\s+Rank\s+(\d{1,6})\s.*\bon\s+\S+\s+device")
 _BOUNDS = re.compile(r"#?\s*Out of bounds values\s*: (\d{1,18}) (OK|FAILED)")
@@ -33,53 +35,78 @@ _ROUNDED_TO_ZERO = 0.02
 _NAMES = ("busbw", "algbw", "time", "busbw_in_place", "algbw_in_place", "time_in_place")
 
 
+@dataclass
+class _Run:
+    """What all tables of one run of the program share: its header and its end."""
+
+    program: str = ""
+    ranks: list[int] = field(default_factory=list)
+    bounds: tuple[int, bool] | None = None
+    sizes: tuple[int, int, int, bool] | None = None
+    largest: int | None = None
+    one_size: bool = False
+    counted_wrong: bool = True
+    odd_columns: str = ""
+    operations: set[str] = field(default_factory=set)
+
+
 class NcclTests(LogReader):
+    """One table: the sizes of one data type and operation, once."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.ranks: list[int] = []
+        self.run = _Run()
+        self.operation = ""
+        self.last_size = -1
         self.values: dict[str, dict[int, float]] = {name: {} for name in _NAMES}
         self.wrong = 0
         self.checked = False
-        self.counted_wrong = True
-        self.odd_columns = ""
         self.unchecked: set[int] = set()
         self.torn: list[tuple[int, float, float]] = []
-        self.bounds: tuple[int, bool] | None = None
-        self.sizes: tuple[int, int, int, bool] | None = None
-        self.largest: int | None = None
 
     def line(self, line: str) -> None:
         if self.begun and (_RANK.match(line) or _TITLE.match(line) or _SIZES.search(line)):
             return self.another(line)
         if row := _ROW.match(line):
-            cells = [number(cell) for cell in row.groups()[2:]]  # N/A is none
-            self.take(int(row[1]), cells[:3], cells[3], "")
-            self.take(int(row[1]), cells[4:7], cells[7], "_in_place")
+            cells = [number(cell) for cell in row.groups()[3:]]  # N/A is none
+            table = self.table_of(int(row[1]), " ".join(row[3].split()))
+            table.take(int(row[1]), cells[:3], cells[3], "")
+            table.take(int(row[1]), cells[4:7], cells[7], "_in_place")
         elif found := _RANK.match(line):
-            self.ranks.append(int(found[1]))
+            self.run.ranks.append(int(found[1]))
         elif found := _TITLE.match(line):
-            self.program = found[1]
+            self.run.program = found[1]
         elif found := _BOUNDS.match(line):
-            self.bounds = int(found[1]), found[2] == "OK"
+            self.run.bounds = int(found[1]), found[2] == "OK"
         elif found := _SIZES.search(line):
-            self.sizes = int(found[1]), int(found[2]), int(found[3]), found[4] == "factor"
+            self.run.sizes = int(found[1]), int(found[2]), int(found[3]), found[4] == "factor"
+            self.run.one_size = found[1] == found[2]
         elif found := _REDUCED.search(line):
-            self.largest = int(found[1])
+            self.run.largest = int(found[1])
         elif "algbw" in line and "busbw" in line:
             columns = _COLUMNS.search(line)
-            self.counted_wrong = columns is not None and columns[1] == "#wrong"
-            self.odd_columns = "" if columns else line.strip()[:120]
+            self.run.counted_wrong = columns is not None and columns[1] == "#wrong"
+            self.run.odd_columns = "" if columns else line.strip()[:120]
 
     @property
     def begun(self) -> bool:
         """Whether it measured: headers of processes that do not know of each other stand in front of that."""
-        return self.bounds is not None or any(self.values.values())
+        return self.run.bounds is not None or any(self.values.values())
+
+    def table_of(self, size: int, operation: str) -> NcclTests:
+        """Return the table that a row belongs to: a new one for another operation, and where the sizes begin anew."""
+        # Small sizes that are rounded down repeat within one table.
+        repeated = size < self.last_size or (self.run.one_size and 0 < size == self.last_size)
+        table = self.fresh(repeated or (self.last_size >= 0 and operation != self.operation))
+        table.run, table.operation, table.last_size = self.run, operation, size
+        self.run.operations.add(operation)
+        return table
 
     def take(self, size: int, cells: list[float | None], wrong: float | None, place: str) -> None:
         time_us, algbw, busbw = cells
         if wrong is not None:
             self.checked = True
-            self.wrong += self.counted_wrong and (wrong > 0 or not math.isfinite(wrong))
+            self.wrong += self.run.counted_wrong and (wrong > 0 or not math.isfinite(wrong))
         if len(self.values["busbw"]) >= _MOST_SIZES:
             return
         if time_us is not None and algbw is not None and busbw is not None and size:
@@ -99,28 +126,39 @@ class NcclTests(LogReader):
 
     def shares(self) -> tuple[float, ...]:
         """Parts of the size that the algorithm bandwidth may be of."""
-        ranks = len(set(self.ranks))
-        return ((ranks - 1) / ranks,) if self.program == "hypercube_perf" and ranks else (1.0,)
+        ranks = len(set(self.run.ranks))
+        return ((ranks - 1) / ranks,) if self.run.program == "hypercube_perf" and ranks else (1.0,)
 
     def document(self, document: Any) -> None:
         """The file of -J."""
         if self.begun and isinstance(document, dict) and isinstance(document.get("results"), list):
             after = NcclTests()
             after.document(document)
-            self.others += [after] if after.from_file else []
+            self.others += [after, *after.others] if after.from_file else []
             return
         try:
             results = document["results"]
-            self.program = str(next(iter(document.get("args") or ()), "")).rpartition("/")[2].removesuffix("_mpi")
+            self.run.program = str(next(iter(document.get("args") or ()), "")).rpartition("/")[2].removesuffix("_mpi")
             devices = document.get("devices") or document.get("config", {}).get("devices") or ()
-            self.ranks = [device.get("rank", rank) for rank, device in enumerate(devices)]
+            self.run.ranks = [device.get("rank", rank) for rank, device in enumerate(devices)]
+            config = document.get("config", {})
+            self.run.one_size = config.get("minimum_bytes") == config.get("maximum_bytes") is not None
+            per_process = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+            if 1 < per_process <= _MOST_SIZES and not any(rank % per_process for rank in self.run.ranks):
+                self.run.ranks = [rank + thread for rank in self.run.ranks for thread in range(per_process)]
             count = number(document.get("out_of_bounds", {}).get("count"))
-            self.bounds = None if count is None else (int(count), count == 0)
+            self.run.bounds = None if count is None else (int(count), count == 0)
+            table = self
             for result in results:
+                size = int(result["size"])
+                after = table.table_of(size, f"{result.get('type', '')} {result.get('redop', '')}".strip())
+                if after is not table:
+                    self.others += [after] if table is not self else []
+                    after.from_file, table = True, after
                 for key, place in (("out_of_place", ""), ("in_place", "_in_place")):
                     if isinstance(found := result.get(key), dict):
                         cells = [number(found.get(name)) for name in ("time", "alg_bw", "bus_bw")]
-                        self.take(int(result["size"]), cells, number(found.get("nwrong")), place)
+                        table.take(size, cells, number(found.get("nwrong")), place)
             self.from_file = True
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             documents = self.documents
@@ -128,19 +166,22 @@ class NcclTests(LogReader):
             self.documents = documents
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        self.program = (
+            " ".join((self.run.program, self.operation)) if len(self.run.operations) > 1 else self.run.program
+        )
         if self.checked and self.values["busbw"]:
             self.drop_unchecked()
         busbw = self.values["busbw"] or self.values["busbw_in_place"]
-        if self.odd_columns:
+        if self.run.odd_columns:
             verdict.invalid(
-                f"columns that are not known ({self.odd_columns}): have the program write a file with -J, and read that"
+                f"columns that are not known ({self.run.odd_columns}): have the program write a file with -J, and read that"
             )
         if not busbw:
             verdict.incomplete("no row of sizes and bandwidths in the output")
-        elif self.bounds is None:
+        elif self.run.bounds is None:
             verdict.incomplete("the output ends before 'Out of bounds values'")
-        elif not self.bounds[1] or self.bounds[0] or self.wrong:
-            verdict.invalid(f"wrong values: {max(self.bounds[0], self.wrong)}")
+        elif not self.run.bounds[1] or self.run.bounds[0] or self.wrong:
+            verdict.invalid(f"wrong values: {max(self.run.bounds[0], self.wrong)}")
         if self.torn:
             size, time_us, algbw = self.torn[-1]
             verdict.invalid(f"a row contradicts itself: {size} bytes in {time_us:g} us are not {algbw:g} GB/s")
@@ -164,13 +205,14 @@ class NcclTests(LogReader):
                 self.values[name].pop(size, None)
 
     def check_ranks(self, scope: Scope, verdict: Verdict, busbw: dict[int, float]) -> None:
-        ranks = len(set(self.ranks))
-        if len(self.ranks) > ranks:
+        listed = self.run.ranks
+        ranks = len(set(listed))
+        if len(listed) > ranks:
             verdict.invalid(
-                f"{len(self.ranks)} ranks are listed, of which {ranks} differ: several processes that do not know of each other "
+                f"{len(listed)} ranks are listed, of which {ranks} differ: several processes that do not know of each other "
                 "printed, as those of a program that was built without MPI, or a log was cut off before its rows"
             )
-        elif self.ranks:
+        elif listed:
             verdict.expect("the ranks are", float(ranks), scope.ranks)
         # Of messages that are small enough both are printed as 0.00.
         if ranks == 1 or (busbw and not any(busbw.values()) and max(self.algbw) >= _ROUNDED_TO_ZERO):
@@ -187,12 +229,12 @@ class NcclTests(LogReader):
         return [*self.values["algbw"].values(), *self.values["algbw_in_place"].values(), 0.0]
 
     def missing(self, busbw: dict[int, float]) -> int:
-        if self.sizes is None:
+        if self.run.sizes is None:
             return 0
-        size, last, step, factor = self.sizes
-        last = last if self.largest is None else min(last, self.largest)
+        size, last, step, factor = self.run.sizes
+        last = last if self.run.largest is None else min(last, self.run.largest)
         missing = asked = 0
-        rounded = max(len(set(self.ranks)), 1) * _ALIGNED
+        rounded = max(len(set(self.run.ranks)), 1) * _ALIGNED
         ordered = sorted(busbw)
         while size <= last and asked < _MOST_SIZES:
             at = bisect_right(ordered, size)

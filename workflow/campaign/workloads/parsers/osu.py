@@ -1,7 +1,8 @@
 """OSU micro-benchmarks: bandwidth, bidirectional bandwidth, latency, message rate and collectives.
 
 MB are 1e6 bytes. `osu_bw` is one way, `osu_bibw` the sum of both, `osu_latency` half a round trip; a collective's latency is the
-mean over ranks. There is no mark at the end: that the table is whole only the program's exit code says.
+mean over ranks. The latency of a non-blocking collective is its pure communication time: the overall time includes computing.
+There is no mark at the end: that the table is whole only the program's exit code says.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class _Table:
     unit: str
     scale: float
     sized: bool
+    column: int = 0
     points: dict[int, float] = field(default_factory=dict)
     alone: float | None = None
     failed: bool = False
@@ -68,12 +70,14 @@ class Osu(LogReader):
             after.name = self.name
             bandwidth = "MB/s" in found[2]
             after.table = _Table("gb_per_s" if bandwidth else "us", 1e-3 if bandwidth else 1.0, bool(found[1]))
+            after.table.column = _value_column(line)
         elif self.table is not None:
+            column = self.table.column
             if self.table.sized:
-                if row := _ROW.match(line):
-                    self.row(self.table, int(row[1]), float(row[2].split()[0]), row[3] or "")
-            elif (found := _ALONE.match(line)) and self.table.alone is None:
-                self.table.alone = float(found[1])
+                if (row := _ROW.match(line)) and len(cells := row[2].split()) > column:
+                    self.row(self.table, int(row[1]), float(cells[column]), row[3] or "")
+            elif _ALONE.match(line) and self.table.alone is None and len(cells := line.split()) > column:
+                self.table.alone = float(cells[column])
 
     def row(self, table: _Table, size: int, value: float, check: str) -> None:
         table.failed = table.failed or check.lower() == "fail"
@@ -113,6 +117,12 @@ class Osu(LogReader):
         if name == "bidirectional_bandwidth":
             verdict.flag("bidirectional bandwidth is the sum of both directions")
         verdict.no_end()
+
+
+def _value_column(heading: str) -> int:
+    """Return the number of the column of the latency or rate, which stands behind others where computing overlaps."""
+    before, found, _ = heading.partition("Pure Comm")
+    return len(re.findall(r"\((?:us|%)\)", before)) if found else 0
 
 
 def _name(title: str) -> str:
