@@ -19,10 +19,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
+from campaign.config.resolve import Campaign
 from campaign.results_site import campaigns, history
+from campaign.tables.collect import collect, gather
 from campaign.tables.io import Tables, read
-from tests.measured_again import FINDING, measured, results
+from tests.measured_again import DAY_S, FINDING, measured, results
 from tests.simulated_campaigns import Simulated, default_campaign
+from tests.unit.archive import archive_data
 from tests.unit.archive.archive_data import ARCHIVES
 from tests.unit.report.report_data import HOSTILE
 
@@ -217,6 +220,31 @@ def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
     assert f"warning: left out: {sources}/broken" in said
     assert not (tmp_path / "outside.json").exists()
     assert not list((tmp_path / "site").glob(".adding-*"))
+
+
+def test_repetitions_of_a_plan_without_tables_are_campaigns_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def page(of: Campaign, directory: Path, where: str | None, scratch: Path, out: Path) -> None:
+        collect(gather(of, directory, where), scratch / "tables")
+        (scratch / "figures").mkdir()
+        out.write_text("drawn anew")
+
+    monkeypatch.setattr(campaigns, "report_from", page)  # its figures take half a minute
+    (tmp_path / "config").mkdir()
+    campaign = archive_data.campaign_in(tmp_path / "config")
+    sources = [archive_data.fill(campaign, tmp_path / "small")]
+    monkeypatch.setattr(archive_data, "START_S", archive_data.START_S + DAY_S)
+    sources.append(archive_data.fill(campaign, tmp_path / "small-again", seed=8))
+    names = [sorted(path.name for path in (each / "records").rglob("*.json")) for each in sources]
+    assert names[0] == names[1]
+    done = made(*sources, "--output", tmp_path / "site")
+    assert done.output.splitlines() == [f"{tmp_path}/site/index.html: 2 campaigns"]
+    copy = shutil.copytree(sources[0], tmp_path / "copy")
+    assert campaigns.digest_of(copy) == campaigns.digest_of(sources[0])
+    lease = next((copy / "leases").glob("*.json"))
+    lease.write_text(lease.read_text() + " ")
+    assert campaigns.digest_of(copy) != campaigns.digest_of(sources[0])
 
 
 def test_a_site_without_a_campaign_and_a_directory_without_results_are_errors(tmp_path: Path) -> None:
