@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
@@ -286,6 +287,17 @@ def test_a_cell_is_the_same_whatever_its_configuration_is_called(demo: Simulated
     assert [[p.mean for p in each.points] for each in in_order(named)] == [
         [p.mean for p in each.points] for each in found
     ]
+
+
+def test_a_cell_of_another_program_is_another_one(demo: Simulated) -> None:
+    name = str(measured(demo, 0).cells["workload"].iloc[0])
+    tables = {f"demo{n}": measured(demo, n) for n in range(4)}
+    for number, (sha256, words) in enumerate([("a" * 64, ""), ("b" * 64, ""), ("a" * 64, "other words")]):
+        document = {"workloads": {name: {"description": words}}, "inputs": {name: {"x.py": {"sha256": sha256}}}}
+        each = tables[f"demo{number}"]
+        tables[f"demo{number}"] = replace(each, context={**each.context, "campaign_yaml": yaml.safe_dump(document)})
+    found = [each for each in in_order(tables) if each.key["workload"] == name]
+    assert {tuple(point.campaign for point in each.points) for each in found} == {("demo0", "demo2")}
 
 
 def _renamed(tables: Tables) -> Tables:

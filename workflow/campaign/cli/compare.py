@@ -29,6 +29,7 @@ from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER, verdict_of
 from campaign.statistics.verdict import p_value
 from campaign.tables.io import Tables
+from campaign.tables.measured_programs import rename_programs
 
 _NEAR = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
 _SHOWN = 20  # changes, and what breaks a rule, on the terminal
@@ -133,7 +134,7 @@ def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:
                 raise ConfigError(f"--match {text}: {tables.name} has no workload '{name}'; {nearest(name, known)}")
         names[its] = own
     runs, cells = (table.assign(workload=table["workload"].replace(names)) for table in (two.runs, two.cells))
-    return replace(two, runs=runs, cells=cells) if names else two
+    return replace(two, runs=runs, cells=cells, context=rename_programs(two.context, names)) if names else two
 
 
 def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | None, style: str) -> None:
@@ -229,7 +230,7 @@ def _show_comparison(comparison: Comparison) -> None:
     changed = comparison.changed.head(_SHOWN).to_dict("records")
     outcomes = [{"cell": r["cell"], base: r["base_outcome"], other: r["outcome"]} for r in changed]
     around = [{"what": each.what, base: each.base, other: each.other} for each in comparison.surroundings]
-    show(table_of("Other outcomes", outcomes), table_of("Software, hardware and protocol", around))
+    show(table_of("Other outcomes", outcomes), table_of("Software, hardware, protocol and programs", around))
 
 
 def _show_claims(said: Mapping[str, Any]) -> None:
