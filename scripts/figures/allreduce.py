@@ -34,8 +34,8 @@ def draw(data: FigureData) -> Drawing:
     every = [each for each in shown(data.links) if each.document["allreduce"]]
     if not every:
         return nothing(
-            "links of compositions were not measured over two devices or more; all-reduce programs are workloads, in the figures of "
-            "their metrics"
+            "links of compositions were not measured over two devices or more; all-reduce programs are workloads, in the figures "
+            "of their metrics"
         )
     rows = _rows(every)
     measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]

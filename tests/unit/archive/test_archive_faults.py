@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.archive import read, zip_file
 from campaign.archive.read import check, opened
 from campaign.archive.write import write_archive
+from campaign.cli.main import main
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError
@@ -301,6 +303,20 @@ def test_no_space_to_unpack_is_no_fault_of_the_archive(there: Path, tmp_path: Pa
     assert in_a_child(limited, tmp_path / "told") == 1
     assert "could not be unpacked" in (tmp_path / "told").read_text()
     assert "whole" not in (tmp_path / "told").read_text()
+
+
+def test_no_name_of_a_member_moves_the_cursor(whole: tuple[Path, bytes], tmp_path: Path) -> None:
+    text, program = "\x9b2J\u202egpj.sh", b"#!/bin/sh"
+    with zipfile.ZipFile(io.BytesIO(whole[1])) as archive:
+        campaign = json.loads(archive.read("campaign.json"))
+    file = {"path": f"/x/{text}", "sha256": hashlib.sha256(program).hexdigest()}
+    campaign["inputs"] = {next(iter(campaign["workloads"])): {text: file}}
+    members = {f"config/workloads/{text}": program, "campaign.json": json.dumps(campaign).encode()}
+    path = rewritten(whole, tmp_path / "x.zip", members)
+    done = CliRunner().invoke(main, ["archive", "extract", str(path), "--into", str(tmp_path / "results")])
+    assert done.exit_code == 0, done.output
+    assert "config/workloads/\\x9b2J\\u202egpj.sh" in done.output
+    assert not {"\x9b", "\u202e"} & set(done.output)
 
 
 def test_what_readers_reach_through_links_is_packed(

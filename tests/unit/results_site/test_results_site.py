@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
 from campaign.config.resolve import Campaign
-from campaign.results_site import campaigns, history
+from campaign.results_site import campaigns, history, pages
 from campaign.tables.collect import collect, gather
 from campaign.tables.io import Tables, read
 from tests.measured_again import DAY_S, FINDING, measured, results
@@ -298,6 +298,12 @@ def test_a_cell_of_another_program_is_another_one(demo: Simulated) -> None:
         tables[f"demo{number}"] = replace(each, context={**each.context, "campaign_yaml": yaml.safe_dump(document)})
     found = [each for each in in_order(tables) if each.key["workload"] == name]
     assert {tuple(point.campaign for point in each.points) for each in found} == {("demo0", "demo2")}
+
+
+def test_no_name_in_the_table_of_a_history_is_a_formula(demo: Simulated) -> None:
+    found = in_order({f"=demo{n}": measured(demo, n) for n in range(2)})
+    (page, *_) = pages.history_pages(found, campaigns.plain)
+    assert set(pages.history_table(page)["campaign"]) == {"'=demo0", "'=demo1"}
 
 
 def _renamed(tables: Tables) -> Tables:
