@@ -33,7 +33,10 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def draw(data: FigureData) -> Drawing:
     every = [each for each in shown(data.links) if each.document["allreduce"]]
     if not every:
-        return nothing("no all-reduce was measured over two devices or more")
+        return nothing(
+            "links of compositions were not measured over two devices or more; all-reduce programs are workloads, in the figures "
+            "of their metrics"
+        )
     rows = _rows(every)
     measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
     return plot.drawn(

@@ -30,6 +30,7 @@ _HOST = {
 }
 _HOST |= {"cpus_usable": "usable processors"}
 _OF_HOSTS = "hosts"
+_OF_IMPORT = "imported logs"
 
 
 def draw(data: FigureData) -> Drawing:
@@ -39,9 +40,12 @@ def draw(data: FigureData) -> Drawing:
     page = rows[rows["telling"]]
     left_out = len(rows) - len(page)
     more = f" {wording.plural(left_out, 'further package')} in the data." if left_out else ""
-    hosts = wording.plural(len(_hosts(rows)), "host")
-    caption = f"As found on {hosts} when runs were measured. Unknown versions are absent.{more}"
-    known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
+    hosts = _hosts(rows)
+    found = f"As found on {wording.plural(len(hosts), 'host')} when runs were measured." if hosts else ""
+    stated = "As the map of the import states it." if (rows["where"] == _OF_IMPORT).any() else ""
+    caption = f"{' '.join(filter(None, (found, stated)))} Unknown versions are absent.{more}".strip()
+    environments = (data.context.get("environments") or {}).values()
+    known = [each["host"] for each in environments if each.get("host") and "imported_by" not in each]
     return plot.drawn(
         data,
         page,
@@ -86,7 +90,7 @@ def _rows(environments: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         differs = len(versions) > 1 or len(there) < everybody
         for version, on in versions.items():
             named = any(word in component.lower() for word in (*_TELLING, "image", "module", "launcher"))
-            telling = where == _OF_HOSTS or differs or named
+            telling = where in (_OF_HOSTS, _OF_IMPORT) or differs or named
             rows.append((where, component, version, ", ".join(on), len(on), differs, telling))
     names = ["where", "component", "version", "on", "n_on", "differs", "telling"]
     return pd.DataFrame(rows, columns=names)
@@ -100,6 +104,8 @@ def _of_host(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tup
     parts += sorted((str(package), str(version)) for package, version in (document.get("packages") or {}).items())
     plain = {key: value for key, value in document.items() if key not in _HOST and isinstance(value, str | int | float)}
     parts += [(key, str(value)) for key, value in plain.items() if key not in ("schema_version", "host")]
+    if "imported_by" in document:  # its `host` is the name of the system: which hosts there were is not known
+        return _OF_IMPORT, str(document.get("host") or name[:8]), parts
     return _OF_HOSTS, str(document.get("host") or name[:8]), parts
 
 
@@ -184,7 +190,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
             if len(hosts) == 1
             else f"Software and hardware are equal on {', '.join(hosts)}."
         )
-    others = rows.loc[rows["where"] != _OF_HOSTS, "where"].unique()
+    others = rows.loc[~rows["where"].isin([_OF_HOSTS, _OF_IMPORT]), "where"].unique()
     if len(others):
         said.append(f"Programs with an environment of their own: {', '.join(others)}.")
     return tuple(said)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.archive import read, zip_file
 from campaign.archive.read import check, opened
 from campaign.archive.write import write_archive
+from campaign.cli.main import main
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError
@@ -300,6 +303,86 @@ def test_no_space_to_unpack_is_no_fault_of_the_archive(there: Path, tmp_path: Pa
     assert in_a_child(limited, tmp_path / "told") == 1
     assert "could not be unpacked" in (tmp_path / "told").read_text()
     assert "whole" not in (tmp_path / "told").read_text()
+
+
+def test_no_name_of_a_member_moves_the_cursor(whole: tuple[Path, bytes], tmp_path: Path) -> None:
+    text, program = "\x9b2J\u202egpj.sh", b"#!/bin/sh"
+    with zipfile.ZipFile(io.BytesIO(whole[1])) as archive:
+        campaign = json.loads(archive.read("campaign.json"))
+    file = {"path": f"/x/{text}", "sha256": hashlib.sha256(program).hexdigest()}
+    campaign["inputs"] = {next(iter(campaign["workloads"])): {text: file}}
+    members = {f"config/workloads/{text}": program, "campaign.json": json.dumps(campaign).encode()}
+    path = rewritten(whole, tmp_path / "x.zip", members)
+    done = CliRunner().invoke(main, ["archive", "extract", str(path), "--into", str(tmp_path / "results")])
+    assert done.exit_code == 0, done.output
+    assert "config/workloads/\\x9b2J\\u202egpj.sh" in done.output
+    assert not {"\x9b", "\u202e"} & set(done.output)
+
+
+def test_what_readers_reach_through_links_is_packed(
+    campaign: Campaign, results: Path, there: Path, tmp_path: Path
+) -> None:
+    shard = next((results / "records").iterdir())
+    shard.rename(tmp_path / "elsewhere")
+    shard.symlink_to(tmp_path / "elsewhere")
+    lease = next((results / "leases").iterdir())
+    lease.rename(tmp_path / "lease.json")
+    lease.symlink_to(tmp_path / "lease.json")
+    (results / "telemetry").rename(tmp_path / "telemetry")
+    (results / "telemetry").symlink_to(tmp_path / "telemetry")
+    write_archive(campaign, results, tmp_path / "linked.zip")
+    assert (tmp_path / "linked.zip").read_bytes() == there.read_bytes()
+
+
+def _make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link_to(target: str) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.unlink()
+        path.symlink_to(target)
+
+    return make
+
+
+def _link_parent(path: Path) -> None:
+    shutil.move(path.parent, path.parent.with_suffix(".away"))
+    path.parent.symlink_to(path.parent.parent)
+
+
+def _replace_directory_by_pipe(path: Path) -> None:
+    path.parent.rename(path.parent.with_suffix(".away"))
+    os.mkfifo(path.parent)
+
+
+@pytest.mark.parametrize("part", ["records", "shared", "telemetry"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_make_directory, "is a directory where a file of the results belongs"),
+        (_make_pipe, "is a pipe or device where a file of the results belongs"),
+        (_link_to("/dev/null"), "is a link that leads to no file"),
+        (_link_to("nowhere.json"), "is a link that leads to no file"),
+        (_link_parent, "is a link to a directory that holds it"),
+        (_replace_directory_by_pipe, "is a pipe or device where a file|cannot be listed"),
+    ],
+)
+def test_what_is_no_file_among_the_results_is_refused_by_name(
+    campaign: Campaign, results: Path, tmp_path: Path, part: str, change: Callable[[Path], None], words: str
+) -> None:
+    path = next(path for path in sorted((results / part).rglob("*.*")))
+    change(path)
+    with pytest.raises(ArchiveError, match=words) as told:
+        write_archive(campaign, results, tmp_path / "new.zip")
+    assert re.match(f"({path}|{path.parent}|{path.parent}/{part}): ", str(told.value))
+    assert not (tmp_path / "new.zip").exists()
 
 
 def test_two_at_once_do_not_write_into_each_other(campaign: Campaign, results: Path, there: Path) -> None:

@@ -14,6 +14,7 @@ import click
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from campaign.config.published_file import load
 from campaign.documents.cell import Cell
 from campaign.errors import ConfigError
 from campaign.insight.compare import Comparison, compare, document, parse_rule
-from campaign.insight.compare.comparison import _both
+from campaign.insight.compare.comparison import _both, _means
 from campaign.insight.published import NOT_HERE
 from campaign.insight.published.claims import held_against
 from campaign.report.compare_page import claims_page, compare_page, findings
@@ -232,7 +233,7 @@ def test_one_composition_each_breaks_no_rule_unless_others_tell_its_spread(befor
         for each in (once, replace(once, runs=slow))
     ]
     found = compare(*few, [parse_rule("throughput < -5%")])
-    assert not [each for each in found.broken if "mean over" not in each.where]
+    assert not found.broken
     assert {each.change for each in found.untested} == {"−50.0\u202f%"}
     assert set(found.rows.loc[found.rows["ratio"].notna(), "says"]) == {"one run, no interval"}
 
@@ -275,6 +276,79 @@ def test_what_differs_around_the_numbers_is_listed(before: Tables) -> None:
         each.what: (each.base, each.other) for each in compare(before, replace(before, context=context)).surroundings
     }
     assert found == {"software: torch": ("2.13.0", "2.14.0"), "cpu": ("a processor", "another processor")}
+
+
+def with_program(tables: Tables, command: list[str], sha256: str = "a" * 64, words: str = "") -> Tables:
+    document = {
+        "workloads": {"bert": {"kind": "command", "description": words, "command": command, "cleanup": []}},
+        "inputs": {"bert": {"train.py": {"path": "/anywhere/train.py", "sha256": sha256}}},
+    }
+    return replace(tables, context={**tables.context, "campaign_yaml": yaml.safe_dump(document)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "named"),
+    [
+        ({"sha256": "b" * 64}, "input train.py", "is another program in before (B): input train.py differs."),
+        (
+            {"command": ["python", "train.py", "--fast"]},
+            "command",
+            "is another program in before (B): command differs.",
+        ),
+        ({"words": "another text"}, "description", ""),
+    ],
+)
+def test_another_program_of_the_same_name_is_named(
+    before: Tables, changes: dict[str, Any], what: str, named: str
+) -> None:
+    same = {"command": ["python", "train.py"]}
+    found = compare(with_program(before, **same), with_program(before, **{**same, **changes}))
+    assert [each.what for each in found.surroundings] == [f"workload bert: {what}"]
+    told = [each for each in findings(found) if "another program" in each]
+    assert [each.partition(". ")[0] for each in told] == ([f"bert {named}".rstrip(".")] if named else [])
+    assert "No recorded software" not in compare_page(found)
+
+
+def test_programs_under_two_names_are_compared_where_they_are_matched(before: Tables) -> None:
+    other = with_program(before, ["python", "train.py"], "b" * 64)
+    renamed = replace(
+        _renamed(other, other, ()),
+        context={**other.context, "campaign_yaml": other.context["campaign_yaml"].replace("bert:", "own-bert:")},
+        runs=other.runs.assign(workload=other.runs["workload"].replace("bert", "own-bert")),
+        cells=other.cells.assign(workload=other.cells["workload"].replace("bert", "own-bert")),
+    )
+    base = with_program(before, ["python", "train.py"])
+    assert compare(base, _renamed(base, renamed, ["bert=own-bert"])).programs == {"bert": ("input train.py",)}
+
+
+def test_a_mean_over_cells_that_are_not_tested_is_not_tested(before: Tables) -> None:
+    few = before.cells[before.cells["configuration"].isin(["local-4", "fabric-4"])]
+    once = replace(
+        before,
+        cells=few.assign(n_ok=few["n_ok"].clip(upper=1), sd=np.nan),
+        runs=before.runs[before.runs["repetition"] == 1],
+    )
+    slow = once.runs.assign(value=once.runs["value"] / 2, lease_id=once.runs["lease_id"] + " again")
+    found = compare(once, replace(once, runs=slow), [parse_rule("throughput < -5%")])
+    assert not found.rows["tested"].any()
+    assert not found.broken
+    assert {each.where for each in found.untested if "mean over" in each.where} == {
+        f"mean over {row['cells']} cells of {row['workload']}"
+        for row in found.means.to_dict("records")
+        if row["cells"] > 1
+    }
+    assert found.means[["low", "high", "p"]].isna().all(axis=None)
+    assert "not tested, as none of these cells is" in " ".join(findings(found))
+
+
+def test_a_mean_is_over_the_cells_that_are_tested(before: Tables, after: Tables, compared: Comparison) -> None:
+    known = compared.rows[compared.rows["ratio"].notna()]
+    lost = known.index[known["workload"] == "bert"][0]
+    rows = compared.rows.assign(tested=compared.rows["tested"] & (compared.rows.index != lost))
+    rows.loc[lost, "ratio"] = 0.01
+    mean = _means(rows).set_index("workload").loc["bert"]
+    rest = known[(known["workload"] == "bert") & (known.index != lost)]["ratio"]
+    assert (mean["cells"], mean["ratio"]) == (len(rest), pytest.approx(np.exp(np.log(rest).mean())))
 
 
 def test_gpus_differ_by_what_they_are_not_by_which() -> None:

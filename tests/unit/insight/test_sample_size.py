@@ -10,10 +10,12 @@ import pandas as pd
 import pytest
 from scipy.special import stdtr
 
+from campaign.cli.detect import order_choices
 from campaign.errors import ConfigError
 from campaign.insight.sample_size import (
     ASSUMED_PCT,
     SampleSize,
+    SampleSizes,
     Spread,
     cheapest_by_compositions,
     measured_spread,
@@ -133,3 +135,18 @@ def test_runs_in_each_composition_are_those_of_the_campaign(tmp_path: Path) -> N
     )
     now = sample_sizes(read_plan(asked), asked, 5.0).now
     assert (now.compositions, now.runs) == (3, 2)
+
+
+def test_a_table_of_choices_has_each_choice_once_in_ascending_order() -> None:
+    def choice(compositions: int, runs: int) -> SampleSize:
+        return SampleSize(compositions, runs, 20, 1.0, 2.0, float(compositions))
+
+    now, cheapest = choice(4, 2), choice(3, 1)
+    usual = tuple(choice(count, 2) for count in (2, 3, 4, 6))
+    found = SampleSizes(
+        Spread(1, 1, 1, ""), 4, now, usual, cheapest, (cheapest, choice(4, 2), choice(6, 2), choice(9, 1))
+    )
+    shown = [(name, each.compositions, each.runs) for name, each in order_choices(found)]
+    assert shown == [("", 2, 2), ("cheapest", 3, 1), ("", 3, 2), ("as it is", 4, 2), ("", 6, 2)]
+    same = SampleSizes(Spread(1, 1, 1, ""), 4, now, usual, now, (now,))
+    assert [name for name, each in order_choices(same) if each == now] == ["as it is, cheapest"]

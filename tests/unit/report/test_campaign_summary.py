@@ -17,15 +17,29 @@ BUILD = "bert: build local-4 (4 devices), batch 8: 410\u202fsamples/s, measured 
 TIE = "Tied within 5\u202f%: fabric-4 409\u202fsamples/s (405 to 413)."
 
 
-def results(directory: Path, leases: dict[str, int], value: str = "1.5", **answer: Any) -> Path:
-    """The files that the summary reads, of configurations composed so often, a run each, and one answer."""
+def results(
+    directory: Path,
+    leases: dict[str, int],
+    value: str = "1.5",
+    workloads: tuple[str, ...] = ("bert",),
+    lease_per_workload: bool = False,
+    **answer: Any,
+) -> Path:
+    """The files that the summary reads, of configurations composed so often, a run of each workload on each, and one answer."""
     for name in ("tables", "figures", "recommendation"):
         (directory / name).mkdir(parents=True)
     cells = {"n_planned": 3, "n_ok": 3, "n_failed": 0, "n_implied": 0, "n_missing": 0}
     runs = [
-        {"configuration": name, "lease_id": f"{name}.c{n}", "status": "ok", "value": value}
+        {
+            "configuration": name,
+            "cell_id": f"{name}.{workload}",
+            "lease_id": f"{name}.c{n}.{workload if lease_per_workload else ''}",
+            "status": "ok",
+            "value": value,
+        }
         for name, k in leases.items()
         for n in range(k)
+        for workload in workloads
     ]
     for name, rows in (("cells", [cells] * len(leases)), ("runs", runs)):
         with (directory / "tables" / f"{name}.csv").open("w", newline="") as file:
@@ -40,8 +54,8 @@ def results(directory: Path, leases: dict[str, int], value: str = "1.5", **answe
 @pytest.mark.parametrize(
     ("leases", "words"),
     [
-        ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 of each\n"),
-        ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 of each\n"),
+        ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 of each cell\n"),
+        ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 of each cell\n"),
         ({"a": 1, "b": 1}, f"2 configurations measured, each composed once. {campaign_summary.ALONE}\n"),
         ({"a": 1}, "1 configuration measured, each composed once\n"),
     ],
@@ -52,6 +66,15 @@ def test_the_first_lines_say_how_often_configurations_were_composed(
     said = campaign_summary.summary(results(tmp_path / "r", leases))
     assert words in said
     assert said.index(words) < said.index("What to build")
+
+
+@pytest.mark.parametrize(("per_workload", "total"), [(False, 9), (True, 27)])
+def test_compositions_are_those_of_a_cell_however_workloads_share_leases(
+    tmp_path: Path, per_workload: bool, total: int
+) -> None:
+    shared = results(tmp_path / "r", {"a": 3, "b": 3, "c": 3}, "1", ("bert", "lm", "resnet"), per_workload)
+    said = campaign_summary.summary(shared)
+    assert f"3 configurations measured, {total} compositions, 3 of each cell\n" in said
 
 
 def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:

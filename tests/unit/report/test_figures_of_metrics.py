@@ -292,6 +292,19 @@ def test_hosts_that_differ_are_named(data: FigureData, drawn: dict[str, Drawing]
     assert any("numpy" in finding for finding in fewer.findings)
 
 
+def test_the_system_of_an_import_is_no_host_and_all_reduce_programs_are_no_measured_links(data: FigureData) -> None:
+    stated = {"host": "uob", "imported_by": "composable-campaign 1.0", "packages": {"nccl": "2.19"}}
+    context = {**data.context, "environments": {"e" * 20: stated}}
+    drawing = MODULES["software_stack"].draw(replace(data, context=context))
+    assert drawing.caption.startswith("As the map of the import states it. Unknown versions are absent.")
+    assert not drawing.findings
+    assert "uob" not in drawing.coverage
+    assert drawing.coverage.startswith("0 of ")
+    reason = load_figure("allreduce").draw(replace(data, links=[])).empty_reason
+    assert reason.startswith("links of compositions were not measured")
+    assert "all-reduce programs are workloads" in reason
+
+
 @pytest.mark.parametrize("name", ["software_options", "pareto", "overhead_by_size", "energy"])
 def test_one_run_a_cell_is_drawn_without_an_interval(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name != "pareto":  # all draw their intervals alike

@@ -16,13 +16,17 @@ from urllib.parse import unquote
 
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
-from campaign.results_site import campaigns, history
+from campaign.config.resolve import Campaign
+from campaign.results_site import campaigns, history, pages
+from campaign.tables.collect import collect, gather
 from campaign.tables.io import Tables, read
-from tests.measured_again import FINDING, measured, results
+from tests.measured_again import DAY_S, FINDING, measured, results
 from tests.simulated_campaigns import Simulated, default_campaign
+from tests.unit.archive import archive_data
 from tests.unit.archive.archive_data import ARCHIVES
 from tests.unit.report.report_data import HOSTILE
 
@@ -219,6 +223,31 @@ def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
     assert not list((tmp_path / "site").glob(".adding-*"))
 
 
+def test_repetitions_of_a_plan_without_tables_are_campaigns_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def page(of: Campaign, directory: Path, where: str | None, scratch: Path, out: Path) -> None:
+        collect(gather(of, directory, where), scratch / "tables")
+        (scratch / "figures").mkdir()
+        out.write_text("drawn anew")
+
+    monkeypatch.setattr(campaigns, "report_from", page)  # its figures take half a minute
+    (tmp_path / "config").mkdir()
+    campaign = archive_data.campaign_in(tmp_path / "config")
+    sources = [archive_data.fill(campaign, tmp_path / "small")]
+    monkeypatch.setattr(archive_data, "START_S", archive_data.START_S + DAY_S)
+    sources.append(archive_data.fill(campaign, tmp_path / "small-again", seed=8))
+    names = [sorted(path.name for path in (each / "records").rglob("*.json")) for each in sources]
+    assert names[0] == names[1]
+    done = made(*sources, "--output", tmp_path / "site")
+    assert done.output.splitlines() == [f"{tmp_path}/site/index.html: 2 campaigns"]
+    copy = shutil.copytree(sources[0], tmp_path / "copy")
+    assert campaigns.digest_of(copy) == campaigns.digest_of(sources[0])
+    lease = next((copy / "leases").glob("*.json"))
+    lease.write_text(lease.read_text() + " ")
+    assert campaigns.digest_of(copy) != campaigns.digest_of(sources[0])
+
+
 def test_a_site_without_a_campaign_and_a_directory_without_results_are_errors(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -258,6 +287,23 @@ def test_a_cell_is_the_same_whatever_its_configuration_is_called(demo: Simulated
     assert [[p.mean for p in each.points] for each in in_order(named)] == [
         [p.mean for p in each.points] for each in found
     ]
+
+
+def test_a_cell_of_another_program_is_another_one(demo: Simulated) -> None:
+    name = str(measured(demo, 0).cells["workload"].iloc[0])
+    tables = {f"demo{n}": measured(demo, n) for n in range(4)}
+    for number, (sha256, words) in enumerate([("a" * 64, ""), ("b" * 64, ""), ("a" * 64, "other words")]):
+        document = {"workloads": {name: {"description": words}}, "inputs": {name: {"x.py": {"sha256": sha256}}}}
+        each = tables[f"demo{number}"]
+        tables[f"demo{number}"] = replace(each, context={**each.context, "campaign_yaml": yaml.safe_dump(document)})
+    found = [each for each in in_order(tables) if each.key["workload"] == name]
+    assert {tuple(point.campaign for point in each.points) for each in found} == {("demo0", "demo2")}
+
+
+def test_no_name_in_the_table_of_a_history_is_a_formula(demo: Simulated) -> None:
+    found = in_order({f"=demo{n}": measured(demo, n) for n in range(2)})
+    (page, *_) = pages.history_pages(found, campaigns.plain)
+    assert set(pages.history_table(page)["campaign"]) == {"'=demo0", "'=demo1"}
 
 
 def _renamed(tables: Tables) -> Tables:

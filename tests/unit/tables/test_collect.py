@@ -26,6 +26,7 @@ from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.report_context import Collected, baseline, context_document, device_evidence
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
+from tests.unit.archive import archive_data
 
 
 @pytest.fixture
@@ -373,3 +374,13 @@ def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: P
     }
     named = {name: set(columns) for name, columns in COLUMNS.items()}
     assert {name: set(frame.columns) for name, frame in frames.items()} == named
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_nodes_without_accelerators_emulate_nothing(tmp_path: Path, emulated: bool) -> None:
+    device = {"runs_on": "cpu"} if emulated else {"runs_on": "cpu", "emulated": False}
+    campaign = archive_data.campaign_in(tmp_path, {"system.devices": {"cpu-rank": device}})
+    context = tables_of(gather(campaign, archive_data.fill(campaign, tmp_path / "results"))).context
+    assert any("is emulated by one process on a CPU core" in note for note in context["notes"]) is emulated
+    assert any("its nodes have no accelerators" in note for note in context["notes"]) is not emulated
+    assert ("processes on CPU cores stand for devices" in context["conditions"]) is emulated

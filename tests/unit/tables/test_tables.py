@@ -15,7 +15,7 @@ from campaign.errors import RecordError
 from campaign.report.context_schema import ContextDocument
 from campaign.statistics import intervals
 from campaign.tables.cells import CellPlan, cells_table, tally
-from campaign.tables.io import Tables, read, write, write_tables
+from campaign.tables.io import Tables, read, write, write_csv, write_tables
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import RUN_COLUMNS, runs_table
 from tests.unit.report import report_data as synthetic
@@ -265,3 +265,17 @@ def test_logs_that_name_no_lease_are_of_no_known_lease() -> None:
         synthetic.record(cell, 2, 10.0, lease_id=f"m.{cell.configuration.name}.second"),
     ])  # fmt: skip
     assert runs["lease_id"].tolist() == ["", f"m.{cell.configuration.name}.second"]
+
+
+def test_no_text_of_a_csv_is_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    texts = ["=1+1", "+x", "-O3", "@sum", "\tx", "-5", "+1.5e3", "-inf", "plain", None]
+    table = pd.DataFrame(
+        {"text": texts, "mixed": [-1.5, "=x", *[None] * 8], "number": [-1.0] * 10, "kind": pd.Categorical(texts)}
+    )
+    write_csv(table, tmp_path / "x.csv")
+    read = pd.read_csv(tmp_path / "x.csv", dtype="str", keep_default_na=False)
+    expected = ["'=1+1", "'+x", "'-O3", "'@sum", "'\tx", "-5", "+1.5e3", "-inf", "plain", ""]
+    assert read["text"].tolist() == expected
+    assert read["kind"].tolist() == expected
+    assert read["mixed"].tolist()[:2] == ["-1.5", "'=x"]
+    assert set(read["number"]) == {"-1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,14 +112,57 @@ def write_archive(
 
 
 def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]:
-    """The files of a results directory that an archive holds, by name."""
-    return {
-        path.relative_to(directory).as_posix(): path
-        for part in PARTS
-        if part not in without
-        for path in sorted((directory / part).rglob("*"))
-        if path.is_file() and is_member(path.relative_to(directory).as_posix())
-    }
+    """Return the files of a results directory that an archive holds, by name.
+
+    Links to files and to directories are followed, as readers of the results do. Raises ArchiveError for whatever else stands among
+    the results: an archive without it would be taken for a whole one.
+    """
+    members: dict[str, Content] = {}
+    for part in PARTS:
+        if part not in without:
+            for path in _walk_files(directory / part):
+                name = path.relative_to(directory).as_posix()
+                if is_member(name):
+                    members[name] = path
+    return members
+
+
+_FILE_SUFFIXES = frozenset({".json", ".parquet", ".gz", ".csv", ".tsv"})
+_MOVE_AWAY = "move it away, or put a regular file in its place"
+
+
+def _walk_files(directory: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Yield the regular files below a directory, which need not be there.
+
+    Args:
+        above: real paths of the directories that it was reached through.
+    """
+    if not os.path.lexists(directory):
+        return
+    real = os.path.realpath(directory)
+    if real in above:
+        raise ArchiveError(f"{directory}: is a link to a directory that holds it; {_MOVE_AWAY}")
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        raise ArchiveError(f"{directory}: cannot be listed ({error.strerror}); fix it, or move it away") from error
+    for entry in entries:
+        path = directory / entry.name
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and path.suffix not in _FILE_SUFFIXES:
+            yield from _walk_files(path, (*above, real))
+        elif entry.is_file():
+            yield path
+        else:
+            kind = (
+                "directory"
+                if entry.is_dir()
+                else "link that leads to no file"
+                if entry.is_symlink()
+                else "pipe or device"
+            )
+            raise ArchiveError(f"{path}: is a {kind} where a file of the results belongs; {_MOVE_AWAY}")
 
 
 def _manifests_by_age(members: Mapping[str, Content]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from campaign.archive.read import check
 from campaign.archive.read import extract as extract_archive
 from campaign.archive.write import Wishes, Written, write_archive
 from campaign.cli.options import PATH, output_option, source_options
-from campaign.cli.terminal import warn
+from campaign.cli.terminal import echo, warn
 from campaign.config.resolve import load_campaign
 from campaign.paths import Results
 
@@ -73,20 +73,20 @@ def pack(
     written = write_archive(used, paths.directory, out, where, asked, loaded.inputs)
     _show(written)
     if written.kept:
-        click.echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")
+        echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")
     if written.superseded:
-        click.echo(
+        echo(
             f"{len(written.superseded)} records of the existing archive were measured again; the old ones are in superseded/: "
             f"{_some(written.superseded)}"
         )
 
 
 def _show(written: Written) -> None:
-    click.echo(f"{written.path}: {written.members} files, {written.records} records")
+    echo(f"{written.path}: {written.members} files, {written.records} records")
     if written.programs.packed:
-        click.echo(f"programs and input files: {', '.join(written.programs.packed)}")
+        echo(f"programs and input files: {', '.join(written.programs.packed)}")
     for left_out in written.programs.left_out:
-        click.echo(f"left out: {left_out}")
+        echo(f"left out: {left_out}")
     warn([f"looks like a secret: {each}" for each in written.secrets[:_SHOWN]])
     if len(written.secrets) > _SHOWN:
         warn([f"{len(written.secrets) - _SHOWN} more look like secrets"])
@@ -107,12 +107,12 @@ def verify(file: Path) -> None:
     """
     index, problems = check(file)
     for problem in problems[:_SHOWN]:
-        click.secho(f"{file}: RO-Crate: {problem}", fg="red", err=True)
+        echo(f"{file}: RO-Crate: {problem}", fg="red", err=True)
     if problems:
         sys.exit(1)
     records = sum(name.startswith("records/") for name in index.sha256)
     made = f", by {index.made_by}" if index.made_by else ""
-    click.echo(
+    echo(
         f"{file}: intact; {index.schema_version}, campaign {index.campaign}, {len(index.sha256)} files, {records} records{made}"
     )
 
@@ -130,6 +130,6 @@ def extract(file: Path, into: Path) -> None:
     archive = extract_archive(file, into)
     where = ["--where", archive.where] if archive.where else []
     report = ["campaign", "report", f"{archive.directory / 'config' / 'campaign.yaml'}", "--results", f"{into}", *where]
-    click.echo(f"{archive.directory}\n{shlex.join(report)}")
+    echo(f"{archive.directory}\n{shlex.join(report)}")
     if programs := [name for name in archive.index.sha256 if is_program(name)]:
-        click.echo(f"'campaign run' would start programs of this archive; read them first: {_some(tuple(programs))}")
+        echo(f"'campaign run' would start programs of this archive; read them first: {_some(tuple(programs))}")

@@ -13,7 +13,7 @@ import click
 from campaign import wording
 from campaign.archive.open_results import tables_from
 from campaign.cli.options import ERROR_CODE, format_option, output_option, results_option
-from campaign.cli.terminal import say, show, show_rows, table_of
+from campaign.cli.terminal import echo, say, show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import read_yaml
@@ -29,6 +29,7 @@ from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER, verdict_of
 from campaign.statistics.verdict import p_value
 from campaign.tables.io import Tables
+from campaign.tables.measured_programs import rename_programs
 
 _NEAR = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
 _SHOWN = 20  # changes, and what breaks a rule, on the terminal
@@ -133,7 +134,7 @@ def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:
                 raise ConfigError(f"--match {text}: {tables.name} has no workload '{name}'; {nearest(name, known)}")
         names[its] = own
     runs, cells = (table.assign(workload=table["workload"].replace(names)) for table in (two.runs, two.cells))
-    return replace(two, runs=runs, cells=cells) if names else two
+    return replace(two, runs=runs, cells=cells, context=rename_programs(two.context, names)) if names else two
 
 
 def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | None, style: str) -> None:
@@ -141,16 +142,16 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
     if output:
         _write(output, compare_page(comparison))
     if style == "json":
-        click.echo(json.dumps(comparing.document(comparison), indent=1))
+        echo(json.dumps(comparing.document(comparison), indent=1))
     else:
         _show_comparison(comparison)
     if not rules:
         return
     for each in comparison.untested[:_SHOWN]:
         words = f"not tested (one composition each, or hosts of their own): {each.rule}: {each.where}: {each.change}"
-        click.secho(words, err=True, fg="yellow")
+        echo(words, err=True, fg="yellow")
     if len(comparison.untested) > _SHOWN:
-        click.secho(f"not tested: {len(comparison.untested) - _SHOWN} more times", err=True, fg="yellow")
+        echo(f"not tested: {len(comparison.untested) - _SHOWN} more times", err=True, fg="yellow")
     broken = [f"{each.rule}: {each.where}: {each.change}" for each in comparison.broken[:_SHOWN]]
     if len(comparison.broken) > _SHOWN:
         broken.append(f"{len(comparison.broken) - _SHOWN} more times")
@@ -162,7 +163,7 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
 def _fail(broken: Sequence[str]) -> None:
     """Exit with 1 where a rule is broken."""
     for words in broken:
-        click.secho(f"fails: {words}", err=True, fg="red")
+        echo(f"fails: {words}", err=True, fg="red")
     if broken:
         raise click.exceptions.Exit(1)
 
@@ -176,7 +177,7 @@ def _beside_published(
     if output:
         _write(output, claims_page(tables.name, said))
     if style == "json":
-        click.echo(json.dumps(said, indent=1, ensure_ascii=False))
+        echo(json.dumps(said, indent=1))
     else:
         _show_claims(said)
     if rules:
@@ -191,7 +192,7 @@ def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
     broken = [claim for claim in differing if not claim["other"]]
     if elsewhere := len(differing) - len(broken):
         differ, do = ("differs", "does") if elsewhere == 1 else ("differ", "do")
-        click.echo(
+        echo(
             f"{wording.plural(elsewhere, 'claim')} {differ} under other conditions or with another program, which "
             f"{do} not count for --fail-on differs",
             err=True,
@@ -201,19 +202,19 @@ def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
 
 def _write(output: Path, page: str) -> None:
     write_report(output, page)
-    click.echo(output, err=True)
+    echo(output, err=True)
 
 
 def _show_comparison(comparison: Comparison) -> None:
     """Print the largest changes; the page and the JSON document hold the rest."""
     base, other = comparison.base, comparison.other
-    click.echo(
+    echo(
         f"{other} against {base}: {wording.plural(len(comparison.rows), 'cell')} in both, {comparison.compared} compared, "
         f"{len(comparison.only_base)} only in {base}, {len(comparison.only_other)} only in {other}"
     )
     for sentence in findings(comparison):
-        click.echo(f"  {sentence}")
-    click.echo()
+        echo(f"  {sentence}")
+    echo()
     rows = by_change(comparison.rows[comparison.rows["ratio"].notna()]).head(_SHOWN).to_dict("records")
     changes = [
         {
@@ -229,7 +230,7 @@ def _show_comparison(comparison: Comparison) -> None:
     changed = comparison.changed.head(_SHOWN).to_dict("records")
     outcomes = [{"cell": r["cell"], base: r["base_outcome"], other: r["outcome"]} for r in changed]
     around = [{"what": each.what, base: each.base, other: each.other} for each in comparison.surroundings]
-    show(table_of("Other outcomes", outcomes), table_of("Software, hardware and protocol", around))
+    show(table_of("Other outcomes", outcomes), table_of("Software, hardware, protocol and programs", around))
 
 
 def _show_claims(said: Mapping[str, Any]) -> None:
@@ -249,7 +250,7 @@ def _show_claims(said: Mapping[str, Any]) -> None:
     show_rows("Published and measured here", rows)
     if rest := len(claims) - len(measured):
         were = "was" if rest == 1 else "were"
-        click.echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")
+        echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")
 
 
 @click.command()
@@ -271,10 +272,10 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
         documents = {document["name"]: document for each in said for document in each["documents"]}
         together = {"documents": list(documents.values()), "claims": claims}
         write_report(output, claims_page("Campaigns", together, str(score(claims))))
-        click.echo(output, err=True)
+        echo(output, err=True)
     if style == "json":
         scored = [{**claim, "near": nearness(claim)} for claim in claims]
-        click.echo(json.dumps({"claims": scored, "score": str(score(claims))}, indent=1, ensure_ascii=False))
+        echo(json.dumps({"claims": scored, "score": str(score(claims))}, indent=1))
         return
     for each in said:
         show(table_of(each["name"], list(_claim_rows(each["claims"]))), most=None)

@@ -18,7 +18,7 @@ from campaign.cli.options import (
     source_options,
 )
 from campaign.cli.source import located
-from campaign.cli.terminal import TextTable, say, show, show_json, table_of
+from campaign.cli.terminal import TextTable, echo, say, show, show_json, table_of
 from campaign.config.load import config_directories, validate
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import read_yaml
@@ -27,7 +27,7 @@ from campaign.lease import manual
 from campaign.paths import Results
 from campaign.processes.signals import interruptible
 from campaign.run import check_results
-from campaign.wording import plural, printable
+from campaign.wording import plural
 
 _SHOWN = 20
 
@@ -89,7 +89,7 @@ def compose(
     """
     asked = option or campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
     if dry_run:
-        click.echo(printable("\n".join(manual.rehearse(*asked))))
+        echo("\n".join(manual.rehearse(*asked)))
         return
     lease = manual.compose(*asked)
     rows = [
@@ -133,10 +133,10 @@ def release(
     elif not orphans and configuration is None:
         raise ConfigError("give a configuration, or --orphans")
     if configuration is not None:
-        click.echo(printable(manual.release(campaign, results, configuration, name)))
+        echo(manual.release(campaign, results, configuration, name))
         return
     lines = manual.release_orphans(campaign, results, dry_run=dry_run)
-    click.echo(printable("\n".join(lines)) or "no lease without an owner")
+    echo("\n".join(lines) or "no lease without an owner")
 
 
 @click.command()
@@ -213,9 +213,9 @@ def verify(campaign: Path, results: Path, style: str) -> None:
 def _verify_results(given: Path, results: Results) -> None:
     found = list(check_results.problems(results))
     for problem in found[:_SHOWN]:
-        click.secho(problem, fg="red", err=True)
+        echo(problem, fg="red", err=True)
     if found:
         more = f", {len(found) - _SHOWN} more are not shown" if len(found) > _SHOWN else ""
-        click.echo(f"{given}: {plural(len(found), 'problem')}{more}", err=True)
+        echo(f"{given}: {plural(len(found), 'problem')}{more}", err=True)
         sys.exit(1)
     say(f"{given}: every record, lease, journal and plan is whole")

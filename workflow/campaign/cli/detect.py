@@ -7,7 +7,7 @@ import click
 from campaign.cli.options import request_options
 from campaign.cli.terminal import TextTable, say, show
 from campaign.errors import ConfigError
-from campaign.insight.sample_size import SampleSize, sample_sizes
+from campaign.insight.sample_size import SampleSize, SampleSizes, sample_sizes
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 
@@ -38,14 +38,7 @@ def detect(asked: PlanRequest, percent: str, spread: str) -> None:
         return (name, each.compositions, each.runs, steps, _size(each.half_width_pct), _size(each.detectable_pct),
                 f"{each.device_hours:.3g}" if found.hours_known else "unknown")  # fmt: skip
 
-    rows = [row("as it is", found.now)]
-    rows += [row("", each) for each in found.usual if each.compositions != found.now.compositions]
-    most = found.cheapest.compositions + _FURTHER if found.cheapest else 0
-    rows += [
-        row("cheapest" if each is found.cheapest else "", each)
-        for each in found.alternatives
-        if each.compositions <= most
-    ]
+    rows = [row(name, each) for name, each in order_choices(found)]
     columns = ["", "compositions", "runs in each", "steps", "half-width", "detectable", "device-hours"]
     show(TextTable(f"To detect a difference of {detect_pct:g} %", columns, rows, columns[1:]))
     measured = found.spread
@@ -61,6 +54,22 @@ def detect(asked: PlanRequest, percent: str, spread: str) -> None:
     total = best.compositions * best.runs
     steps = f", measured_steps: {best.steps}" if best.steps else ""
     say(f"In the campaign's file: protocol: {{compositions: {best.compositions}, repetitions: {total}{steps}}}")
+
+
+def order_choices(found: SampleSizes) -> list[tuple[str, SampleSize]]:
+    """Return the choices of the table with their names: each one once, the fewest compositions first."""
+    most = found.cheapest.compositions + _FURTHER if found.cheapest else 0
+    others = [each for each in found.alternatives if each.compositions <= most]
+    choices = {_numbers(each): each for each in (found.now, *found.usual, *others)}
+    names: dict[tuple[int, int, int], list[str]] = {numbers: [] for numbers in choices}
+    names[_numbers(found.now)].append("as it is")
+    if found.cheapest:
+        names[_numbers(found.cheapest)].append("cheapest")
+    return [(", ".join(names[numbers]), choices[numbers]) for numbers in sorted(choices)]
+
+
+def _numbers(choice: SampleSize) -> tuple[int, int, int]:
+    return choice.compositions, choice.runs, choice.steps
 
 
 def _percent(text: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from campaign.cli.options import PATH, dry_run_option, format_option, results_option
-from campaign.cli.terminal import show, show_rows, table_of
+from campaign.cli.terminal import echo, show, show_rows, table_of
 from campaign.documents.cell import Cell
 from campaign.documents.metric import THROUGHPUT
 from campaign.importing.map_file import read_map
@@ -51,18 +51,18 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     rehearse(found, read, paths)
     written = None if dry_run else write(found, read, paths)
     if style == "json":
-        click.echo(json.dumps({**_document(found), "file": None if written is None else str(written)}, indent=1))
+        echo(json.dumps({**_document(found), "file": None if written is None else str(written)}, indent=1))
         return
     show_rows("Axes", _axes(found))
     show_rows("Cells", _cells(found))
     unread = [{"file": entry.name, "why": entry.why} for entry in found.of("unread")]
     show(table_of("Failed runs", _failures(found)), table_of("Files that could not be read", unread))
-    click.echo(_one_line(found, written=not dry_run))
+    echo(_one_line(found, written=not dry_run))
     if written is None:
-        click.echo("nothing was written (--dry-run)")
+        echo("nothing was written (--dry-run)")
         return
     again = "" if results == Path("results") else f" --results {results}"
-    click.echo(f"{written}\nnext: campaign report {written}{again}")
+    echo(f"{written}\nnext: campaign report {written}{again}")
 
 
 def _document(found: LogSurvey) -> dict[str, Any]:

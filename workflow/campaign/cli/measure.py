@@ -17,6 +17,7 @@ from campaign.paths import Results
 from campaign.processes.signals import Interrupted, interruptible
 from campaign.run import measure_lease
 from campaign.run.driver_supervisor import LeftRunning
+from campaign.wording import printable
 
 INVOCATION = "CAMPAIGN_INVOCATION"
 """Variable with the token of the Snakemake that starts leases, which look once for what dead processes left."""
@@ -53,7 +54,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
     def say(message: str) -> None:
         # A closed terminal or a full disk must not end what is measured: words are not worth it.
         with suppress(OSError):
-            print(message, flush=True)
+            print(printable(message), flush=True)
         with suppress(OSError):
             make_directory(kept.parent)
             with kept.open("a") as file:
@@ -93,9 +94,9 @@ def measured(plan: Path, strict: bool, out: Path | None) -> None:
 
     results = Results.at(plan.absolute().parent.parent)
     for problem in end_left_behind(results, plan):
-        click.echo(problem, err=True)
+        click.echo(printable(problem), err=True)
     found = measured_runs(results, plan, missing_reasons(results.directory))
-    click.echo(found.text())
+    click.echo(printable(found.text()))
     if strict and found.missing:
         raise RecordError(
             "\n".join(["some runs have no record; run the same command again to measure them", *found.missing])

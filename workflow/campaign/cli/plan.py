@@ -23,7 +23,7 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import counts_per_axis, plan_document, plan_rows, write_plan, write_tables
 from campaign.run.preflight import missing_software
 from campaign.run.since_measured import since_measured
-from campaign.wording import plural
+from campaign.wording import plural, printable
 from campaign.workloads.steady_warmup import least_of
 
 _ALONE = {
@@ -67,7 +67,7 @@ def plan(asked: PlanRequest, style: str, output: Path | None, write: bool) -> No
     elif style == "json":
         click.echo(json.dumps(plan_document(planned), indent=1))
     else:
-        click.echo("\n".join("\t".join(row) for row in plan_rows(planned)))
+        click.echo(printable("\n".join("\t".join(row) for row in plan_rows(planned))))
     if planned.unfit:
         raise ConfigError(
             f"{asked.campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"

@@ -20,6 +20,7 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.selection import host_expression
 from campaign.processes.signals import ending_signals
 from campaign.report.sections.race import race_lines
+from campaign.wording import printable
 
 
 def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[Sequence[str]], Sequence[str]]) -> None:
@@ -45,7 +46,7 @@ def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[S
 
 def show_race(race: RaceDocument) -> RaceDocument:
     """Print how the race stands."""
-    click.echo("\n".join(race_lines(race)))
+    click.echo(printable("\n".join(race_lines(race))))
     return race
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -73,7 +74,7 @@ def recommend(
     wishes = narrowed["objectives"], narrowed["constraints"], narrowed["workloads"]
     document = advise(tables, parse_request(*wishes, [str(name) for name in measured], options))
     if style == "json":
-        click.echo(document.model_dump_json(indent=1))
+        click.echo(json.dumps(json.loads(document.model_dump_json()), indent=1))
     else:
         _show(document)
 

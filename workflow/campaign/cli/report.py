@@ -19,7 +19,7 @@ from campaign.cli.options import (
     tables_argument,
 )
 from campaign.cli.source import as_given, results_of
-from campaign.cli.terminal import warn
+from campaign.cli.terminal import echo, warn
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import Results
 
@@ -39,7 +39,7 @@ def collect(plan: Path) -> None:
         collecting.collect(gathered, tables)
     except OSError as error:
         raise unwritable(error, tables) from error
-    click.echo(tables)
+    echo(tables)
 
 
 @click.command()
@@ -96,9 +96,9 @@ def figures(
     tables = tables_from(source, results, where)
     drawn = draw(tables, out, for_paper, only.split(",") if only else None)
     for path in [*drawn.files, *(write_numbers(tables, out) if for_paper else ())]:
-        click.echo(path)
+        echo(path)
     for name, reason in drawn.left_out.items():
-        click.echo(f"{name}: left out because {reason}", err=True)
+        echo(f"{name}: left out because {reason}", err=True)
     if not drawn.files and not for_paper:
         raise ConfigError(f"{source}: there is no figure to draw")
 
@@ -150,7 +150,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         warn([*edited(loaded.workloads, loaded.inputs, measured.inputs), *missing_inputs(loaded)])
         with writable(paths) as scratch:
             report_from(measured, paths.directory, where, scratch, out)
-    click.echo(out)
+    echo(out)
 
 
 @click.command()
@@ -173,7 +173,7 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
         tabulated = collect_into(Path(scratch), campaign, paths)
     with figures_of(tabulated) as figures:
         text = campaign_summary.summary(paths.directory, figures, tabulated.tables)
-    click.echo(as_given(text))
+    echo(as_given(text))
     if missing := campaign_summary.missing_reasons(paths.directory, tabulated.tables):
         raise ConfigError("\n".join(["some runs have no record; run the campaign again to measure them", *missing]))
     if output:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import PATH, output_option
-from campaign.cli.terminal import warn
+from campaign.cli.terminal import echo, warn
 from campaign.errors import ConfigError
 
 
@@ -34,4 +34,4 @@ def site(sources: tuple[Path, ...], output: Path | None) -> None:
     warn(problems)
     if not count:
         raise ConfigError(f"{target}: no campaign could be read, so the site has none")
-    click.echo(f"{target / 'index.html'}: {count} campaign{'' if count == 1 else 's'}")
+    echo(f"{target / 'index.html'}: {count} campaign{'' if count == 1 else 's'}")

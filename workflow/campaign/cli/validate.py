@@ -9,7 +9,7 @@ import click
 
 from campaign.cli.options import campaign_argument
 from campaign.cli.source import located
-from campaign.cli.terminal import warn
+from campaign.cli.terminal import echo, warn
 from campaign.config.load import noun_of
 from campaign.config.single_file import check_alone
 from campaign.config.yaml_file import read_yaml
@@ -31,9 +31,9 @@ def validate(campaign: Path) -> None:
     else:
         said, warnings, notes = f"a {noun} file", check_alone(noun, source), ()
     warn(warnings)
-    click.echo(f"{given}: valid; {said}")
+    echo(f"{given}: valid; {said}")
     for note in notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 def _campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:

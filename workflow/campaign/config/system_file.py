@@ -109,7 +109,10 @@ class DeviceModel(FileModel):
 
     runs_on: Kind = "cuda"
     """`cuda`: an NVIDIA GPU; `rocm`: an AMD GPU; `xpu`: an Intel GPU, or one tile of it; `cpu`: one process on a CPU core emulates
-    each device, and the report says so."""
+    each device, and the report says so, unless `emulated` is false."""
+    emulated: bool = True
+    """With `runs_on: cpu`: whether devices stand for GPUs. `false` for nodes without accelerators, whose device is the processor or
+    a share of it."""
     precisions: tuple[Precision, ...] | None = None
     """Supported precisions, if fewer than the software reports."""
     reported_as: str | None = None

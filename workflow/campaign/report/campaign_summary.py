@@ -89,13 +89,15 @@ def _counts(tables: Path) -> list[str]:
 
 
 def _valid_runs(tables: Path) -> list[str]:
-    """How often configurations were composed, which is what every statement between them rests on; and runs
-    that have no number."""
-    leases: defaultdict[str, set[str]] = defaultdict(set)
+    """Say how often configurations were composed, how many compositions each cell has, and how many runs have no number.
+
+    Every statement between configurations rests on the compositions of its cells.
+    """
+    leases: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     without = 0
     for row in _rows(tables / "runs.csv"):
         if row["status"] == "ok":
-            leases[row["configuration"]].add(row["lease_id"])
+            leases[row["configuration"], row["cell_id"]].add(row["lease_id"])
             without += row["value"] == ""
     said = [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it"]
     return _compositions(leases) + (said if without else [])
@@ -109,14 +111,16 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
             raise ValueError(f"no CSV: {error}") from error
 
 
-def _compositions(leases: Mapping[str, set[str]]) -> list[str]:
+def _compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[str]:
     counts = sorted(len(own) for own in leases.values())
+    configurations = len({configuration for configuration, _ in leases})
+    total = len({(configuration, lease) for (configuration, _), own in leases.items() for lease in own})
     if not counts:
         return []
     ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
-    each = "each composed once" if counts[-1] == 1 else f"{sum(counts)} compositions, {ends} of each"
-    alone = f". {ALONE}" if counts[-1] == 1 and len(counts) > 1 else ""
-    return [f"{wording.plural(len(counts), 'configuration')} measured, {each}{alone}"]
+    each = "each composed once" if total == configurations else f"{total} compositions, {ends} of each cell"
+    alone = f". {ALONE}" if counts[-1] == 1 and configurations > 1 else ""
+    return [f"{wording.plural(configurations, 'configuration')} measured, {each}{alone}"]
 
 
 def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool = False) -> list[str]:

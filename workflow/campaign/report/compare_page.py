@@ -111,6 +111,11 @@ def findings(comparison: Comparison) -> list[str]:
             "Changes are relative to the reference that both campaigns measured in every composition: what changed the reference "
             "as well is no change here."
         )
+    told += [
+        f"{name} is another program in {comparison.other}: {', '.join(keys).replace('_', ' ')} "
+        f"{'differs' if len(keys) == 1 else 'differ'}. Its changes are those of the program as well."
+        for name, keys in comparison.programs.items()
+    ]
     known = comparison.rows[comparison.rows["ratio"].notna()]
     if unlike := verdict.unlike(known):
         told.append(unlike.strip())
@@ -126,9 +131,10 @@ def findings(comparison: Comparison) -> list[str]:
 
 def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:
     noun = wording.plural(int(row["cells"]), "cell")
-    change = wording.with_interval(*_bounds(row), wording.percent, none="one configuration, no interval")
-    none = "" if not row["p"] >= SIGNIFICANT else ", not significant"
-    return f"{noun_of} changed by {change} on average over {noun}{none}"
+    none = "one configuration, no interval" if row["tested"] else "not tested, as none of these cells is"
+    change = wording.with_interval(*_bounds(row), wording.percent, none=none)
+    significance = "" if not row["p"] >= SIGNIFICANT else ", not significant"
+    return f"{noun_of} changed by {change} on average over {noun}{significance}"
 
 
 def _bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from campaign.archive.open_results import as_planned, report_from
 from campaign.archive.read import opened
+from campaign.archive.write import parts_of
 from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError, RecordError
 from campaign.files import load_json, open_regular, reading, write_json
@@ -83,19 +84,21 @@ def _is_source(path: Path) -> bool:
 
 
 def digest_of(source: Path) -> str:
-    """Hash of what a campaign of the site is made from: an archive; or tables, report and figures; or, without them, the names of
-    records, which never change."""
+    """Return the hash of the content that a campaign of the site is made from.
+
+    This is the archive itself, or the tables, the report and the figures of a results directory. Results without tables are hashed
+    by the content of every file that an archive of them holds. Names of records are no identity: each repetition of a plan writes
+    the same names.
+    """
     digest = hashlib.sha256()
     made = Results.at(source)
     if source.is_file():
         files = [source]
-    elif made.tables.is_dir():
+    elif (made.tables / "runs.parquet").is_file():
         written = (made.report, *_files(made.tables), *_files(made.figures))
         files = [path for path in written if path.is_file()]
     else:
-        files = []
-        for path in sorted(made.records.rglob("*.json")):
-            digest.update(f"{path.name}\0".encode())
+        files = [path for path in parts_of(source).values() if isinstance(path, Path)]
     for path in files:
         with open_regular(path) as file:
             digest.update(f"{path.name}\0".encode() + hashlib.file_digest(file, "sha256").digest())

@@ -1,6 +1,6 @@
 """Cells that several campaigns on one system measured, each as a line over campaigns. Pure.
 
-A cell is the same where shape of the configuration, workload, batch, precision, options and metric are, whatever its name.
+A cell is the same where shape of the configuration, workload, program, batch, precision, options and metric are, whatever its name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import Metric, from_document, metric_of
 from campaign.statistics.comparable_cells import SHAPE, option_columns
+from campaign.tables.measured_programs import hash_program, read_programs
 
-KEY = ("system", "metric", "unit", "better", *SHAPE, "workload", "batch", "precision", "options", "nth")
+KEY = ("system", "metric", "unit", "better", *SHAPE, "workload", "program", "batch", "precision", "options", "nth")
 """What makes a cell the same in several campaigns; nth: of several equal cells of one campaign."""
 
 
@@ -69,11 +70,13 @@ def measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFr
     measured = cells[cells["mean"].notna()]
     rows = measured[["configuration", *SHAPE, "workload", "batch", "precision", "mean", "ci_low", "ci_high", "n_ok"]]
     system = measured["system"].astype("object")
+    programs = {name: hash_program(program) for name, program in read_programs(context).items()}
     rows = rows.assign(
         system=system.where(system != "", str(context["campaign"].get("system", ""))),
         metric=metric.name,
         unit=metric.unit,
         better=metric.better,
+        program=[programs.get(name, "") for name in measured["workload"]],
         options=[_describe_options(row) for row in measured[option_columns(measured)].to_dict("records")],
     )
     return rows.assign(nth=rows.groupby([name for name in KEY if name != "nth"], sort=False).cumcount())

@@ -14,6 +14,7 @@ from campaign import wording
 from campaign.report.intervals_column import ticks
 from campaign.results_site.campaigns import ListedCampaign
 from campaign.results_site.history import History, Point, dated
+from campaign.tables.io import neutralize_formulas
 
 POINTS_IN_TABLE = 20
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480.0, 208.0, 62.0, 14.0, 22.0, 30.0
@@ -87,7 +88,7 @@ def history_table(page: Page) -> pd.DataFrame:
         for point in each.points
     ]
     columns = ["cell", "metric", "unit", "campaign", "started_s", "mean", "ci_low", "ci_high", "runs"]
-    return pd.DataFrame(rows, columns=columns)
+    return neutralize_formulas(pd.DataFrame(rows, columns=columns))
 
 
 def history(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:

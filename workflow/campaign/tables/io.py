@@ -7,6 +7,7 @@ and type of columns, also when they are empty, so that files are equal byte for 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -169,9 +170,29 @@ class Context(BaseModel):
 
 
 def write_csv(table: pd.DataFrame, to: Path | BinaryIO) -> None:
-    """A table as CSV, texts in quotes. Arrow takes a fifth of the time of pandas."""
+    """Write a table as CSV, texts in quotes. Arrow takes a fifth of the time of pandas."""
     mixed = {str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object}
-    pyarrow.csv.write_csv(pa.Table.from_pandas(table.assign(**mixed), preserve_index=False), to)
+    safe = neutralize_formulas(table.assign(**mixed))
+    pyarrow.csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), to)
+
+
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
+
+
+def neutralize_formulas(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with an apostrophe before each text that a spreadsheet would run as a formula. Numbers stay numbers."""
+    safe = {}
+    for name in table.columns:
+        if not pd.api.types.is_numeric_dtype(table[name].dtype):
+            formulas = {value: f"'{value}" for value in table[name].dropna().unique() if _is_formula(value)}
+            if formulas:
+                safe[str(name)] = table[name].map(lambda value, formulas=formulas: formulas.get(value, value))
+    return table.assign(**safe)
+
+
+def _is_formula(value: object) -> bool:
+    return isinstance(value, str) and _FORMULA.match(value) is not None and _NUMBER.fullmatch(value) is None
 
 
 def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:

@@ -292,11 +292,14 @@ def _unverified(campaign: Campaign) -> list[str]:
 
 
 def _emulation(campaign: Campaign) -> list[str]:
-    models = sorted({c.device for c in campaign.configurations if campaign.device(c.device).runs_on == "cpu"})
+    models = {c.device: campaign.device(c.device) for c in campaign.configurations}
+    on_processors = {name: model for name, model in sorted(models.items()) if model.runs_on == "cpu"}
     return [
-        f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
+        f"Each device of model '{name}' is emulated by one process on a CPU core: the numbers compare compositions of this "
         "machine, they are not those of GPUs."
-        for model in models
+        if model.emulated
+        else f"A device of model '{name}' is a processor or a share of one: its nodes have no accelerators."
+        for name, model in on_processors.items()
     ]
 
 
@@ -347,9 +350,10 @@ def _conditions(campaign: Campaign) -> list[str]:
     """What stood for hardware, in words that fit every caption: a figure is read without its page."""
     if campaign.file.imported:
         return ["read from logs that were made without this program"]
-    on_processors = any(campaign.device_of(c).runs_on == "cpu" for c in campaign.configurations)
+    devices = [campaign.device_of(each) for each in campaign.configurations]
+    emulated = any(device.runs_on == "cpu" and device.emulated for device in devices)
     return [
-        *(["processes on CPU cores stand for devices"] if on_processors else ()),
+        *(["processes on CPU cores stand for devices"] if emulated else ()),
         *(["the fabric is simulated"] if campaign.system.fabric["kind"] == "simulated" else ()),
         *(["links are emulated"] if campaign.system.emulation is not None else ()),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from campaign.statistics.intervals import SIGNIFICANT
 from campaign.tables import measured_protocol
 from campaign.tables.columns import MEASURED, RUNS
 from campaign.tables.io import Tables
+from campaign.tables.measured_programs import WORDS, read_programs
 
 ALL = "all cells"
 
@@ -35,7 +36,8 @@ class Comparison:
     rows: one matched pair each, in the base's order: cell (words), configuration, workload, batch, precision, by, differs;
     base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio,
     low, high (95 %), p, p_holm, paired, tested, method, least_detectable_pct, says.
-    means: by workload, and of ALL: cells, ratio, low, high, p of the geometric mean.
+    means: by workload, and of ALL: cells, ratio, low, high, p, tested of the geometric mean. It is over the tested cells.
+    If there are none, it is over all cells, without an interval and without a test.
     only_base, only_other: cell, state. broken: what breaks the rules, whose texts are in `rules`.
     """
 
@@ -54,6 +56,8 @@ class Comparison:
     broken: tuple[Broken, ...] = ()
     untested: tuple[Broken, ...] = ()
     """What is beyond the limit of a rule, but was measured on one composition each, so that it may be chance."""
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What differs in the program of a workload that both campaigns measured: keys of its file, and input files."""
 
     @property
     def changed(self) -> pd.DataFrame:
@@ -89,6 +93,11 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
         metric,
         _measured(rows, base, other),
         tuple(rule.text for rule in rules),
+        programs={
+            name: changed
+            for name, keys in _compare_programs(base.context, other.context).items()
+            if (changed := tuple(key for key in keys if key not in WORDS))
+        },
     )
     found = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
     return replace(
@@ -249,18 +258,22 @@ def _says(row: Mapping[Any, Any]) -> str:
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
-    """Geometric mean of the ratios over cells: of each workload, and of all; without interval for one configuration."""
+    """Return the geometric mean of the ratios over cells: of each workload, and of all.
+
+    A mean of cells that are not tested has no interval and no test: their difference may be one of compositions or hosts.
+    """
     known = rows[rows["ratio"].notna()]
     groups = [*known.groupby("workload", sort=False), *([(ALL, known)] if known["workload"].nunique() > 1 else [])]
     told = []
     for name, group in groups:
-        of = comparisons.mean_change(group["ratio"], group["configuration"])
+        tested = bool(group["tested"].any())
+        cells = group[group["tested"]] if tested else group
+        of = comparisons.mean_change(cells["ratio"], cells["configuration"])
         value, low, high = (float(each[0]) for each in of.bounds())
-        told.append(
-            {"workload": name, "cells": len(group), "ratio": value, "low": low, "high": high, "p": float(of.p()[0])}
-        )
-    numbers = dict.fromkeys(("ratio", "low", "high", "p"), "float64")
-    return pd.DataFrame(told, columns=["workload", "cells", *numbers]).astype({"cells": "int64", **numbers})
+        numbers = {"low": low, "high": high, "p": float(of.p()[0])} if tested else {}
+        told.append({"workload": name, "cells": len(cells), "ratio": value, "tested": tested, **numbers})
+    types = {"cells": "int64", **dict.fromkeys(("ratio", "low", "high", "p"), "float64"), "tested": "bool"}
+    return pd.DataFrame(told, columns=["workload", *types]).astype(types)
 
 
 def _alone(cells: pd.DataFrame) -> pd.DataFrame:
@@ -368,6 +381,23 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[D
         a, b = sorted(one.get(what, {})), sorted(two.get(what, {}))
         if a != b:
             yield Difference(what, _short(a), _short(b))
+    for name, keys in _compare_programs(base, other).items():
+        for key, (text, of_other) in keys.items():
+            yield Difference(f"workload {name}: {key.replace('_', ' ')}", _short([text]), _short([of_other]))
+
+
+def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return what differs in the workloads of the same name, with the text of both; '' where one has nothing of it."""
+    ours, theirs = read_programs(base), read_programs(other)
+    return {
+        name: {
+            key: texts
+            for key in dict.fromkeys([*ours[name], *theirs[name]])
+            if (texts := (ours[name].get(key, ""), theirs[name].get(key, "")))[0] != texts[1]
+        }
+        for name in ours
+        if name in theirs
+    }
 
 
 def _short(values: list[str]) -> str:

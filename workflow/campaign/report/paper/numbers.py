@@ -15,7 +15,7 @@ from campaign.report.paper.latex import table
 from campaign.statistics import comparable_cells, intervals, verdict
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.statistics.software_options import software_options
-from campaign.tables.io import Tables
+from campaign.tables.io import Tables, neutralize_formulas
 
 
 def write_numbers(tables: Tables, out: Path) -> list[Path]:
@@ -26,8 +26,8 @@ def write_numbers(tables: Tables, out: Path) -> list[Path]:
     compared = compare_cells(tables)
     texts = {
         "numbers.tex": numbers_latex(tables, compared),
-        "comparisons.csv": compared.to_csv(index=False, lineterminator="\n"),
-        "cells.csv": tables.cells.to_csv(index=False, lineterminator="\n"),
+        "comparisons.csv": neutralize_formulas(compared).to_csv(index=False, lineterminator="\n"),
+        "cells.csv": neutralize_formulas(tables.cells).to_csv(index=False, lineterminator="\n"),
     }
     try:
         for name, text in texts.items():
