@@ -86,6 +86,15 @@ def _between(campaigns: int) -> Iterator[Row]:
         yield name, lambda once=once, before=before: said.lent(once, before, campaigns)  # type: ignore[misc]
 
 
+def _power(campaigns: int) -> Iterator[Row]:
+    """found: of differences as large as is called detectable, 80 wanted; half: that size."""
+    for (m, cells), k in itertools.product(((2, 1), (4, 1), (8, 1), (12, 1), (4, 4), (8, 4), (12, 4)), (2, 3, 5)):
+        truth = Truth(m, compositions=k, runs=2 * k, cells=cells)
+        name = f"{m} configurations x {cells} cells, {k} compositions"
+        yield f"detectable by plan, {name}", lambda truth=truth: said.detected(truth, campaigns)  # type: ignore[misc]
+        yield f"least detectable as stated, {name}", lambda truth=truth: said.least_detected(truth, campaigns)  # type: ignore[misc]
+
+
 def _mixes(campaigns: int) -> Iterator[Row]:
     """half of the first ones: stated over true standard deviation, in percent."""
     for workloads, k, (lease, run) in itertools.product((2, 4), (2, 3, 5), ((0.0, 0.02), (0.02, 0.01), (0.03, 0.003))):
@@ -196,7 +205,7 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _mixes(campaigns), _others(campaigns), _public(few), _answers(few)
+        _between(campaigns), _power(campaigns), _mixes(campaigns), _others(campaigns), _public(few), _answers(few)
     ):
         yield _line(name, make())
     for name, of in _whole(few):

@@ -46,6 +46,12 @@ def test_intervals_between_compositions_hold_the_truth_and_ties_are_ties(name: s
     assert found.tested >= 95
 
 
+@pytest.mark.parametrize(("configurations", "cells"), [(4, 1), (12, 1), (4, 4)])
+def test_what_a_campaign_calls_detectable_another_one_like_it_finds(configurations: int, cells: int) -> None:
+    truth = Truth(configurations, cells=cells, runs=6)
+    assert said.least_detected(truth, campaigns=400).found == pytest.approx(80, abs=5)
+
+
 @pytest.mark.parametrize(("workloads", "compositions", "cells"), [(2, 2, 1), (4, 2, 4), (2, 3, 4), (4, 5, 1)])
 def test_workloads_that_share_leases_have_a_freedom_each(workloads: int, compositions: int, cells: int) -> None:
     """Judged is the workload whose cover is farthest from 95, of comparisons and of single cells."""

@@ -89,9 +89,9 @@ class Ratios:
         """Two-sided p-values of the hypothesis that the ratio is `none`; nan without a test."""
         return np.where(self.tested, self.of.p(none), np.nan)
 
-    def least_detectable_pct(self) -> Floats:
-        """`LogRatios.least_detectable_pct` of each comparison; nan without a test."""
-        return np.where(self.tested, self.of.least_detectable_pct(), np.nan)
+    def least_detectable_pct(self, tests: int) -> Floats:
+        """Return `LogRatios.least_detectable_pct` of each comparison in a family of tests; nan without a test."""
+        return np.where(self.tested, self.of.least_detectable_pct(max(tests, 1)), np.nan)
 
     def basis(self, index: pd.Index[Any]) -> dict[str, Any]:
         """Columns that say what a statement rests on; `campaign.statistics.verdict` puts them into words."""
@@ -105,13 +105,14 @@ class Ratios:
             "in_order": self.in_order,
             **({"adjusted": self.adjusted} if self.adjusted.any() else {}),
             **({"lent_by": pd.Series(self.lent_by, index=index, dtype="str")} if (self.lent_by != "").any() else {}),
-            "least_detectable_pct": self.least_detectable_pct(),
         }
 
     def tests(self, none: npt.ArrayLike = 1.0) -> dict[str, Any]:
-        """Columns of the tests that the ratios are `none`, which are one figure's: p, p_holm over all of them, n_tests."""
+        """Columns of the tests that the ratios are `none`, which are one figure's: p, p_holm over all of them, n_tests, and
+        least_detectable_pct among as many."""
         p = self.p(none)
-        return {"p": p, "p_holm": holm(p), "n_tests": int(np.isfinite(p).sum())}
+        count = int(np.isfinite(p).sum())
+        return {"p": p, "p_holm": holm(p), "n_tests": count, "least_detectable_pct": self.least_detectable_pct(count)}
 
     def columns(self, index: pd.Index[Any], none: npt.ArrayLike = 1.0) -> dict[str, Any]:
         """Columns of a table of comparisons: ratio with its bounds, pairs, tests (`tests`) and `basis`."""

@@ -176,6 +176,7 @@ def extremes(found: Ratios, cells: int) -> str:
     pairs = max(1, cells * (cells - 1) // 2)
     p = float(found.p()[0])
     row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
+    row["least_detectable_pct"] = float(found.least_detectable_pct(pairs)[0])
     if untested(row) and not math.isfinite(low):
         return f"{wording.times(value)} ({ONCE})"
     return measured(row, (value, low, high), wording.times) + doubt(row, 100 * (low - 1), 100 * (high - 1))
