@@ -89,6 +89,14 @@ def plan_precision(truth: Truth) -> SimulatedPrecision:
     return SimulatedPrecision(PlannedComparisons.from_cells(cells, "blocks"))
 
 
+def marked_noisy(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
+    """`measured`, where found is the share of comparisons with the noisy configuration, the first, that are marked as noisy."""
+    by = comparisons.design(planted.runs(truth, campaigns, seed))
+    noisy = comparisons.ratios(*planted.pairs(truth, campaigns), by).noisy
+    marked = 100 * float(np.mean([name.endswith("the reference") for name in noisy]))
+    return replace(_against_first(by, truth, campaigns), found=marked)
+
+
 def detected(truth: Truth, campaigns: int = 300, seed: int = 8) -> Statements:
     """One configuration slower by what `campaign detect` calls detectable; found: cells of it that are named; half: that size."""
     k = truth.composed()[0]

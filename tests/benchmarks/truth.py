@@ -61,6 +61,10 @@ def _between(campaigns: int) -> Iterator[Row]:
         yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
         if at:
             yield f"single cells, {name}", lambda truth=truth: said.locations(truth, campaigns)  # type: ignore[misc]
+    for m, few, noisy in itertools.product((2, 4, 8), (2, 3, 5), (1, 3)):
+        truth = Truth(m, compositions=(few, *[5] * (m - 1)), runs=10, noisy=noisy, noisy_at=0)
+        name = f"baseline of {m} configurations, {few} compositions beside 5, {noisy} times as noisy (found: marked as noisy)"
+        yield name, lambda truth=truth: said.marked_noisy(truth, campaigns)  # type: ignore[misc]
     for m, k, of in itertools.product((2, 4, 8), (2, 3, 5), ("normal", "skew")):
         truth = Truth(configurations=m, compositions=k, runs=2 * k, noise=of, of_leases=of)
         name = f"single cells, {m} configurations, {k} compositions, {of}"

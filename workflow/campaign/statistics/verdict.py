@@ -102,7 +102,8 @@ def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
         else ""
     )
     order = "adjusted by the reference" if row.get("adjusted", False) else order
-    return order, f"measured unlike: {row['unlike']}" if row["unlike"] else ""
+    noisy = f"noisy: compositions of {row['noisy']} differ more than those of others" if row.get("noisy") else ""
+    return order, f"measured unlike: {row['unlike']}" if row["unlike"] else "", noisy
 
 
 def _freedom(row: Mapping[Any, Any]) -> str:
@@ -321,3 +322,5 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
 }
 
 P = {"p (Holm)": COLUMNS["p (Holm)"]}
+P_AGAINST_IDEAL = {"p against ideal (Holm)": COLUMNS["p (Holm)"]}
+"""Of speed-ups, whose hypothesis is not that there is no difference, but the ideal speed-up."""
