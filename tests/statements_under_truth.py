@@ -6,6 +6,7 @@ number that a cell leads with. The others go the public path: records, tables, a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,9 +18,11 @@ from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.candidates import energy_design, measured_candidates
 from campaign.insight.recommend.objectives import THROUGHPUT, RecommendationObjective, RecommendationRequest
 from campaign.insight.recommend.workload_mix import mix_candidates
+from campaign.insight.sample_size import Spread, sample_size
+from campaign.insight.simulated_power import PlannedComparisons, SimulatedPrecision
 from campaign.statistics import comparable_cells, comparisons, scaling_curves
 from campaign.statistics.combined_cells import combine_cells
-from campaign.statistics.intervals import holm
+from campaign.statistics.intervals import SIGNIFICANT, holm
 from campaign.statistics.slow_hosts import compare_hosts
 from campaign.tables.io import Tables
 from tests import planted_campaigns as planted
@@ -76,6 +79,44 @@ def _against_first(design: comparisons.Design, truth: Truth, campaigns: int) -> 
 def measured(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
     """Every configuration against the first; a figure a campaign."""
     return _against_first(comparisons.design(planted.runs(truth, campaigns, seed)), truth, campaigns)
+
+
+def plan_precision(truth: Truth) -> SimulatedPrecision:
+    """The precision that `campaign detect` plans with for a campaign of these configurations, workloads and cells."""
+    axes = itertools.product(range(truth.configurations), range(truth.workloads), range(truth.cells))
+    cells = pd.DataFrame(axes, columns=["configuration", "workload", "batch"])
+    cells = cells.assign(lease=cells["configuration"], system="")
+    return SimulatedPrecision(PlannedComparisons.from_cells(cells, "blocks"))
+
+
+def marked_noisy(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
+    """`measured`, where found is the share of comparisons with the noisy configuration, the first, that are marked as noisy."""
+    by = comparisons.design(planted.runs(truth, campaigns, seed))
+    noisy = comparisons.ratios(*planted.pairs(truth, campaigns), by).noisy
+    marked = 100 * float(np.mean([name.endswith("the reference") for name in noisy]))
+    return replace(_against_first(by, truth, campaigns), found=marked)
+
+
+def detected(truth: Truth, campaigns: int = 300, seed: int = 8) -> Statements:
+    """One configuration slower by what `campaign detect` calls detectable; found: cells of it that are named; half: that size."""
+    k = truth.composed()[0]
+    spread = Spread(100 * truth.lease, 100 * truth.run, 0.0, "planted")
+    size = sample_size(spread, plan_precision(truth), k, truth.runs // k, 0, 1.0).detectable_pct
+    effect = (1.0, 1 + size / 100, *[1.0] * (truth.configurations - 2))
+    return replace(measured(replace(truth, effect=effect), campaigns, seed), half=size)
+
+
+def least_detected(truth: Truth, campaigns: int = 300, seed: int = 9) -> Statements:
+    """The least detectable difference that each campaign states, planted in another one of its kind; half: its median."""
+    of, to = planted.pairs(truth, campaigns)
+    stated, other = (
+        comparisons.ratios(of, to, comparisons.design(planted.runs(truth, campaigns, at))) for at in (seed, seed + 1)
+    )
+    tests = of.size // campaigns
+    least = stated.least_detectable_pct(tests)
+    moved = replace(other, of=replace(other.of, ratio=other.of.ratio * (1 + least / 100)))
+    nan = float("nan")
+    return Statements(nan, nan, 100 * float((moved.p() * tests < SIGNIFICANT).mean()), float(np.median(least)), 100.0)
 
 
 def lent(truth: Truth, earlier: Truth, campaigns: int = 300, seed: int = 1) -> Statements:

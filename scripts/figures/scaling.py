@@ -76,7 +76,7 @@ def draw(data: FigureData) -> Drawing:
             **columns.rate(data.metric.heading),
             **columns.ratio("Speed-up"),
             "Efficiency": columns.percent("efficiency_pct", 0),
-            **verdict.P,
+            **verdict.P_AGAINST_IDEAL,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,

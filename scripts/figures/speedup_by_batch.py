@@ -47,7 +47,7 @@ def draw(data: FigureData) -> Drawing:
             "Devices": columns.count("ranks"),
             "Against": columns.number("against_ranks"),
             **columns.ratio("Speed-up", "95 % interval"),
-            **verdict.P,
+            **verdict.P_AGAINST_IDEAL,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,

@@ -61,6 +61,10 @@ def _between(campaigns: int) -> Iterator[Row]:
         yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
         if at:
             yield f"single cells, {name}", lambda truth=truth: said.locations(truth, campaigns)  # type: ignore[misc]
+    for m, few, noisy in itertools.product((2, 4, 8), (2, 3, 5), (1, 3)):
+        truth = Truth(m, compositions=(few, *[5] * (m - 1)), runs=10, noisy=noisy, noisy_at=0)
+        name = f"baseline of {m} configurations, {few} compositions beside 5, {noisy} times as noisy (found: marked as noisy)"
+        yield name, lambda truth=truth: said.marked_noisy(truth, campaigns)  # type: ignore[misc]
     for m, k, of in itertools.product((2, 4, 8), (2, 3, 5), ("normal", "skew")):
         truth = Truth(configurations=m, compositions=k, runs=2 * k, noise=of, of_leases=of)
         name = f"single cells, {m} configurations, {k} compositions, {of}"
@@ -84,6 +88,15 @@ def _between(campaigns: int) -> Iterator[Row]:
         name = f"one composition, borrowed from an earlier campaign, lease sd {100 * lease:g} %"
         once, before = Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease)
         yield name, lambda once=once, before=before: said.lent(once, before, campaigns)  # type: ignore[misc]
+
+
+def _power(campaigns: int) -> Iterator[Row]:
+    """found: of differences as large as is called detectable, 80 wanted; half: that size."""
+    for (m, cells), k in itertools.product(((2, 1), (4, 1), (8, 1), (12, 1), (4, 4), (8, 4), (12, 4)), (2, 3, 5)):
+        truth = Truth(m, compositions=k, runs=2 * k, cells=cells)
+        name = f"{m} configurations x {cells} cells, {k} compositions"
+        yield f"detectable by plan, {name}", lambda truth=truth: said.detected(truth, campaigns)  # type: ignore[misc]
+        yield f"least detectable as stated, {name}", lambda truth=truth: said.least_detected(truth, campaigns)  # type: ignore[misc]
 
 
 def _mixes(campaigns: int) -> Iterator[Row]:
@@ -196,7 +209,7 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _mixes(campaigns), _others(campaigns), _public(few), _answers(few)
+        _between(campaigns), _power(campaigns), _mixes(campaigns), _others(campaigns), _public(few), _answers(few)
     ):
         yield _line(name, make())
     for name, of in _whole(few):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.special import stdtr
 
 from campaign.cli.detect import order_choices
 from campaign.errors import ConfigError
@@ -23,39 +22,39 @@ from campaign.insight.sample_size import (
     sample_size,
     sample_sizes,
 )
+from campaign.insight.simulated_power import PlannedComparisons
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
+from tests import statements_under_truth as said
 from tests.campaign_files import write_files
+from tests.planted_campaigns import Truth
 
-CAMPAIGNS = 4000
-
-
-def found(spread: Spread, configurations: int, k: int, r: int, s: int, difference_pct: float, seed: int = 1) -> float:
-    """Share of simulated campaigns that find a planted difference, by complete blocks and Bonferroni."""
-    draw = np.random.default_rng(seed)
-    shape = (CAMPAIGNS, configurations, k)
-    sd = np.sqrt(spread.composition_pct**2 + (spread.run_pct**2 + spread.step_pct**2 / s) / r) / 100
-    means = draw.normal(0, sd, shape) + draw.normal(0, 0.05, (CAMPAIGNS, 1, k))
-    means[:, 1] += np.log1p(difference_pct / 100)
-    blocks = means - means.mean(axis=1, keepdims=True)
-    rest = blocks - blocks.mean(axis=2, keepdims=True)
-    freedom = (k - 1) * (configurations - 1)
-    error = np.sqrt(2 * (rest**2).sum(axis=(1, 2)) / freedom / k)
-    t = (means[:, 1] - means[:, 0]).mean(axis=1) / error
-    return float((2 * stdtr(freedom, -np.abs(t)) <= 0.05 / (configurations - 1)).mean())
+FOUR = said.plan_precision(Truth(configurations=4))
 
 
-@pytest.mark.parametrize(
-    ("configurations", "k", "r", "s"), [(2, 3, 1, 20), (4, 3, 2, 20), (4, 5, 1, 5), (12, 2, 2, 20)]
-)
-def test_the_detectable_difference_is_found_in_80_of_100_campaigns(configurations: int, k: int, r: int, s: int) -> None:
-    spread = Spread(1.0, 0.5, 4.0, "planted")
-    said = sample_size(spread, configurations, k, r, s, 1.0).detectable_pct
-    assert found(spread, configurations, k, r, s, said) == pytest.approx(0.8, abs=0.03)
+@pytest.mark.parametrize(("configurations", "cells"), [(2, 1), (4, 1), (8, 1), (12, 1), (4, 4), (12, 4)])
+def test_the_detectable_difference_is_found_in_80_of_100_campaigns(configurations: int, cells: int) -> None:
+    """By the report's own comparisons among all of a figure."""
+    truth = Truth(configurations, cells=cells, compositions=3, runs=6)
+    assert said.detected(truth, campaigns=400).found == pytest.approx(80, abs=6)
+
+
+def test_numbers_of_compositions_that_are_not_simulated_lie_between_those_that_are() -> None:
+    truth = Truth(4, cells=2, compositions=10, runs=20)
+    assert said.detected(truth, campaigns=400).found == pytest.approx(80, abs=6)
+
+
+def test_all_cells_of_a_plan_are_tested_together(tmp_path: Path) -> None:
+    asked = PlanRequest(write_files(tmp_path, {}), tmp_path)
+    plan = read_plan(asked)
+    cells = {cell.id for _, cell in plan.cells}
+    first = plan.leases[0].configuration.name
+    against = {cell.id for lease, cell in plan.cells if lease.configuration.name == first}
+    assert PlannedComparisons.from_plan(plan).tests == len(cells - against) > 1
 
 
 def test_one_composition_finds_nothing() -> None:
-    assert sample_size(Spread(1.0, 1.0, 1.0, ""), 4, 1, 50, 1000, 1.0).detectable_pct == np.inf
+    assert sample_size(Spread(1.0, 1.0, 1.0, ""), FOUR, 1, 50, 1000, 1.0).detectable_pct == np.inf
 
 
 def hours(compose_s: float, run_s: float, step_s: float):  # type: ignore[no-untyped-def]
@@ -63,7 +62,7 @@ def hours(compose_s: float, run_s: float, step_s: float):  # type: ignore[no-unt
 
 
 def cheapest(spread: Spread, pct: float, of_hours) -> SampleSize | None:  # type: ignore[no-untyped-def]
-    found = list(cheapest_by_compositions(spread, pct, 4, 20, of_hours))
+    found = list(cheapest_by_compositions(spread, pct, FOUR, 20, of_hours))
     assert [each.compositions for each in found] == sorted({each.compositions for each in found})
     assert all(each.detectable_pct <= pct for each in found)
     return min(found, key=lambda each: each.device_hours, default=None)

@@ -261,3 +261,10 @@ def test_a_run_without_a_host_takes_part_in_spread_but_not_in_comparing_hosts() 
     found = spread_sources(runs.assign(host_names=pd.Series("", index=runs.index, dtype="str")))
     assert found.by_workload["bert"].run.known
     assert found.hosts == ()
+
+
+def test_a_p_value_of_a_speed_up_names_the_ideal_as_its_hypothesis() -> None:
+    """1.94x [1.82, 2.06] beside a bare 'p = 0.45' reads as if it were no speed-up."""
+    headings = drawn("scaling", *curve(0.1)).headings
+    assert "p against ideal (Holm)" in headings
+    assert "p (Holm)" not in headings

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Record
+from campaign.documents.run_numbers import run_number
 from campaign.errors import RecordError
 from campaign.report import figure
 from campaign.report import page as report
@@ -224,6 +226,24 @@ def test_remarks_tell_what_counts_hide() -> None:
     assert "without an interval" in remarks[1]
     assert "does not plan" in remarks[2]
     assert "host3" in remarks[3]
+
+
+def test_a_cell_with_one_run_and_a_borrowed_interval_is_not_called_without_one() -> None:
+    """Three configurations are composed three times, the last one once."""
+    random = np.random.default_rng(3)
+    plan, records = [], []
+    for place, at in enumerate(synthetic.configurations()[:4]):
+        cell = synthetic.cell(at)
+        plan.append(CellPlan(cell, 3, f"lease-{at.name}"))
+        for n in range(1, 4 if place < 3 else 2):
+            rate = 10 * float(random.normal(1, 0.01))
+            records.append(synthetic.record(cell, run_number(n, 1), rate, lease_id=f"{at.name}.c{n}"))
+    runs = runs_table(records)
+    cells = cells_table(plan, runs)
+    assert cells["ci_low"].notna().all()
+    remarks = context_of((runs, cells))["remarks"]
+    assert not any("without an interval" in each for each in remarks)
+    assert any("1 cell with one valid run only, whose interval borrows the spread of other cells" in e for e in remarks)
 
 
 def test_outliers_are_told_though_their_cell_was_measured() -> None:

@@ -80,6 +80,7 @@ def test_a_cell_has_a_line_with_the_mean_and_interval_of_each_campaign(three: Pa
         assert set(own["runs"]) == set(cells["n_ok"])
     pictures = re.findall(r'class="intervals" d="([^"]*)".*?class="dots" d="([^"]*)"', page.read_text(), re.DOTALL)
     assert [(intervals.count("V"), dots.count("h0")) for intervals, dots in pictures] == [(3, 3)] * 2
+    assert "holds the spread inside this campaign only, not that from one campaign to the next" in text(page)
     # The third campaign is slower behind the fabric; the line shows it, and no word says it.
     assert not re.search("chang|signific|slower", text(page) + text(site / "index.html").replace(FINDING, ""))
 

@@ -174,3 +174,45 @@ def test_a_workload_is_compared_as_if_it_were_alone_on_its_leases(cells: int) ->
         alone = comparisons.ratios(of[here], to[here], comparisons.design(own))
         np.testing.assert_allclose(together.of.variance[here], alone.of.variance)
         np.testing.assert_allclose(together.of.freedom[here], alone.of.freedom)
+
+
+def wild(campaigns: int, wild_sd: float) -> comparisons.Ratios:
+    """Four equal configurations: three quiet ones of three compositions, and the last one of one, whose runs are wild."""
+    truth = planted_campaigns.Truth(4, compositions=(3, 3, 3, 1), runs=3, lease=0.0005, run=0.0005)
+    runs = planted_campaigns.runs(truth, campaigns, seed=4)
+    last = runs["configuration"] == "3"
+    noise = np.random.default_rng(5).normal(0, wild_sd, len(runs))
+    runs["value"] *= np.exp(np.where(last, noise, 0.0))
+    of, to = planted_campaigns.pairs(truth, campaigns)
+    return comparisons.ratios(of[2::3], to[2::3], comparisons.design(runs))
+
+
+def test_no_spread_is_borrowed_from_quiet_cells_that_the_own_runs_contradict() -> None:
+    found = wild(300, 0.009)
+    differs = np.nan_to_num(found.p(), nan=1.0) < 0.05
+    assert differs.mean() < 0.13
+    assert (found.method == intervals.ONE_EACH).mean() > 0.75
+    # The interval holds the runs' own variation, which is the whole one here.
+    _, low, high = found.of.bounds()
+    assert ((low < 1) & (high > 1)).mean() > 0.85
+    # Of ties of clearly wild runs, hardly one is called a difference.
+    assert (np.nan_to_num(wild(300, 0.03).p(), nan=1.0) < 0.05).mean() < 0.07
+    assert (wild(300, 0.0005).method == intervals.BORROWED).mean() > 0.9
+
+
+def test_a_noisy_configuration_is_named_in_what_a_comparison_rests_on() -> None:
+    """Three times as noisy with fewer compositions: every third one is found by its two or three compositions."""
+    for compositions, share in ((2, 0.3), (3, 0.45)):
+        truth = planted_campaigns.Truth(4, compositions=(compositions, 5, 5, 5), runs=10, noisy=3, noisy_at=0)
+        found = comparisons.ratios(
+            *planted_campaigns.pairs(truth, 300), comparisons.design(planted_campaigns.runs(truth, 300, 1))
+        )
+        assert np.mean(found.noisy == "the reference") > share
+    row = {name: column[np.argmax(found.noisy != "")] for name, column in found.basis(pd.RangeIndex(900)).items()}
+    row |= {"p": 0.5, "lent_by": ""}
+    assert "noisy: compositions of the reference differ more than those of others" in verdict.basis(row)
+    equal = planted_campaigns.Truth(4, compositions=5, runs=10)
+    calm = comparisons.ratios(
+        *planted_campaigns.pairs(equal, 300), comparisons.design(planted_campaigns.runs(equal, 300, 1))
+    )
+    assert np.mean(calm.noisy == "this configuration") < 0.08

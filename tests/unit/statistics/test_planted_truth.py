@@ -46,6 +46,13 @@ def test_intervals_between_compositions_hold_the_truth_and_ties_are_ties(name: s
     assert found.tested >= 95
 
 
+@pytest.mark.parametrize(("configurations", "cells"), [(4, 1), (12, 1), (4, 4)])
+def test_what_a_campaign_calls_detectable_another_one_like_it_finds(configurations: int, cells: int) -> None:
+    truth = Truth(configurations, cells=cells, runs=6)
+    # A little less where cells share leases, whose spread is known less well than its degrees of freedom say.
+    assert 68 <= said.least_detected(truth, campaigns=400).found <= 86
+
+
 @pytest.mark.parametrize(("workloads", "compositions", "cells"), [(2, 2, 1), (4, 2, 4), (2, 3, 4), (4, 5, 1)])
 def test_workloads_that_share_leases_have_a_freedom_each(workloads: int, compositions: int, cells: int) -> None:
     """Judged is the workload whose cover is farthest from 95, of comparisons and of single cells."""
@@ -127,7 +134,8 @@ def test_what_stayed_on_hosts_of_its_own_is_not_told_from_them() -> None:
 @pytest.mark.parametrize("lease", [0.0, 0.01, 0.03])
 def test_an_earlier_campaign_lends_the_spread_of_compositions(lease: float) -> None:
     found = said.lent(Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease), campaigns=250)
-    assert found.tested == 100
+    # Where leases are alike, runs that differ by chance may contradict all that is lent.
+    assert found.tested >= (95 if lease else 80)
     assert 91.5 <= found.cover <= 98.5
     assert found.wrong <= 9.5
     # With one run of each, nothing tells how much of what is lent is that of runs.

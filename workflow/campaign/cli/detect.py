@@ -10,6 +10,7 @@ from campaign.errors import ConfigError
 from campaign.insight.sample_size import SampleSize, SampleSizes, sample_sizes
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
+from campaign.wording import plural
 
 _FURTHER = 3
 """Alternatives with more compositions than the cheapest one: of interest to who has time, but not without end."""
@@ -45,7 +46,8 @@ def detect(asked: PlanRequest, percent: str, spread: str) -> None:
     say(
         f"Standard deviation from composition to composition {measured.composition_pct:.2g} %, from run to run "
         f"{measured.run_pct:.2g} %, from step to step {measured.step_pct:.2g} % ({measured.source}).\n"
-        f"Detectable: found in 80 of 100 campaigns, among {found.configurations} configurations, at 5 % for all together."
+        f"Detectable: found in 80 of 100 simulated campaigns, among {plural(found.comparisons, 'comparison')} with the first "
+        "configuration, at 5 % for all together (Holm)."
     )
     if found.cheapest is None:
         say(f"No choice of up to 20 compositions detects {detect_pct:g} %: reduce the spread, or ask for more.")

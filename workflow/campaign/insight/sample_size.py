@@ -2,9 +2,9 @@
 
 The variance of a cell's mean has three parts, each divided by how often its level is repeated (Kalibera & Jones, "Rigorous
 Benchmarking in Reasonable Time", ISMM 2013): compositions k, runs r in each of them, steps s in each run. A level is worth
-repeating as far as it is cheap and noisy beside the level above it. The difference of two configurations is tested on compositions
-in complete blocks, so with (k - 1)(c - 1) degrees of freedom for c configurations, and at 5 % over all c - 1 differences from one
-of them (Holm's first step). Detectable: found in 80 of 100 campaigns, by the noncentral t distribution.
+repeating as far as it is cheap and noisy beside the level above it. The difference of two configurations is tested as the report
+tests it, among all cells of the plan, which is simulated (`campaign.insight.simulated_power`). Detectable: found in 80 of 100
+campaigns.
 
 The spread is that of the campaign's own runs, else that of other campaigns on the same system, else assumed; what a choice costs
 follows from the plan's forecast.
@@ -20,18 +20,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from campaign.documents.cell import Cell
 from campaign.documents.run_numbers import whole
 from campaign.errors import ConfigError, RecordError
+from campaign.insight.simulated_power import PlannedComparisons, SimulatedPrecision
 from campaign.paths import Results
 from campaign.plan.cost import Charges, Work, cost_model
 from campaign.plan.past_costs import read_costs
 from campaign.plan.plan import Plan
 from campaign.plan.request import PlanRequest
-from campaign.statistics.intervals import CONFIDENCE, SIGNIFICANT
-from campaign.statistics.ratios import POWER
 from campaign.statistics.variance_components import components, valid_runs
 from campaign.tables.io import read
 
@@ -56,6 +54,11 @@ class Spread:
         parts = self.composition_pct**2 + (self.run_pct**2 + self.step_pct**2 / max(steps, 1)) / runs
         return parts / compositions / 1e4
 
+    def shared_part(self, runs: int, steps: int) -> float:
+        """Part of the variance of a composition's mean that all cells on the composition have in common."""
+        total = self.variance(1, runs, steps)
+        return (self.composition_pct / 100) ** 2 / total if total else 0.0
+
 
 @dataclass(frozen=True)
 class SampleSize:
@@ -74,11 +77,12 @@ class SampleSize:
 class SampleSizes:
     """now: the campaign as it is; usual: the same with other numbers of compositions; cheapest: what reaches the wanted difference,
     None where nothing up to 20 compositions does; alternatives: the cheapest choice of every number of compositions that does.
+    comparisons: number of differences that are tested together.
     hours_known: False where device-hours only tell which choice is cheaper, because times are unknown.
     """
 
     spread: Spread
-    configurations: int
+    comparisons: int
     now: SampleSize
     usual: tuple[SampleSize, ...]
     cheapest: SampleSize | None
@@ -95,44 +99,37 @@ def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str
     runs = max(1, round(np.median([each.repetitions / each.compositions for each in settings])))
     steps = round(np.median([each.measured_steps for each in settings]))
     hours = _Hours(plan, asked, _window_share(tables), steps)
-    configurations = len({lease.configuration.name for lease in plan.leases})
+    planned = PlannedComparisons.from_plan(plan)
+    precision = SimulatedPrecision(planned)
     # What a window is made of is not known of every program; then steps stay what they are.
     length = steps if hours.window_share else 0
     spread_of_runs = spread if length else replace(spread, step_pct=0.0)
 
     def of(count: int) -> SampleSize:
-        return sample_size(spread_of_runs, configurations, count, runs, length, hours(count, runs, length))
+        return sample_size(spread_of_runs, precision, count, runs, length, hours(count, runs, length))
 
-    found = tuple(cheapest_by_compositions(spread_of_runs, detect_pct, configurations, length, hours))
+    found = tuple(cheapest_by_compositions(spread_of_runs, detect_pct, precision, length, hours))
     cheapest = min(found, key=lambda each: (each.device_hours, each.compositions), default=None)
     usual = tuple(map(of, _USUAL))
-    return SampleSizes(spread, configurations, of(compositions), usual, cheapest, found, hours.known)
+    return SampleSizes(spread, planned.tests, of(compositions), usual, cheapest, found, hours.known)
 
 
 def sample_size(
-    spread: Spread, configurations: int, compositions: int, runs: int, steps: int, device_hours: float
+    spread: Spread, precision: SimulatedPrecision, compositions: int, runs: int, steps: int, device_hours: float
 ) -> SampleSize:
-    """What one choice tells. Infinite for one composition: without a second one, nothing says how much compositions differ."""
-    compared = max(configurations, 2)
-    freedom = (compositions - 1) * (compared - 1)
-    if freedom < 1:
+    """Return the precision of one choice: infinite for one composition, which does not show how much compositions differ."""
+    if compositions < 2:
         return SampleSize(compositions, runs, steps, np.inf, np.inf, device_hours)
-    error = np.sqrt(2.0 * spread.variance(compositions, runs, steps))
-    tested = scipy.special.stdtrit(freedom, 1.0 - SIGNIFICANT / (compared - 1) / 2.0)
-    half, detectable = (
-        float(100.0 * np.expm1(errors * error))
-        for errors in (
-            scipy.special.stdtrit(freedom, 0.5 + CONFIDENCE / 2.0),
-            scipy.special.nctdtrinc(freedom, 1.0 - POWER, tested),
-        )
-    )
+    sd = np.sqrt(spread.variance(1, runs, steps))
+    simulated = precision.at(compositions, spread.shared_part(runs, steps))
+    half, detectable = (float(100.0 * np.expm1(size * sd)) for size in (simulated.half_width, simulated.detectable))
     return SampleSize(compositions, runs, steps, half, detectable, device_hours)
 
 
 def cheapest_by_compositions(
     spread: Spread,
     detect_pct: float,
-    configurations: int,
+    precision: SimulatedPrecision,
     steps: int,
     device_hours: Callable[[int, int, int], float],
 ) -> Iterator[SampleSize]:
@@ -144,7 +141,7 @@ def cheapest_by_compositions(
     lengths = sorted({max(4, round(factor * steps)) for factor in _STEP_FACTORS}) if steps else [0]
     for compositions in range(2, MOST_COMPOSITIONS + 1):
         choices = [(compositions, runs, length) for runs in range(1, MOST_RUNS + 1) for length in lengths]
-        every = [sample_size(spread, configurations, *choice, device_hours(*choice)) for choice in choices]
+        every = [sample_size(spread, precision, *choice, device_hours(*choice)) for choice in choices]
         if found := [each for each in every if each.detectable_pct <= detect_pct]:
             yield min(found, key=lambda each: (each.device_hours, each.runs, each.steps))
 

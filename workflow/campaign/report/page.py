@@ -320,13 +320,18 @@ def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded
 def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[HostLeftOut]) -> list[str]:
     """What the counts alone would hide."""
     short = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
-    alone = int((cells["n_ok"] == 1).sum())
+    alone = cells.loc[cells["n_ok"] == 1, "ci_low"]
+    borrowing, without = int(alone.notna().sum()), int(alone.isna().sum())
     strangers = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
     said = []
     if short:
         said.append(f"{wording.plural(short, 'measured cell')} with fewer valid runs than planned.")
-    if alone:
-        said.append(f"{wording.plural(alone, 'cell')} with one valid run only, so without an interval.")
+    if without:
+        said.append(f"{wording.plural(without, 'cell')} with one valid run only, so without an interval.")
+    if borrowing:
+        said.append(
+            f"{wording.plural(borrowing, 'cell')} with one valid run only, whose interval borrows the spread of other cells."
+        )
     if outliers := int(cells["n_outliers"].sum()):
         of = wording.plural(int((cells["n_outliers"] > 0).sum()), "cell")
         said.append(

@@ -8,7 +8,7 @@ ratio, ratio_low, ratio_high: how many times as fast as the reference, 95 %, wit
 allowed: not where each cell was measured on one composition and nothing tells how much compositions differ. p: of the hypothesis
 that there is no effect (ratio 1; for scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function
 gives, which is one figure; n_tests: how many comparisons these are.
-least_detectable_pct: how large an effect had to be to be found in 80 of 100 campaigns like this one.
+least_detectable_pct: how large an effect must be for 80 of 100 campaigns like this one to find it among all of n_tests.
 compositions, against_compositions, freedom: on how many each was measured, and the degrees of freedom of the test; unlike: how
 their warm-up or measured steps differ; in_order: whether drift can pose as the difference.
 
@@ -26,6 +26,7 @@ import pandas as pd
 from campaign import wording
 from campaign.statistics import comparisons, intervals
 from campaign.statistics.comparisons import Design
+from campaign.statistics.ratios import detectable_errors
 
 KIND = ("workload", "precision", "device", "attach", "storage")
 SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
@@ -86,8 +87,18 @@ def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     ends = np.cumsum([len(rows) for rows in frames])[:-1]
     parts = np.split(adjusted, ends)
     return tuple(
-        rows.assign(p_holm=part, n_tests=tests).reset_index(drop=True) for rows, part in zip(frames, parts, strict=True)
+        rows.assign(p_holm=part, n_tests=tests, least_detectable_pct=_least_detectable(rows, tests)).reset_index(
+            drop=True
+        )
+        for rows, part in zip(frames, parts, strict=True)
     )
+
+
+def _least_detectable(rows: pd.DataFrame, tests: int) -> pd.Series[float]:
+    """Least detectable differences of rows in a family of another number of tests."""
+    before, after = (detectable_errors(rows["freedom"], np.maximum(n, 1)) for n in (rows["n_tests"], tests))
+    errors = np.log1p(rows["least_detectable_pct"].to_numpy(dtype=np.float64) / 100)
+    return pd.Series(100 * np.expm1(errors * after / before), index=rows.index)
 
 
 def in_words(rows: pd.DataFrame) -> pd.DataFrame:

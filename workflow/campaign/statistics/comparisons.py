@@ -71,6 +71,7 @@ class Ratios:
     many each was measured, 0 for no cell. unlike: how their warm-up or measured steps differ, '' where they do not. in_order:
     whether they were measured in an order that is not random, so that drift can pose as a difference. adjusted: whether costs were
     divided by those of the reference. lent_by: the earlier campaigns whose spread of compositions is borrowed, '' for none.
+    noisy: which of the two has compositions that deviate more than those of the other configurations, '' for none.
     """
 
     of: LogRatios
@@ -84,14 +85,15 @@ class Ratios:
     in_order: Marks
     adjusted: Marks
     lent_by: npt.NDArray[np.object_]
+    noisy: npt.NDArray[np.object_]
 
     def p(self, none: npt.ArrayLike = 1.0) -> Floats:
         """Two-sided p-values of the hypothesis that the ratio is `none`; nan without a test."""
         return np.where(self.tested, self.of.p(none), np.nan)
 
-    def least_detectable_pct(self) -> Floats:
-        """`LogRatios.least_detectable_pct` of each comparison; nan without a test."""
-        return np.where(self.tested, self.of.least_detectable_pct(), np.nan)
+    def least_detectable_pct(self, tests: int) -> Floats:
+        """Return `LogRatios.least_detectable_pct` of each comparison in a family of tests; nan without a test."""
+        return np.where(self.tested, self.of.least_detectable_pct(max(tests, 1)), np.nan)
 
     def basis(self, index: pd.Index[Any]) -> dict[str, Any]:
         """Columns that say what a statement rests on; `campaign.statistics.verdict` puts them into words."""
@@ -105,13 +107,15 @@ class Ratios:
             "in_order": self.in_order,
             **({"adjusted": self.adjusted} if self.adjusted.any() else {}),
             **({"lent_by": pd.Series(self.lent_by, index=index, dtype="str")} if (self.lent_by != "").any() else {}),
-            "least_detectable_pct": self.least_detectable_pct(),
+            **({"noisy": pd.Series(self.noisy, index=index, dtype="str")} if (self.noisy != "").any() else {}),
         }
 
     def tests(self, none: npt.ArrayLike = 1.0) -> dict[str, Any]:
-        """Columns of the tests that the ratios are `none`, which are one figure's: p, p_holm over all of them, n_tests."""
+        """Columns of the tests that the ratios are `none`, which are one figure's: p, p_holm over all of them, n_tests, and
+        least_detectable_pct among as many."""
         p = self.p(none)
-        return {"p": p, "p_holm": holm(p), "n_tests": int(np.isfinite(p).sum())}
+        count = int(np.isfinite(p).sum())
+        return {"p": p, "p_holm": holm(p), "n_tests": count, "least_detectable_pct": self.least_detectable_pct(count)}
 
     def columns(self, index: pd.Index[Any], none: npt.ArrayLike = 1.0) -> dict[str, Any]:
         """Columns of a table of comparisons: ratio with its bounds, pairs, tests (`tests`) and `basis`."""
@@ -140,7 +144,7 @@ def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
         none = np.where(pd.Series(to).isna().to_numpy() | ~against, NO_REFERENCE, NO_RUN).astype(object)
         off, zero = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
         same = np.full(count, "", dtype=object)
-        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off, off, same)
+        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off, off, same, same)
     return _ratios(by, i, j, both, itself, there, against)
 
 
@@ -205,7 +209,17 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
         in_order,
         both & by.adjusted & ~within,
         np.where(method == BORROWED_EARLIER, lent_by, "").astype(object),
+        _noisy(alone.noisy[i], alone.noisy[j], tested & ~within),
     )
+
+
+def _noisy(cell: Marks, reference: Marks, take: Marks) -> npt.NDArray[np.object_]:
+    """Name the sides of each comparison whose compositions deviate more than those of other configurations."""
+    return np.select(
+        [take & cell & reference, take & cell, take & reference],
+        ["this configuration and the reference", "this configuration", "the reference"],
+        "",
+    ).astype(object)
 
 
 def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.NDArray[np.object_]:

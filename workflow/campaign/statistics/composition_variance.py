@@ -17,8 +17,9 @@ how much more or less of their spread is in its mean.
 Pooling
 -------
 Cells with three compositions each know little of their own variance, and so few do not show whether one configuration is noisier
-than the others. So no test decides what is pooled. Each configuration's variance is drawn towards the pool of its workload, which
-weighs as much as `prior` degrees of freedom, and is never less than its own. This is Smyth's moderated variance (2004, "Linear
+than the others. So no test decides what is pooled. A configuration that an F test shows to be noisier (5 %) is marked, and keeps
+the degrees of freedom of its own variance. Each configuration's variance is drawn towards the pool of its workload, which weighs as
+much as `prior` degrees of freedom, and is never less than its own. This is Smyth's moderated variance (2004, "Linear
 models and empirical Bayes methods for assessing differential expression", Statistical Applications in Genetics and Molecular
 Biology 3(1)) with a fixed prior. A pool of its own weight calls every tenth tie of a configuration different whose leases are
 three times as noisy; one without weight makes intervals over two compositions 2.3 times as wide.
@@ -34,9 +35,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from campaign.documents.earlier_spread import EarlierSpread
-from campaign.statistics.intervals import Floats, Integers
+from campaign.statistics.intervals import SIGNIFICANT, Floats, Integers
 
 # What a pool weighs, in degrees of freedom: where two variances of compositions add up, where one stands alone, and of runs.
 # Simulated: with less, intervals are wider than needed, and those of skewed runs miss; with more, ties of noisy configurations are
@@ -101,12 +103,13 @@ class Means:
 @dataclass(frozen=True, slots=True)
 class Pooled:
     """Pooled variances. variance, freedom: of each item after borrowing; pool, pool_freedom: of its stratum alone, nan where
-    nothing is known."""
+    nothing is known; noisy: whether the item's own variance is larger than that of the others of its stratum (F test)."""
 
     variance: Floats
     freedom: Floats
     pool: Floats
     pool_freedom: Floats
+    noisy: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +259,23 @@ def _pooled(
         most = level * np.maximum(share / per_run - 1.0, 0.0)
     measured = np.isfinite(run_variance)
     more = np.nan_to_num(np.where(measured, run_variance * np.maximum(share - per_run, 0.0), most))
+    # A cell whose own runs are noisier than those that lend has that noise as well. Where its runs alone show its mean to vary more
+    # than all that is lent, the others say nothing of this cell.
+    own_freedom = np.bincount(means.cell, means.runs - 1.0, cells)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess = np.maximum(run_variance * share - level, np.where(run.noisy, (run_variance - run.pool) * share, 0.0))
+        excess = np.where((k == 1) & (excess > 0), excess, 0.0)
+        p = scipy.special.fdtrc(own_freedom, free, run_variance * share / level)
+    contradicted = (k == 1) & (np.nan_to_num(p, nan=1.0) < SIGNIFICANT)
+    more = more + excess
+    run_freedom = np.where(excess > 0, np.maximum(own_freedom, 1.0), run_freedom)
     with np.errstate(divide="ignore", invalid="ignore"):
         own = (level + more) ** 2 / (level**2 / free + more**2 / run_freedom)
     free = np.where(measured & (more > 0), np.nan_to_num(own), free)
     level = level + more
-    one = np.where(k > 0, level / k, np.nan)
+    one = np.where((k > 0) & ~contradicted, level / k, np.nan)
     free = np.where(np.isfinite(one), free, 0.0)
-    return Pooled(one, free, found.pool, found.pool_freedom), earlier
+    return Pooled(one, free, found.pool, found.pool_freedom, found.noisy), earlier
 
 
 def _weighted(values: Floats, weight: Floats, of: Integers, count: int) -> Floats:
@@ -328,7 +341,13 @@ def pooled(
         held = np.where(known, np.minimum(weight[of] * limit / total[stratum], limit), 0.0)
     mixed = np.maximum(own, (prior * pool + held * own) / (prior + held))
     borrowed = np.minimum(prior + held, limit)
-    return Pooled(np.where(known, mixed, pool), np.where(known, borrowed, limit), pool, limit)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        others = ((total[stratum] * pool - weight[of] * own) / (total[stratum] - weight[of])).clip(min=0)
+        p = scipy.special.fdtrc(held, limit - held, own / others)
+    noisy = known & (np.nan_to_num(p, nan=1.0) < SIGNIFICANT)
+    # What the others know of their variance is no knowledge of one that differs.
+    borrowed = np.where(noisy, held, borrowed)
+    return Pooled(np.where(known, mixed, pool), np.where(known, borrowed, limit), pool, limit, noisy)
 
 
 def effective_freedom(

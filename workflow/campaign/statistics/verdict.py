@@ -102,7 +102,8 @@ def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
         else ""
     )
     order = "adjusted by the reference" if row.get("adjusted", False) else order
-    return order, f"measured unlike: {row['unlike']}" if row["unlike"] else ""
+    noisy = f"noisy: compositions of {row['noisy']} differ more than those of others" if row.get("noisy") else ""
+    return order, f"measured unlike: {row['unlike']}" if row["unlike"] else "", noisy
 
 
 def _freedom(row: Mapping[Any, Any]) -> str:
@@ -176,6 +177,7 @@ def extremes(found: Ratios, cells: int) -> str:
     pairs = max(1, cells * (cells - 1) // 2)
     p = float(found.p()[0])
     row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
+    row["least_detectable_pct"] = float(found.least_detectable_pct(pairs)[0])
     if untested(row) and not math.isfinite(low):
         return f"{wording.times(value)} ({ONCE})"
     return measured(row, (value, low, high), wording.times) + doubt(row, 100 * (low - 1), 100 * (high - 1))
@@ -320,3 +322,5 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
 }
 
 P = {"p (Holm)": COLUMNS["p (Holm)"]}
+P_AGAINST_IDEAL = {"p against ideal (Holm)": COLUMNS["p (Holm)"]}
+"""Of speed-ups, whose hypothesis is not that there is no difference, but the ideal speed-up."""

@@ -121,7 +121,6 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
     found = comparisons.ratios(a["cell_id"], b["cell_id"], by)
     found = comparisons.among_each_other(found, one["configuration"])
     ratio, low, high = found.of.bounds()
-    p = found.p()
     rows = one[["configuration", "workload", "batch", "precision"]].assign(
         cell=_words(one),
         cell_id=one["cell_id"],
@@ -139,8 +138,7 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
         ratio=ratio,
         low=low,
         high=high,
-        p=p,
-        p_holm=intervals.holm(p),
+        **{name: column for name, column in found.tests().items() if name != "n_tests"},
         paired=found.paired,
         n_pairs=found.pairs,
         **found.basis(one.index),

@@ -91,7 +91,8 @@ def numbers_latex(tables: Tables, compared: pd.DataFrame) -> str:
     if len(compared):
         title = (
             f"Ratios of {metric.performance}, with 95 % intervals; above 1 is better. p-values are adjusted by Holm over the "
-            f"comparisons of a figure. {conditions}"
+            f"comparisons of a figure. A p-value of scaling is of the ideal speed-up, all others are of "
+            f"equal {metric.performance}. {conditions}"
         )
         compared_headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
         compared_rows = [_comparison_row(row) for row in compared.to_dict("records")]
