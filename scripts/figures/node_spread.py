@@ -108,7 +108,10 @@ def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, design: D
     if len(spread) > 1:
         named = [*named, *(name for name in ("ranks", "hosts") if name not in named)]
         effect = verdict.summarize_effects(spread, design, named, lambda ratio: 100 * (1 - ratio), wording.percent)
-        return (f"Equally many devices on more hosts lower {measure} by {effect}.", *unknown)
+        return (
+            f"Equally many devices on more hosts lower {measure} by {effect}{_explained_of_several(spread)}.",
+            *unknown,
+        )
     row = spread.to_dict("records")[0]
     lost = verdict.measured(row, tuple(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
     none = verdict.doubt(row, row["drop_low"], row["drop_high"])
@@ -117,6 +120,12 @@ def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, design: D
         f"{row['against_hosts']:.0f} lower {measure} by {lost}{none or _explained(row, found)}."
     )
     return (said, *unknown)
+
+
+def _explained_of_several(spread: pd.DataFrame) -> str:
+    """How many drops the spread of equal cells over hosts cannot be."""
+    larger = int((spread["hosts_explain"] == NOT).sum())
+    return f"; {larger:,} of {len(spread):,} are more than host-to-host variation could explain" if larger else ""
 
 
 def _explained(row: Any, found: SpreadSources) -> str:
