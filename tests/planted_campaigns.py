@@ -184,6 +184,13 @@ def pairs(truth: Truth, campaigns: int) -> tuple[pd.Series[int], pd.Series[int]]
     return ids(at), ids(at * 0)
 
 
+def pairs_within(truth: Truth, campaigns: int = 1) -> tuple[pd.Series[int], pd.Series[int]]:
+    """Ids of cells and of those they are compared with: every cell of a lease with the first of its workload."""
+    first = np.arange(campaigns * truth.configurations * truth.workloads) * truth.cells
+    of = (first[:, None] + np.arange(1, truth.cells)).ravel()
+    return pd.Series(of), pd.Series(np.repeat(first, truth.cells - 1))
+
+
 SHAPES = tuple(report_data.configuration(each=n, used=1) for n in range(1, 13))
 
 

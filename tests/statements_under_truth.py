@@ -15,12 +15,14 @@ import pandas as pd
 
 from campaign.insight.compare import compare, parse_rule
 from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.candidates import energy_design, measured_candidates
+from campaign.insight.recommend.candidates import energy_design, measured_candidates, with_results
+from campaign.insight.recommend.choice import score, score_bounds
 from campaign.insight.recommend.objectives import THROUGHPUT, RecommendationObjective, RecommendationRequest
 from campaign.insight.recommend.workload_mix import mix_candidates
 from campaign.insight.sample_size import Spread, sample_size
 from campaign.insight.simulated_power import PlannedComparisons, SimulatedPrecision
 from campaign.statistics import comparable_cells, comparisons, scaling_curves
+from campaign.statistics.average_ratio import average_ratio
 from campaign.statistics.combined_cells import combine_cells
 from campaign.statistics.intervals import SIGNIFICANT, holm
 from campaign.statistics.slow_hosts import compare_hosts
@@ -128,9 +130,8 @@ def lent(truth: Truth, earlier: Truth, campaigns: int = 300, seed: int = 1) -> S
 def within(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
     """Cells that share all leases of a configuration: each against the first, in all configurations of a campaign."""
     design = comparisons.design(planted.runs(truth, campaigns, seed))
-    first = np.arange(campaigns * truth.configurations * truth.workloads) * truth.cells
-    of = (first[:, None] + np.arange(1, truth.cells)).ravel()
-    ratios = comparisons.ratios(pd.Series(of), pd.Series(np.repeat(first, truth.cells - 1)), design)
+    of, to = planted.pairs_within(truth, campaigns)
+    ratios = comparisons.ratios(of, to, design)
     return _said(np.ones(of.size), ratios, campaigns)
 
 
@@ -144,6 +145,48 @@ def locations(truth: Truth, campaigns: int = 50, seed: int = 1) -> Statements:
     cover = _covered(1 / truth.times()[workload, at], low, high, np.isfinite(low), workload)
     nan = float("nan")
     return Statements(cover, nan, nan, 100 * float(np.nanmedian(np.log(high / low))) / 2, 100.0)
+
+
+def averages(truth: Truth, campaigns: int = 100, seed: int = 7, within: bool = False) -> Statements:
+    """The mean of a figure's ratios: of each configuration against the first, or of cells of each lease against the first one."""
+    pairs = (planted.pairs_within if within else planted.pairs)(truth, campaigns)
+    times = truth.times()
+    true = 1.0 if within else float(np.exp(np.log(times[:, :1] / times[:, 1:]).mean()))
+    of, to = pairs
+    design = comparisons.design(planted.runs(truth, campaigns, seed))
+    rows = pd.DataFrame({"cell_id": of, "against_cell": to, **comparisons.ratios(of, to, design).columns(of.index)})
+    held, half = [], []
+    for _, figure in rows.groupby(np.arange(len(rows)) * campaigns // len(rows)):
+        _, low, high = (float(each[0]) for each in average_ratio(figure[figure["ratio"].notna()], design).bounds())
+        held.append(low <= true <= high)
+        half.append(50 * np.log(high / low))
+    nan = float("nan")
+    return Statements(100 * float(np.mean(held)), nan, nan, float(np.median(half)), 100.0)
+
+
+def largest(truth: Truth, campaigns: int = 300, seed: int = 9) -> Statements:
+    """The largest of equal ratios within leases with the interval of one ratio, which no sentence quotes."""
+    of, to = planted.pairs_within(truth, campaigns)
+    design = comparisons.design(planted.runs(truth, campaigns, seed))
+    value, low, high = (each.reshape(campaigns, -1) for each in comparisons.ratios(of, to, design).of.bounds())
+    at = np.arange(campaigns), value.argmax(axis=1)
+    nan = float("nan")
+    return Statements(100 * float(((low[at] <= 1) & (high[at] >= 1)).mean()), nan, nan, nan, 100.0)
+
+
+def chosen(truth: Truth, campaigns: int = 300, seed: int = 8) -> Statements:
+    """The interval of the best of all configurations, as `campaign recommend` quotes it."""
+    held, half = [], []
+    design = comparisons.design(planted.runs(truth, campaigns, seed))
+    rows = with_results(pd.DataFrame({"cell": design.cells}), design)
+    for _, of_campaign in rows.groupby(rows["cell"] // (truth.configurations * truth.workloads * truth.cells)):
+        candidates = score(RecommendationObjective(THROUGHPUT), of_campaign)
+        best = candidates.iloc[0]
+        low, high = score_bounds(best, len(candidates))
+        held.append(low <= -np.log(truth.times()[0, best["cell"] % truth.configurations]) <= high)
+        half.append(50 * (high - low))
+    nan = float("nan")
+    return Statements(100 * float(np.mean(held)), nan, nan, float(np.median(half)), 100.0)
 
 
 def medians(truth: Truth, campaigns: int = 50, seed: int = 1) -> Statements:

@@ -10,6 +10,7 @@ from campaign.report import columns, plot
 from campaign.report.bars import Bars, Groups, grouped
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
+from campaign.statistics.experiment_design import Design
 from campaign.statistics.variance_components import COULD, MAY, NOT, SpreadSources, spread_sources
 
 TITLE = "Node spread"
@@ -72,7 +73,7 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         glance=lambda: _glance(rows),
         limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
-        findings=_findings(rows, by, found, data.metric.performance),
+        findings=_findings(rows, by, found, data.design, data.metric.performance),
         coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "hosts")),
     )
 
@@ -96,28 +97,35 @@ def _glance(rows: pd.DataFrame) -> str:
     return plot.glance_dots(dots, f"drop against {most['against_hosts'].min():.0f} host, %", 0.0)
 
 
-def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, measure: str) -> tuple[str, ...]:
-    """The largest and the smallest drop."""
+def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, design: Design, measure: str) -> tuple[str, ...]:
+    """The drop of one cell, or the mean and the range of drops."""
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     if spread.empty:
         return ()
     named = telling(spread, [*by, "batch"])
-    ends, others = verdict.quoted(spread, "drop_pct")
-
-    def say(row: Any) -> str:
-        lost = verdict.measured(row, tuple(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
-        none = verdict.doubt(row, row["drop_low"], row["drop_high"])
-        return (
-            f"{wording.axis('ranks', row['ranks'])} on {wording.axis('hosts', row['hosts'])} instead of "
-            f"{row['against_hosts']:.0f} lower {measure} by {lost}{none}{_explained(row, found) if not none else ''}"
-        )
-
     known = any(found.between_hosts(str(name)) for name in spread["workload"].unique())
-    unknown = () if known else ("The spread between hosts is unknown: no cell was run on several of them.",)
-    if len(ends) == 1:
-        return (f"{say(ends[0])}{others}.", *unknown)
-    drop = "significant drop" if others else "drop"
-    return (f"Largest {drop}: {say(ends[-1])}{others}.", f"Smallest {drop}: {say(ends[0])}.", *unknown)
+    unknown = () if known else ("Host-to-host variation is unknown: every cell ran on one set of hosts.",)
+    if len(spread) > 1:
+        named = [*named, *(name for name in ("ranks", "hosts") if name not in named)]
+        effect = verdict.summarize_effects(spread, design, named, lambda ratio: 100 * (1 - ratio), wording.percent)
+        return (
+            f"Equally many devices on more hosts lower {measure} by {effect}{_explained_of_several(spread)}.",
+            *unknown,
+        )
+    row = spread.to_dict("records")[0]
+    lost = verdict.measured(row, tuple(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
+    none = verdict.doubt(row, row["drop_low"], row["drop_high"])
+    said = (
+        f"{wording.axis('ranks', row['ranks'])} on {wording.axis('hosts', row['hosts'])} instead of "
+        f"{row['against_hosts']:.0f} lower {measure} by {lost}{none or _explained(row, found)}."
+    )
+    return (said, *unknown)
+
+
+def _explained_of_several(spread: pd.DataFrame) -> str:
+    """How many drops the spread of equal cells over hosts cannot be."""
+    larger = int((spread["hosts_explain"] == NOT).sum())
+    return f"; {larger:,} of {len(spread):,} are more than host-to-host variation could explain" if larger else ""
 
 
 def _explained(row: Any, found: SpreadSources) -> str:

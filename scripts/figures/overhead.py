@@ -8,6 +8,7 @@ from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
+from campaign.statistics.experiment_design import Design
 
 TITLE = "Local, hybrid and fabric"
 SECTION = (
@@ -71,7 +72,7 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         glance=lambda: _glance(kept),
         limits=(*panels.limits(), alone, plot.cut(kept, _OVERHEAD)),
-        findings=_findings(kept, by),
+        findings=_findings(kept, by, data.design),
         coverage=coverage_of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"]),
     )
 
@@ -91,24 +92,13 @@ def _glance(rows: pd.DataFrame) -> str:
     return plot.glance_dots(dots, "overhead, % of baseline time", 0.0)
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """The range of overheads of each way to attach, of those that are significant where any is."""
+def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
+    """The mean and the range of overheads of each way to attach."""
     said = []
     named = ["workload", *(column for column in [*by, *_row_names(rows)] if rows[column].nunique() > 1)]
     for treatment, cells in rows[rows["overhead_pct"].notna()].groupby("treatment", sort=False):
-        ends, others = verdict.quoted(cells, "overhead_pct")
-        none = verdict.together(cells, "overhead_low", "overhead_high")
-        words = [
-            verdict.measured(
-                row,
-                tuple(row[name] for name in ("overhead_pct", "overhead_low", "overhead_high")),
-                wording.percent,
-                wording.describe(row, named),
-            )
-            + verdict.doubt(row, row["overhead_low"], row["overhead_high"], none)
-            for row in ends
-        ]
-        said.append(f"Overhead of {treatment}: {', up to '.join(words)}{others}{none and f'; {none}'}.")
+        effect = verdict.summarize_effects(cells, design, named, lambda ratio: 100 * (1 / ratio - 1), wording.percent)
+        said.append(f"Overhead of {treatment}: {effect}.")
     return tuple(said)
 
 

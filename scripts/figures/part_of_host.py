@@ -9,6 +9,7 @@ from campaign.report import columns, plot
 from campaign.report.bars import Bars, Groups, grouped
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
+from campaign.statistics.experiment_design import Design
 
 TITLE = "Part of a host"
 SECTION = "Does it affect a run that uses k devices how many devices (n) are composed onto its host?"
@@ -50,7 +51,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
-        findings=_findings(rows, by, data.metric.performance),
+        findings=_findings(rows, by, data.design, data.metric.performance),
         coverage=coverage_of_cells(_planned(data.cells)),
     )
 
@@ -62,7 +63,7 @@ def _planned(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[part.groupby([cells[key] for key in equal], sort=False).transform("any").astype(bool)]
 
 
-def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, by: list[str], design: Design, measure: str) -> tuple[str, ...]:
     """The largest variation over differently composed hosts, beside that of repetitions."""
     cases = rows[rows["case_cv_pct"].notna()]
     if cases.empty:
@@ -70,7 +71,7 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
         return (
             f"{wording.plural(len(part), 'cell')} used part of a host; none on a second size of host to compare with.",
         )
-    said = [_against_smallest(rows, [*by, "batch"], measure)]
+    said = [_against_smallest(rows, [*by, "batch"], design, measure)]
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
     named = telling(cases, [*by, "batch"])
     repeats = rows["cv_pct"].max()
@@ -82,23 +83,18 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
     return tuple(sentence for sentence in said if sentence)
 
 
-def _against_smallest(rows: pd.DataFrame, by: list[str], measure: str) -> str:
-    """The largest difference from the smallest host with as many devices in use."""
-    low, high = 100 * (rows["ratio_low"] - 1), 100 * (rows["ratio_high"] - 1)
-    tested = rows.assign(difference_pct=100 * (rows["ratio"] - 1), low=low, high=high)[rows["p"].notna()]
+def _against_smallest(rows: pd.DataFrame, by: list[str], design: Design, measure: str) -> str:
+    """The mean and the range of differences from the smallest host with as many devices in use."""
+    tested = rows[rows["p"].notna()]
     if tested.empty:
         return ""
-    ends, others = verdict.quoted(tested.assign(size=tested["difference_pct"].abs()), "size")
-    row = ends[-1]
-    named = telling(tested, by)
-    size = verdict.measured(row, tuple(row[name] for name in ("difference_pct", "low", "high")), wording.percent)
-    none = verdict.together(tested, "low", "high")
-    largest = "Largest significant change" if others else "Largest change"
-    doubt = f": {none}" if none else verdict.doubt(row, row["low"], row["high"])
-    return (
-        f"{largest} of {measure} against the smallest host with as many devices: {row['devices_used']} of "
-        f"{row['devices_per_host']} devices ({wording.describe(row, named)}), {size}{doubt}{others}."
+    pairs = zip(tested["devices_used"], tested["devices_per_host"], strict=True)
+    used = [f"{used} of {composed} devices" for used, composed in pairs]
+    named = ["used", *telling(tested, by)]
+    effect = verdict.summarize_effects(
+        tested.assign(used=used), design, named, lambda ratio: 100 * (ratio - 1), wording.percent
     )
+    return f"Change of {measure} against the smallest host with as many devices in use: {effect}."
 
 
 def _labelled(rows: pd.DataFrame) -> tuple[bool, bool]:

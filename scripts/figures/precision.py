@@ -9,6 +9,7 @@ from campaign.report import columns, plot
 from campaign.report.bars import Bars, grouped
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
+from campaign.statistics.experiment_design import Design
 
 TITLE = "Precision"
 SECTION = "What do shorter number formats gain, and what do they make possible?"
@@ -56,7 +57,7 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         glance=lambda: _glance(rows),
         limits=(*panels.limits(), first, plot.cut(rows, plot.RATE)),
-        findings=_findings(rows, by),
+        findings=_findings(rows, by, data.design),
         coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "precision")),
     )
 
@@ -83,15 +84,15 @@ def _glance(rows: pd.DataFrame) -> str:
     return plot.glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """The range of speed-ups of each precision, and the cells that only some precisions could run."""
+def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
+    """The mean and the range of speed-ups of each precision, and the cells that only some precisions could run."""
     said = []
     reference = rows["reference"].iloc[0]
     named = telling(rows, [*by, "batch"])
     for name in sorted(set(rows["precision"]) - {reference}, key=comparable_cells.precision_rank):
         compared = rows[(rows["precision"] == name) & rows["ratio"].notna()]
         if len(compared):
-            said.append(f"{name} against {reference}: {verdict.speed_ups(compared, named)}.")
+            said.append(f"{name} against {reference}: {verdict.summarize_effects(compared, design, named)}.")
     gaps = rows[rows["n_ok"] == 0]
     if len(gaps):
         row: Any = gaps.iloc[0]

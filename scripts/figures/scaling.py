@@ -11,6 +11,7 @@ from campaign.documents.metric import Metric
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, scaling_curves, verdict
+from campaign.statistics.experiment_design import Design
 from campaign.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
 
 TITLE = "Scaling"
@@ -82,7 +83,7 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         glance=lambda: _glance(rows),
         limits=(*panels.limits(), cut),
-        findings=_findings(rows, by, data.metric.performance),
+        findings=_findings(rows, by, data.design, data.metric.performance),
         coverage=coverage_of_cells(rows),
     )
 
@@ -114,8 +115,8 @@ def _compared(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["ideal"] != 1]
 
 
-def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...]:
-    """Dips; the best and the worst efficiency at the largest number of devices of a series; models; series without a value."""
+def _findings(rows: pd.DataFrame, by: list[str], design: Design, measure: str) -> tuple[str, ...]:
+    """Dips; efficiency at the largest number of devices of each series; models; series without a value."""
     series = [*by, "batch"]
     measured = rows[rows["compact"] & rows["ratio"].notna() & (rows["ideal"] > 1)]
     last = measured.sort_values("ranks", kind="stable").drop_duplicates(series, keep="last")
@@ -124,24 +125,36 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
     different = telling(last, series)
     ordered = last.sort_values("efficiency_pct", kind="stable")
 
-    def say(row: Any) -> str:
-        pace = verdict.measured(row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.times)
-        untested = f"; {verdict.not_tested(row)}" if verdict.untested(row) else ""
-        return (
-            f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {measure} of "
-            f"{wording.axis('ranks', row['against_ranks'])}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}{untested}"
-        )
-
-    best, worst = ordered.iloc[-1], ordered.iloc[0]
-    ends = (f"{say(best)}.",)
-    if len(ordered) > 1:
-        ends = (f"Scaling is best for {say(best)}.", f"Scaling is worst for {say(worst)}.")
+    lowest = ordered.to_dict("records")[0]
+    ends = _pace(lowest, different, measure) if len(last) == 1 else _efficiencies_of_lines(last, different, design)
     dips = tuple(_dips(rows, different))
-    return (*dips, *ends, *_fits(rows, worst, different), *_no_dip(rows), *_without(rows, series))
+    return (*dips, ends, *_fits(rows, lowest, different), *_no_dip(rows), *_without(rows, series))
+
+
+def _pace(row: Any, different: list[str], measure: str) -> str:
+    """The speed-up and the efficiency of the only line."""
+    pace = verdict.measured(row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.times)
+    untested = f"; {verdict.not_tested(row)}" if verdict.untested(row) else ""
+    return (
+        f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {measure} of "
+        f"{wording.axis('ranks', row['against_ranks'])}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}{untested}."
+    )
+
+
+def _efficiencies_of_lines(last: pd.DataFrame, different: list[str], design: Design) -> str:
+    """The mean and the range of efficiencies at the end of each line; no line is called best, as no test compares lines."""
+    effect = verdict.summarize_range(
+        last.assign(ratio=last["ratio"] / last["ideal"]),
+        design,
+        [*different, *(["ranks"] if "ranks" not in different else [])],
+        lambda ratio: 100 * ratio,
+        wording.percent,
+    )
+    return f"Efficiency with the most devices of each line: {effect}."
 
 
 def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]:
-    """How many lines each model fits best, and the model of the line that scales worst."""
+    """How many lines each model fits best, and the model of the line with the lowest estimate of efficiency."""
     lines = rows[(rows["ideal"] == 1) & (rows["fit"] != "")]
     if lines.empty:
         return
@@ -155,7 +168,7 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
         yield "No model describes the points of the line; the table has the nearest."
     if worst["fit_holds"]:
         whose = "" if len(lines) == 1 else f" ({wording.describe(worst, different)})"
-        yield f"Line with the worst scaling{whose}: {scaling_curves.said(worst)}."
+        yield f"Line with the lowest estimate of efficiency{whose}: {scaling_curves.said(worst)}."
 
 
 def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:

@@ -9,6 +9,7 @@ from campaign.report import bars, columns, plot
 from campaign.report.bars import Bars, Groups, grouped, tall_enough
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, only_in_table, telling
 from campaign.statistics import comparable_cells, software_options, verdict
+from campaign.statistics.experiment_design import Design
 
 TITLE = "Software optimisations"
 SECTION = (
@@ -61,20 +62,20 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.limits(), more, plot.cut(shown, plot.RATE)),
-        findings=_findings(rows, by),
+        findings=_findings(rows, by, data.design),
         coverage=coverage_of_cells(software_options.planned(data.cells)[0]),
     )
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """The range of speed-ups of each variant over the plain one of its configuration."""
+def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
+    """The mean and the range of speed-ups of each variant over the plain one of its configuration."""
     said = []
     named = telling(rows, ["configuration", *by], "configuration")
     compared = rows[rows["ratio"].notna() & (rows["variant"] != rows["against_variant"])]
     for (variant, against), cells in compared.sort_values("variant_place", kind="stable").groupby(
         ["variant", "against_variant"], sort=False
     ):
-        said.append(f"{variant} against {against}: {verdict.speed_ups(cells, named)}.")
+        said.append(f"{variant} against {against}: {verdict.summarize_effects(cells, design, named)}.")
     return tuple(said) or ("No variant has a measured plain cell beside it.",)
 
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
+from campaign.statistics.experiment_design import Design
 
 TITLE = "Speed-up by batch"
 SECTION = "Does a larger batch scale better? It computes longer between two exchanges of gradients."
@@ -52,7 +52,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.limits(), plot.cut(rows, _SPEEDUP)),
-        findings=_findings(effects, by),
+        findings=_findings(effects, by, data.design),
         coverage=coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch")),
     )
 
@@ -61,24 +61,15 @@ def _interval(rows: pd.DataFrame) -> str:
     return " with 95 % interval" if rows["ratio_low"].notna().any() else "; one run each, so no interval"
 
 
-def _findings(effects: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """For the series whose speed-up changes most from the smallest to the largest batch, both ends."""
+def _findings(effects: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
+    """How the speed-up of each number of devices changes from the smallest to the largest batch."""
     if effects.empty:
         return ()
-    series = [*by, "ranks"]
-    ends, others = verdict.quoted(effects.assign(size=np.log1p(effects["change_pct"] / 100).abs()), "size")
-    row = ends[-1]
-    named = [column for column in series if effects[column].nunique() > 1 or column in ("workload", "ranks")]
-    first, last = (
-        wording.with_interval(*(row[f"ratio{part}{end}"] for part in ("", "_low", "_high")), wording.times)
-        for end in ("", "_large")
-    )
-    none = verdict.together(effects, "change_low", "change_high")
-    doubt = f": {none}" if none else verdict.doubt(row, row["change_low"], row["change_high"])
-    return (
-        f"The batch matters most for {wording.describe(row, named)}: speed-up {first} at batch {row['batch']} and {last} at "
-        f"batch {row['batch_large']}{doubt}{f' ({basis})' if (basis := verdict.basis(row)) else ''}{others}.",
-    )
+    named = [column for column in [*by, "ranks"] if effects[column].nunique() > 1 or column in ("workload", "ranks")]
+    bounds = {"ratio": "change_pct", "ratio_low": "change_low", "ratio_high": "change_high"}
+    changes = effects.assign(**{name: 1 + effects[column] / 100 for name, column in bounds.items()})
+    effect = verdict.summarize_effects(changes, design, named, lambda ratio: 100 * (ratio - 1), wording.percent)
+    return (f"Change of the speed-up from the smallest to the largest batch: {effect}.",)
 
 
 def _picture(panels: plot.Panels) -> str:

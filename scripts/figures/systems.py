@@ -8,6 +8,7 @@ from campaign import wording
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
+from campaign.statistics.experiment_design import Design
 
 TITLE = "Systems"
 SECTION = "How do equally many devices of two systems compare? A difference may be that of the hosts that were used."
@@ -56,19 +57,21 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.limits(), plot.cut(lines, plot.RATE)),
-        findings=_findings(rows, telling(rows, [*by, "ranks"])),
+        findings=_findings(rows, telling(rows, [*by, "ranks"]), data.design),
         coverage=coverage_of_cells(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
     )
 
 
-def _findings(rows: pd.DataFrame, named: list[str]) -> tuple[str, ...]:
-    """The range of ratios of each system, on as many hosts and on fewer or more."""
+def _findings(rows: pd.DataFrame, named: list[str], design: Design) -> tuple[str, ...]:
+    """The mean and the range of ratios of each system, on as many hosts and on fewer or more."""
     said = []
     compared = rows[rows["ratio"].notna()]
     for (system, same), group in compared.groupby(["system", "same_hosts"], sort=False):
         where = "on as many hosts" if same else "on other numbers of hosts"
         first = group["against_system"].iloc[0]
-        said.append(f"{system} against {first}, equally many devices {where}: {verdict.speed_ups(group, named)}.")
+        said.append(
+            f"{system} against {first}, equally many devices {where}: {verdict.summarize_effects(group, design, named)}."
+        )
     return tuple(said)
 
 

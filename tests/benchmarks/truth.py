@@ -113,6 +113,39 @@ def _mixes(campaigns: int) -> Iterator[Row]:
         yield name, lambda truth=truth: said.slow_downs(truth, campaigns // 4)  # type: ignore[misc]
 
 
+def _several(campaigns: int) -> Iterator[Row]:
+    """Means of several comparisons, and the best of several configurations."""
+    shapes = {
+        "2 leases against one": Truth(configurations=3),
+        "6 leases against one": Truth(configurations=7),
+        "20 leases against one": Truth(configurations=21),
+        "2 cells on each of two leases": Truth(configurations=2, cells=2),
+        "20 cells on each of two leases": Truth(configurations=2, cells=20),
+        "60 cells on each of two leases": Truth(configurations=2, cells=60),
+        "20 cells on each of four leases": Truth(configurations=4, cells=20),
+        "4 workloads x 5 cells on each of four leases": Truth(configurations=4, workloads=4, cells=5),
+        "6 leases against one, unequal truths": Truth(configurations=7, effect=(1, 1, 1.02, 1.05, 1.1, 1.2, 1.5)),
+        "6 leases against one, drift 5 %": Truth(configurations=7, drift=0.05),
+    }
+    borrowed = Truth(configurations=12, compositions=(3,) * 6 + (1,) * 6)
+    yield "mean, 11 against one, six of them composed once", lambda: said.averages(borrowed, campaigns)
+    for k, (name, truth) in itertools.product((2, 3, 5), shapes.items()):
+        truth = replace(truth, compositions=k, runs=2 * k)
+        yield f"mean, {k} compositions, {name}", lambda truth=truth: said.averages(truth, campaigns)  # type: ignore[misc]
+    for k, (leases, cells) in itertools.product((1, 2, 3, 5), ((1, 3), (1, 21), (20, 2), (60, 2))):
+        truth = Truth(configurations=leases, cells=cells, compositions=k, runs=max(6, 2 * k), lease=0.03)
+        name = f"mean within leases, {k} compositions, {leases} x {cells - 1} cells, lease sd 3 %"
+        yield name, lambda truth=truth: said.averages(truth, campaigns, within=True)  # type: ignore[misc]
+    for count in (2, 6, 20, 60):
+        truth = Truth(configurations=count, cells=2, lease=0.03)
+        yield f"largest of {count} with the interval of one", lambda truth=truth: said.largest(truth, campaigns)  # type: ignore[misc]
+    for k, count in itertools.product((2, 3, 5), (2, 6, 24, 48)):
+        truth = Truth(configurations=count, compositions=k, runs=2 * k)
+        yield f"best of {count} equal, {k} compositions", lambda truth=truth: said.chosen(truth, campaigns)  # type: ignore[misc]
+    unequal = Truth(configurations=24, effect=tuple(1 + 0.01 * n for n in range(24)))
+    yield "best of 24 unequal, 3 compositions", lambda: said.chosen(unequal, campaigns)
+
+
 def _others(campaigns: int) -> Iterator[Row]:
     for k in (1, 2, 3, 5):
         shared = Truth(compositions=k, runs=max(6, k), cells=3, lease=0.03)
@@ -209,7 +242,13 @@ def table(campaigns: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     few = max(4, campaigns // 10)
     for name, make in itertools.chain(
-        _between(campaigns), _power(campaigns), _mixes(campaigns), _others(campaigns), _public(few), _answers(few)
+        _between(campaigns),
+        _power(campaigns),
+        _mixes(campaigns),
+        _several(campaigns),
+        _others(campaigns),
+        _public(few),
+        _answers(few),
     ):
         yield _line(name, make())
     for name, of in _whole(few):

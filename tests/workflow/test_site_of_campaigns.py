@@ -49,7 +49,7 @@ def test_three_campaigns_have_a_line_per_cell_and_comparisons(project: Project) 
 
     of_third = text((max(site.glob("c-*")) / "compare.html").read_text())
     assert re.search(r"faster\s*0\s*slower\s*1\s*other outcome\s*0", of_third)
-    assert re.search(r"Largest change: −.*1x1-fabric", of_third)
+    assert re.search(r"Significant changes: estimated as −\S+ % \(1x1-fabric.*\), in 1 of 2 cells", of_third)
 
     for path in site.glob("c-*/report.html"):
         assert re.search(r'<a href="../index.html">All campaigns</a> · Campaign <b>c</b>', path.read_text())

@@ -104,6 +104,16 @@ def test_means_count_each_cell_once(compared: Comparison) -> None:
     assert set(compared.means["workload"]) == {"bert", "resnet", "all cells"}
 
 
+def test_significant_changes_are_said_as_a_range_of_estimates_without_intervals(compared: Comparison) -> None:
+    (said,) = (each for each in findings(compared) if each.startswith("Significant changes: "))
+    count = int(compared.rows["says"].isin(["slower", "faster"]).sum())
+    tested = int(compared.rows["p"].notna().sum())
+    ends = r"estimated as −1\S+ % \(.*bert.*\) to −9\S+ % \(.*bert.*\)"
+    pattern = rf"Significant changes: {ends}, in {count} of {tested} cells \(Holm\)\."
+    assert re.fullmatch(pattern, said.replace("\u202f", " ")), said
+    assert "[" not in said
+
+
 def test_the_other_way_round_gives_the_inverse(before: Tables, after: Tables, compared: Comparison) -> None:
     back = compare(after, before).rows.set_index("cell")
     there = compared.rows.set_index("cell").loc[back.index]

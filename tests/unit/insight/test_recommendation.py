@@ -55,7 +55,8 @@ def test_the_planted_optimum_is_named_with_the_cell_that_it_rests_on(planted: Ta
     row = planted.cells.set_index("cell_id").loc[cell.cell_id]
     assert (row["configuration"], row["batch"], cell.runs, cell.compositions) == ("local-4", 32, 4, 2)
     assert best.choice.value == pytest.approx(row["mean"])
-    assert (best.choice.low, best.choice.high) == pytest.approx((row["ci_low"], row["ci_high"]))
+    # It was chosen for its number, so the interval holds for all candidates together.
+    assert best.choice.low < row["ci_low"] < row["ci_high"] < best.choice.high
     hidden = report_data.configuration(each=4, attach="local")
     assert best.choice.low < 32 * 4 / planted_shapes.step_s(hidden, "big", 32, "fp32") < best.choice.high
     assert best.sentences[0].startswith("big, fp32: build local-4 (1 host with 4 local A100), batch 32: ")

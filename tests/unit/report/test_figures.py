@@ -191,11 +191,25 @@ def test_a_link_far_below_its_like_is_said_first() -> None:
 
 
 def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:
-    largest = re.search(r"4 devices on 4 hosts instead of 1 lower throughput by (\d+\.\d)", drawn["node_spread"].alt)
+    largest = re.search(r"(\d+\.\d)\u202f% \([^)]*4 devices, 4 hosts\)", drawn["node_spread"].alt)
     assert float(largest[1]) == pytest.approx(13, abs=1)
     overhead = re.search(r"Overhead of fabric, storage local: (\d+\.\d)", drawn["overhead"].alt)
     assert float(overhead[1]) == pytest.approx(60, abs=3)
     assert "fp16 against fp32: 1.9" in drawn["precision"].alt or "1.8" in drawn["precision"].alt
+
+
+SEVERAL = ("precision", "overhead", "node_spread", "part_of_host", "speedup_by_batch", "scaling")
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_of_several_cells_only_the_mean_has_an_interval(drawn: dict[str, Drawing], name: str) -> None:
+    said = [finding for finding in drawn[name].findings if "; estimates of single cells are from " in finding]
+    assert said
+    for finding in said:
+        mean, estimates = finding.split("; estimates of single cells are from ")
+        assert re.search(r" \[.* to .*\] \(mean of \d+ cells\)$", mean), finding
+        assert "[" not in estimates
+    assert not re.search("best for|worst for|Largest|Smallest", " ".join(said))
 
 
 def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing]) -> None:

@@ -233,7 +233,7 @@ def test_node_spread_says_when_hosts_were_never_compared() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert"]
     drawing = drawn("node_spread", plan, list(synthetic.records(plan)))
     assert set(drawing.data["hosts_explain"]) == {UNKNOWN}
-    assert any("The spread between hosts is unknown" in said for said in drawing.findings)
+    assert any("Host-to-host variation is unknown" in said for said in drawing.findings)
 
 
 def test_few_hosts_leave_it_open() -> None:

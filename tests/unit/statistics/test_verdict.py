@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from campaign.statistics import intervals, verdict
+from campaign import wording
+from campaign.statistics import comparisons, intervals, verdict
+from tests import planted_campaigns as planted
+from tests.planted_campaigns import Truth
 
 NAN = float("nan")
 
@@ -48,40 +53,58 @@ def test_doubt_follows_from_the_adjusted_p_and_the_interval(
     assert verdict.doubt(compared, low, high) == words
 
 
-def test_several_without_a_difference_are_said_together() -> None:
-    rows = pd.DataFrame([row(0.4, 1.0, low=-1.0, high=0.5), row(0.2, 1.0, low=-0.2, high=2.26), row(NAN, NAN)])
-    words = "no significant difference in 2 cells, and none larger than 2.3\u202f% (each at 95\u202f%)"
-    assert verdict.together(rows, "low", "high") == words
-    assert verdict.together(rows[:1], "low", "high") == ""
-    assert verdict.together(rows.assign(p_holm=[0.01, 1.0, NAN]), "low", "high") == ""
-    assert "none larger than 50.0" in verdict.together(rows.assign(high=[50.0, 1.0, NAN]), "low", "high")
-    assert verdict.together(rows.assign(high=[50.1, 1.0, NAN]), "low", "high") == ""
+def _several(effect: tuple[float, ...], compositions: int = 3) -> tuple[pd.DataFrame, comparisons.Design]:
+    """Return configurations against the first one, as a figure has them."""
+    truth = Truth(
+        configurations=len(effect), effect=effect, compositions=compositions, runs=2 * compositions, lease=0.002
+    )
+    design = comparisons.design(planted.runs(replace(truth, run=0.002), 1, 3))
+    of, to = planted.pairs(truth, 1)
+    found = comparisons.ratios(of, to, design).columns(of.index)
+    return pd.DataFrame({"cell_id": of, "against_cell": to, "workload": [f"w{n}" for n in of], **found}), design
 
 
-@pytest.mark.parametrize(
-    ("different", "quoted", "words"),
-    [
-        ((), (-4.0, 9.0), ""),
-        ((1, 2), (2.0, 5.0), "; 2 of 4 cells differ significantly"),
-        ((2,), (5.0,), "; 1 of 4 cells differs significantly"),
-        ((0, 1, 2, 3), (-4.0, 9.0), ""),
-    ],
-)
-def test_a_sentence_quotes_what_differs_where_anything_does(
-    different: tuple[int, ...], quoted: tuple[float, ...], words: str
-) -> None:
-    sizes = (-4.0, 2.0, 5.0, 9.0)
-    rows = pd.DataFrame(
-        [row(0.4, 0.01 if n in different else 1.0, size=size, ratio=1 + size / 100) for n, size in enumerate(sizes)]
+def test_of_several_cells_the_mean_has_an_interval_and_the_extremes_have_none() -> None:
+    rows, design = _several((1.0, 0.5, 0.25, 1.0))
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    pattern = (
+        r"2\.0\d× \[\S+ to \S+\] \(mean of 3 cells\); estimates of single cells are from (\S+) \(w3\) to (\S+) \(w2\); "
+        r"2 of 3 cells differ significantly"
     )
-    ends, said = verdict.quoted(rows, "size")
-    assert (tuple(each["size"] for each in ends), said) == (quoted, words)
-    named = rows.assign(
-        workload=[f"w{n}" for n in range(4)], ratio_low=rows["ratio"] - 0.2, ratio_high=rows["ratio"] + 0.2
+    found = re.fullmatch(pattern, said)
+    assert found, said
+    assert [float(each[:-1]) for each in found.groups()] == pytest.approx([1, 4], abs=0.03)
+    in_time = verdict.summarize_effects(
+        rows, design, ["workload"], lambda ratio: 100 * (1 / ratio - 1), wording.percent
     )
-    sentence = verdict.speed_ups(named, ["workload"])
-    assert sentence.endswith(words)
-    assert all(f"w{sizes.index(size)}" in sentence for size in quoted)
+    low, high = re.search(r"\[−(\S+)\u202f% to −(\S+)\u202f%\]", in_time).groups()  # type: ignore[union-attr]
+    assert 49 < float(high) < 50.1 < float(low) < 51
+
+
+def test_one_cell_has_its_own_interval_and_what_it_rests_on() -> None:
+    rows, design = _several((1.0, 0.5))
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    assert re.fullmatch(r"\S+× \[\S+ to \S+\] \(w1; 3 compositions each\)", said)
+
+
+def test_differences_are_ruled_out_for_all_cells_together() -> None:
+    rows, design = _several((1.0,) * 13)
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    largest = re.search(
+        r"none of 12 cells differs significantly, and differences above (\S+)\u202f% are ruled out", said
+    )
+    alone = max(abs(rows["ratio_low"] - 1).max(), abs(rows["ratio_high"] - 1).max())
+    assert float(largest[1]) > 105 * alone  # type: ignore[index]
+    wide = rows.assign(ratio_low=rows["ratio"] / 1.45, ratio_high=rows["ratio"] * 1.45)
+    assert verdict.summarize_effects(wide, design, ["workload"]).endswith("none of 12 cells differs significantly")
+
+
+def test_a_mean_of_untested_ratios_has_no_interval() -> None:
+    rows, design = _several((1.0, 0.5, 0.25), compositions=1)
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    assert said.startswith("2.8")
+    assert f"× (no interval: {verdict.ONE_COMPOSITION}; mean of 2 cells); estimates" in said
+    assert "differ" not in said
 
 
 def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
@@ -126,7 +149,7 @@ def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, 
 
 def test_one_composition_each_is_said_instead_of_a_result() -> None:
     alone = row(NAN, NAN, method=intervals.ONE_EACH, freedom=NAN, **ONE)
-    assert verdict.doubt(alone, -1.0, 2.0, "no significant difference in 4 cells") == f" ({verdict.ONE_EACH})"
+    assert verdict.doubt(alone, -1.0, 2.0) == f" ({verdict.ONE_EACH})"
     (said,) = verdict.limits(pd.DataFrame([alone]), {})
     assert said.startswith("Comparisons not tested: one composition of each")
     assert verdict.basis({**alone, "in_order": True}) == ""

@@ -90,7 +90,7 @@ def _counts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def findings(comparison: Comparison) -> list[str]:
-    """The means of workloads, the largest change, and what matching had to assume, as sentences."""
+    """The means of workloads, the range of significant changes, and what matching had to assume, as sentences."""
     told = [
         f"{row['workload']}: {_mean_words(row, comparison.metric.performance)}."
         for row in comparison.means.to_dict("records")
@@ -98,9 +98,8 @@ def findings(comparison: Comparison) -> list[str]:
     ]
     certain = comparison.rows[comparison.rows["p_holm"] < SIGNIFICANT]
     if len(certain):
-        first = by_change(certain).head(1).to_dict("records")[0]
-        change = verdict.measured(first, _bounds(first), wording.percent, first["cell"])
-        told.append(f"Largest change: {change}.")
+        tested = int(comparison.rows["p"].notna().sum())
+        told.append(f"{_changed(certain)} of {wording.plural(tested, 'cell')} (Holm).")
     elif comparison.rows["tested"].any():
         told.append("No cell shows a significant change (Holm).")
     alone = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
@@ -127,6 +126,16 @@ def findings(comparison: Comparison) -> list[str]:
             f"{wording.plural(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
         )
     return told
+
+
+def _changed(certain: pd.DataFrame) -> str:
+    """Return the range of the estimates of significant changes. They have no intervals, as they were chosen for their size."""
+    ordered = certain.sort_values("ratio", kind="stable")
+    ends = [
+        f"{wording.percent(100 * (row['ratio'] - 1))} ({row['cell']})"
+        for row in ordered.iloc[[0, -1] if len(ordered) > 1 else [0]].to_dict("records")
+    ]
+    return f"Significant changes: estimated as {' to '.join(ends)}, in {len(ordered):,}"
 
 
 def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:

@@ -2,7 +2,8 @@
 
 Rows are those of `campaign.statistics.comparable_cells`: p, p_holm, n_tests, paired, n_pairs, and what a statement rests on
 (`campaign.statistics.comparisons.Ratios.basis`). A difference counts when it stands among all comparisons of its figure (Holm,
-5 %); an interval is of one comparison by itself. Every statement says on how many compositions it rests, and what limits it.
+5 %). A sentence about several comparisons has the interval of their mean, never that of the largest of them. Every statement says
+on how many compositions it rests, and what limits it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import pandas as pd
 
 from campaign import wording
 from campaign.statistics import intervals
+from campaign.statistics.average_ratio import average_ratio
 from campaign.statistics.comparisons import Ratios
 from campaign.statistics.drift import is_adjusted
+from campaign.statistics.experiment_design import Design
 from campaign.statistics.intervals import SIGNIFICANT
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
@@ -120,15 +123,14 @@ def measured(
     return wording.with_interval(*values, say, "; ".join(each for each in (about, basis(row)) if each))
 
 
-def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float, together: str = "") -> str:
+def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
     """What follows the number of a comparison in a sentence: '' where it is a difference, else what can be said instead.
 
     low_pct, high_pct: bounds of the difference, 95 %. '' as well without an interval, which the number says itself.
-    together: what is said of several comparisons instead (see there); what is not tested is no part of it.
     """
     if untested(row) and math.isfinite(low_pct):
         return f" ({not_tested(row)})"
-    if together or differs(row) or not math.isfinite(row["p"]):
+    if differs(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANT:
         among = f"among all {int(row['n_tests']):,} comparisons of this figure"
@@ -140,62 +142,104 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float, together: str
     return f": no difference larger than {wording.percent(largest, _decimals(largest))}"
 
 
-def quoted(rows: pd.DataFrame, by: str) -> tuple[list[Any], str]:
-    """The two of several comparisons that a sentence quotes, and what follows: how many differ, '' where all or none do.
+def summarize_effects(
+    rows: pd.DataFrame,
+    design: Design,
+    named: Sequence[str],
+    express: Callable[[float], float] = float,
+    say: Callable[[float], str] = wording.times,
+) -> str:
+    """Put the ratios of one or several cells into words, as a part of a sentence.
 
-    rows: at least one; by: the column to order them by. The smallest and the largest of those that differ, where any does.
+    One cell has its interval. Of several, their mean has an interval, and the smallest and the largest estimate have none: an
+    estimate that is quoted because it is the largest is larger than its truth, so that its own interval holds it too rarely.
+
+    Args:
+        rows: comparisons, at least one, each with a ratio
+        design: the design of the cells
+        named: the columns that tell the cells apart
+        express: a ratio as the number that is shown
+        say: this number in words
     """
-    different = rows["p_holm"] < SIGNIFICANT
-    count, tested = int(different.sum()), int(rows["p"].notna().sum())
-    ordered = (rows[different] if count else rows).sort_values(by, kind="stable")
-    ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
-    differ = f"; {count:,} of {tested:,} cells {'differs' if count == 1 else 'differ'} significantly"
-    return ends, differ if 0 < count < tested else ""
+    if len(rows) == 1:
+        row = rows.to_dict("records")[0]
+        value, *ends = (express(row[name]) for name in ("ratio", "ratio_low", "ratio_high"))
+        low, high = sorted(ends)
+        percent = [end if say is wording.percent else 100 * (end - 1) for end in (low, high)]
+        return measured(row, (value, low, high), say, wording.describe(row, named)) + doubt(row, *percent)
+    return summarize_range(rows, design, named, express, say) + _differing(rows, express, say)
 
 
-def speed_ups(rows: pd.DataFrame, named: Sequence[str]) -> str:
-    """The ratios that a sentence quotes of several comparisons (`quoted`), with intervals and which cells (`named`) they are of.
+def summarize_range(
+    rows: pd.DataFrame,
+    design: Design,
+    named: Sequence[str],
+    express: Callable[[float], float],
+    say: Callable[[float], str],
+) -> str:
+    """Return the mean of several ratios with its interval, and the range of their estimates; arguments as `summarize_effects`."""
+    return f"{_average(rows, design, express, say)}; {range_of_estimates(rows, named, express, say)}"
 
-    rows: at least one, each with a ratio.
-    """
-    ends, others = quoted(rows, "ratio")
-    words = []
-    for row in ends:
-        low, high = row["ratio_low"], row["ratio_high"]
-        said = measured(row, (row["ratio"], low, high), wording.times, wording.describe(row, named))
-        words.append(said + doubt(row, 100 * (low - 1), 100 * (high - 1)))
-    return ", up to ".join(words) + others
+
+def _average(rows: pd.DataFrame, design: Design, express: Callable[[float], float], say: Callable[[float], str]) -> str:
+    """Return the mean of several comparisons with its interval, or why it has none."""
+    value, *ends = (express(float(bound[0])) for bound in average_ratio(rows, design).bounds())
+    low, high = sorted(ends)
+    untested_rows = rows[~rows["tested"]]
+    why = why_not_tested(untested_rows) if len(untested_rows) else "no composition was repeated"
+    return wording.with_interval(value, low, high, say, f"mean of {len(rows):,} cells", f"no interval: {why}")
+
+
+def range_of_estimates(
+    rows: pd.DataFrame,
+    named: Sequence[str],
+    express: Callable[[float], float] = float,
+    say: Callable[[float], str] = wording.times,
+) -> str:
+    """Return the smallest and the largest estimate of several comparisons, with the cells that they are of."""
+    ordered = rows.assign(shown=rows["ratio"].map(express)).sort_values("shown", kind="stable")
+    first, last = (
+        f"{say(row['shown'])} ({wording.describe(row, named)})" for row in ordered.iloc[[0, -1]].to_dict("records")
+    )
+    return f"estimates of single cells are from {first} to {last}"
+
+
+def _differing(rows: pd.DataFrame, express: Callable[[float], float], say: Callable[[float], str]) -> str:
+    """Return how many of several comparisons differ, and what differences are ruled out where none does."""
+    tested = rows[rows["p"].notna()]
+    count = int((tested["p_holm"] < SIGNIFICANT).sum())
+    if count:
+        return f"; {count:,} of {wording.plural(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
+    if tested.empty:
+        return ""
+    ends = [express(end) for bounds in simultaneous_bounds(tested) for end in bounds]
+    largest = max(abs(end if say is wording.percent else 100 * (end - 1)) for end in ends)
+    size = wording.percent(largest, _decimals(largest))
+    ruled_out = f", and differences above {size} are ruled out" if largest <= _SAYS_NOTHING_PCT else ""
+    return f"; none of {wording.plural(len(tested), 'cell')} differs significantly{ruled_out}"
+
+
+def simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the bounds of the ratios of tested comparisons that hold for all of them together (Bonferroni, 95 %)."""
+    wider = intervals.simultaneous_width(rows["freedom"], len(rows))
+    value = rows["ratio"].to_numpy()
+    return tuple(list(value * (rows[end].to_numpy() / value) ** wider) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
 
 
 def extremes(found: Ratios, cells: int) -> str:
     """The ratio of the largest of several cells to the smallest, with its interval and what it rests on, as a part of a sentence.
 
-    found: of one comparison; cells: how many the two were chosen from, so that the test is adjusted over all their pairs.
+    found: of one comparison; cells: how many the two were chosen from. The test and the interval hold over all their pairs.
     """
-    value, low, high = (float(bound[0]) for bound in found.of.bounds())
-    row = {name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}
     pairs = max(1, cells * (cells - 1) // 2)
+    value, low, high = (float(bound[0]) for bound in found.of.bounds(1 - SIGNIFICANT / pairs))
+    row = {name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}
     p = float(found.p()[0])
     row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
     row["least_detectable_pct"] = float(found.least_detectable_pct(pairs)[0])
     if untested(row) and not math.isfinite(low):
         return f"{wording.times(value)} ({ONCE})"
     return measured(row, (value, low, high), wording.times) + doubt(row, 100 * (low - 1), 100 * (high - 1))
-
-
-def together(rows: pd.DataFrame, low: str, high: str) -> str:
-    """The largest difference that any of several comparisons may have, where none is significant; '' where one is.
-
-    low, high: the columns with the bounds of the difference in percent.
-    """
-    tested = rows[rows["p"].notna()]
-    if len(tested) < 2 or (tested["p_holm"] < SIGNIFICANT).any():
-        return ""
-    largest = max(no_larger_than(*bounds) for bounds in zip(tested[low], tested[high], strict=True))
-    if largest > _SAYS_NOTHING_PCT:
-        return ""
-    size = wording.percent(largest, _decimals(largest))
-    return f"no significant difference in {len(tested):,} cells, and none larger than {size} (each at 95\u202f%)"
 
 
 def p_value(p: float) -> str:

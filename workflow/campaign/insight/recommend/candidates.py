@@ -53,7 +53,8 @@ def energy_design(tables: Tables) -> Design:
 
 
 def with_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Return the rows that the design has, with their result as a rate (more is better): `rate`, `low`, `high`, `known`.
+    """Return the rows that the design has, with their result as a rate (more is better): `rate`, `low`, `high`, `freedom`,
+    `known`.
 
     low and high bound the rate of this row alone. known: whether they hold the spread of compositions.
     """
@@ -63,4 +64,5 @@ def with_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
     value, low, high = (each[place] for each in locations.bounds())
     if not design.higher:
         value, low, high = 1 / value, 1 / high, 1 / low
-    return rows.assign(rate=value, low=low, high=high, known=design.variances.known[place])
+    freedom = locations.freedom[place]
+    return rows.assign(rate=value, low=low, high=high, freedom=freedom, known=design.variances.known[place])

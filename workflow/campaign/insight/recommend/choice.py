@@ -24,7 +24,7 @@ from campaign.insight.recommend.objectives import (
 )
 from campaign.statistics.comparisons import Design, ratios
 from campaign.statistics.experiment_design import Marks
-from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm
+from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm, simultaneous_width
 
 TIE_PCT = 5.0
 """Configurations tie where none is shown to be better, and a test shows that they differ by less than this."""
@@ -71,7 +71,7 @@ def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> Reco
         return question.answer(f"{question.about}: {why_none}.")
     best = scored.iloc[0]
     if not best["known"]:
-        choice = _choice(question, best)
+        choice = _choice(question, best, len(scored))
         unknown = "One composition each was measured, so ties are unknown."
         return question.answer(_build(question, choice), unknown, choice=choice, comparable=False)
     # A shape is built once, for the batch that is best.
@@ -81,13 +81,13 @@ def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> Reco
     fewest = pd.concat([scored.iloc[:1], tied]).sort_values(["devices", "hosts"], kind="stable").iloc[0]
     if (fewest["devices"], fewest["hosts"]) < (best["devices"], best["hosts"]):
         chosen, tied = fewest, pd.concat([scored.iloc[:1], tied.drop(fewest.name)])
-    choice = _choice(question, chosen)
+    choice = _choice(question, chosen, len(scored))
     answer = question.answer(
         _build(question, choice),
         choice=choice,
-        tied=tuple(_choice(question, row) for _, row in tied[:MAX_LISTED].iterrows()),
+        tied=tuple(_choice(question, row, len(scored)) for _, row in tied[:MAX_LISTED].iterrows()),
         tied_total=len(tied),
-        not_told_apart=tuple(_choice(question, row) for _, row in further[:MAX_LISTED].iterrows()),
+        not_told_apart=tuple(_choice(question, row, len(scored)) for _, row in further[:MAX_LISTED].iterrows()),
         not_told_apart_total=len(further),
     )
     if not answer.alternatives:
@@ -116,13 +116,14 @@ def score(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFram
     return found.sort_values("score", ascending=False, kind="stable")
 
 
-def score_bounds(row: pd.Series[Any]) -> tuple[float, float]:
-    """Return the 95 % bounds of the score of a chosen row; nan without an interval.
+def score_bounds(row: pd.Series[Any], candidates: int) -> tuple[float, float]:
+    """Return the 95 % bounds of the score of a row that was chosen for its score; nan without an interval.
 
-    They are those of the row alone, and do not count that it was chosen for its score.
+    They hold for all candidates together (Bonferroni), whichever of them is chosen.
     """
+    wider = float(simultaneous_width(row["freedom"], candidates))
     low, high = np.log(row["factor"] * np.array([row["low"], row["high"]], dtype=np.float64))
-    return float(low), float(high)
+    return row["score"] + wider * float(low - row["score"]), row["score"] + wider * float(high - row["score"])
 
 
 def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> tuple[Marks, Marks]:
@@ -144,9 +145,9 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     return alike & (holm(p_tie) < SIGNIFICANT), alike
 
 
-def _choice(question: RankingQuestion, row: pd.Series[Any]) -> RecommendedChoice:
+def _choice(question: RankingQuestion, row: pd.Series[Any], candidates: int) -> RecommendedChoice:
     scale, value = question.objective.scale, question.objective.scale.value(row["score"])
-    bounds = score_bounds(row)
+    bounds = score_bounds(row, candidates)
     low, high = sorted(scale.value(each) for each in bounds)
     said = scale.say(value)
     if np.isfinite(bounds).all():

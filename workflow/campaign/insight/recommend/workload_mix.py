@@ -63,8 +63,9 @@ def mix_candidates(
     rows = rows.assign(cell=rows["cells"].map(_id))
     rows = rows[sums.places(rows["cell"]) >= 0].reset_index(drop=True)
     low, high = _slow_down_bounds(rows, apart, sums)
-    known = sums.variances.known[sums.places(rows["cell"])]
-    return rows.assign(rate=1 / rows["slow"], low=1 / high, high=1 / low, known=known), sums
+    place = sums.places(rows["cell"])
+    known, freedom = sums.variances.known[place], sums.locations()[0].freedom[place]
+    return rows.assign(rate=1 / rows["slow"], low=1 / high, high=1 / low, freedom=freedom, known=known), sums
 
 
 def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
