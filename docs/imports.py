@@ -33,7 +33,12 @@ def purpose(package: str) -> str:
     """The first sentence of the docstring of a package or shared module."""
     directory = ROOT / "workflow" / "campaign"
     path = directory / package / "__init__.py"
-    text = ast.get_docstring(ast.parse((path if path.is_file() else directory / f"{package}.py").read_text())) or ""
+    text = (
+        ast.get_docstring(
+            ast.parse((path if path.is_file() else directory / f"{package}.py").read_text(encoding="utf-8"))
+        )
+        or ""
+    )
     return " ".join(text.partition("\n\n")[0].split())
 
 

@@ -66,8 +66,10 @@ def told(result: tuple[int, str]) -> list[str]:
             ],
         ),
         (("campain=x",), {}, ["error: --config campain: no such key; there are: "]),
+        # Snakemake reads it as 535104.
+        (("version=535_104",), {}, ["error: version: '535_104' is a number or truth value to YAML"]),
     ],
-    ids=["unknown key", "wrong type", "code", "unknown --config"],
+    ids=["unknown key", "wrong type", "code", "unknown --config", "a number with _"],
 )
 def test_one_message_and_nothing_is_touched(
     project: Path, arguments: tuple[str, ...], changes: dict[str, Any], expected: list[str]

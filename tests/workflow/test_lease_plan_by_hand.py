@@ -119,3 +119,34 @@ def test_closed_standard_files_change_nothing(closed: str, project: Project) -> 
     assert set(project.started().values()) == {1}
     (lease,) = project.leases()
     assert lease["faults"] == []
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"LC_ALL": "C", "PYTHONUTF8": "0"}, id="ASCII"),
+        # As with LC_ALL=en_US, which is ISO-8859-1 where it is installed.
+        pytest.param({"PYTHONIOENCODING": "iso-8859-1"}, id="ISO-8859-1"),
+    ],
+)
+def test_a_locale_that_is_not_utf8_changes_nothing(environment: dict[str, str], project: Project) -> None:
+    project.campaign(batch=[1, 2], compositions=2, repetitions=4)
+    project.run_campaign("plan", "campaigns/c.yaml", "--write")
+    leases = sorted((project.directory / "results" / "c" / "plan" / "leases").iterdir())
+    printed = ""
+    for command in [
+        *(("measure", str(lease)) for lease in leases),
+        ("summary", "results/c"),
+        ("recommend", "results/c"),
+    ]:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "campaign.cli", *command],
+            cwd=project.directory,
+            env={**project.environment, **environment},
+            capture_output=True,
+            timeout=TIME_OUT_S,
+        )
+        assert ended.returncode == 0, ended.stderr.decode()
+        printed += ended.stdout.decode()
+    assert {"·", "\u202f"} <= set(printed), printed
+    assert [record.status for record in project.records()] == ["ok"] * 8

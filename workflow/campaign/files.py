@@ -376,7 +376,7 @@ def file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> t
     """Kind of the file system that a path is on, and the options of its mount; "unknown" where it is not listed."""
     place, found = path.resolve(), ("unknown", frozenset[str]())
     longest = -1
-    for line in mountinfo.read_text().splitlines():
+    for line in mountinfo.read_text(encoding="utf-8").splitlines():
         mount, _, kind = line.partition(" - ")
         words, about = mount.split(), kind.split()
         point = Path(words[4].encode().decode("unicode_escape"))  # a space is \\040

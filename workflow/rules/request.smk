@@ -29,6 +29,7 @@ try:
         with_campaign_path,
         with_limits,
         with_resources,
+        with_typed_texts,
     )
     from campaign.errors import CampaignError, unwritable
     from campaign.files import share_directories, share_like
@@ -97,7 +98,8 @@ if lacks_profile() and workflow.modifier.is_main_snakefile():
 
 
 def asked():
-    given = with_resources(workflow.resource_settings, sys.argv, os.environ, config)
+    given = with_typed_texts(config, workflow.config_settings.config_args)
+    given = with_resources(workflow.resource_settings, sys.argv, os.environ, given)
     given = with_campaign_path(given, [Path(file) for file in workflow.configfiles])
     # Snakemake would put the `prefix:` of a module before all paths of the rules, also those of this machine's files, but not into
     # what commands read in documents. So the directory of the results takes it.

@@ -217,11 +217,13 @@ def test_a_damaged_campaign_as_used_is_a_clear_error(document: dict[str, Any], m
 
 @pytest.mark.parametrize("label", ["580.10", "0580", "1e3", "1_0", "nan", "inf", "true", 580.1, True])
 def test_a_label_that_others_write_anew_is_refused_at_every_door(tmp_path: Path, label: Any) -> None:
-    """Snakemake makes 580.1 of --config version=580.10, which would be another label than that of --version 580.10."""
-    told = "is a number or truth value to YAML and Snakemake.*such as driver-580.10"
+    """YAML makes 580.1 of `version: 580.10`, which would be another label than that of --version 580.10."""
+    told = "is a number or truth value to YAML.*such as driver-580.10"
     with pytest.raises(ConfigError, match=rf"campaign.yaml:\d+: version: .*{told}"):
         load_campaign(write_files(tmp_path, {"campaign.version": label}))
     plain = write_files(tmp_path)
+    if not isinstance(label, str):
+        told = "a config file gives .*put it in quotes"
     with pytest.raises(ConfigError, match=f"version: .*{told}"):
         request_of({"campaign": plain, "version": label}).load()
     for kept in ("580", "580.159.03", "driver-580.10"):

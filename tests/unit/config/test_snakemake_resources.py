@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake.cli import get_argument_parser, parse_config
 
-from campaign.config.snakemake_config import with_resources
+from campaign.config.snakemake_config import with_resources, with_typed_texts
 from campaign.errors import ConfigError
 
 
@@ -64,3 +65,33 @@ def test_what_would_be_ignored_is_refused_in_one_sentence(words: str, defaults: 
         given(words, **defaults)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["535_104", "010", "007", "1_0.5", "1e3", "nan", "True", "580", "driver-580.10", "a=b"]
+)
+def test_a_value_of_config_is_what_was_typed(text: str) -> None:
+    """Snakemake reads 010 as 10."""
+    entries = get_argument_parser().parse_args(["--config", f"version={text}", "where=batch == 1"]).config
+    assert with_typed_texts(parse_config(entries), entries) == {"version": text, "where": "batch == 1"}
+    # A workflow that has this one as a module may give another value.
+    assert with_typed_texts({"version": 3}, entries) == {"version": 3}
+    assert with_typed_texts({"version": 3}, None) == {"version": 3}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--default-resources slurm_account=010 slurm_partition=1_0",
+        "--set-resources measure:slurm_account=010 measure:slurm_partition=1_0",
+        "--default-resources=slurm_account=010 --set-resources=measure:slurm_partition=1_0",
+    ],
+)
+def test_a_resource_is_what_was_typed(words: str) -> None:
+    """Snakemake reads both as 10."""
+    parsed = get_argument_parser().parse_args(words.split())
+    settings = SimpleNamespace(
+        default_resources=dict(parsed.default_resources) if parsed.default_resources else None,
+        overwrite_resources=parsed.set_resources,
+    )
+    assert with_resources(settings, words.split(), {}, {}) == {"slurm": {"account": "010", "partition": "1_0"}}

@@ -221,7 +221,7 @@ def times(system: str, results: Path, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
-    output.write_text(text)
+    output.write_text(text, encoding="utf-8")
     for operation in OPERATIONS:
         if seconds := found.seconds(operation):
             low, middle, high = (wording.seconds(found.quantile(share, operation)) for share in (0.05, 0.5, 0.95))

@@ -21,7 +21,7 @@ from campaign.cli.source import as_given
 from campaign.errors import CampaignError, unwritable
 from campaign.files import share_like
 from campaign.processes.signals import Interrupted
-from campaign.processes.standard_files import open_standard_files
+from campaign.processes.standard_files import open_standard_files, use_utf8
 from campaign.wording import printable
 
 GROUPS = {
@@ -117,6 +117,7 @@ class _Commands(click.Group):
 
     def invoke(self, context: click.Context) -> Any:
         open_standard_files()
+        use_utf8()
         use_practice_cluster()
         try:
             share_like(Path.cwd())

@@ -57,7 +57,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
             print(printable(message), flush=True)
         with suppress(OSError):
             make_directory(kept.parent)
-            with kept.open("a") as file:
+            with kept.open("a", encoding="utf-8") as file:
                 file.write(message + "\n")
 
     try:
@@ -103,6 +103,6 @@ def measured(plan: Path, strict: bool, out: Path | None) -> None:
         )
     if out:
         try:
-            out.write_text(found.text() + "\n")
+            out.write_text(found.text() + "\n", encoding="utf-8")
         except OSError as error:
             raise unwritable(error, out) from error

@@ -178,6 +178,6 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
         raise ConfigError("\n".join(["some runs have no record; run the campaign again to measure them", *missing]))
     if output:
         try:
-            output.write_text(text + "\n")
+            output.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise unwritable(error, output) from error

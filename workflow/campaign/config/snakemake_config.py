@@ -29,6 +29,35 @@ _MEASURE = "measure"
 """The rule whose jobs are allocations."""
 
 
+def with_typed_texts(config: Mapping[str, Any], entries: object) -> dict[str, Any]:
+    """Return Snakemake's configuration with each value of `--config` as it was typed.
+
+    Snakemake reads `version=535_104` as 535104, `version=010` as 10, and `results=007` as 7.
+
+    Args:
+        config: Snakemake's configuration.
+        entries: KEY=VALUE of `--config`, Snakemake's `config_args`.
+    """
+    found = dict(config)
+    for entry in entries if isinstance(entries, list | tuple) else ():
+        key, _, text = str(entry).partition("=")
+        value = config.get(key)
+        # Another value is of a later `--config` of the same key, or of a workflow that has this one as a module.
+        if isinstance(value, bool | int | float) and _snakemake_number(text, type(value)) == str(value):
+            found[key] = text
+    return found
+
+
+def _snakemake_number(text: str, kind: type[bool | int | float]) -> str | None:
+    """Return what Snakemake reads a text as, written in Python; None if the text is of another type."""
+    if kind is bool:
+        return text
+    try:
+        return str(kind(text))
+    except ValueError:
+        return None
+
+
 def with_resources(
     settings: Any, arguments: Sequence[str], environment: Mapping[str, str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -43,9 +72,10 @@ def with_resources(
     meant = {
         name: value for name, value in defaults.items() if name in _HONOURED or name in given or str(value).isdecimal()
     }
-    options = _options("--default-resources", meant)
+    options = _options("--default-resources", _typed_resources(meant, arguments))
     for rule, resources in (settings.overwrite_resources or {}).items():
-        options |= _of_rule(rule, {name: resource.raw for name, resource in resources.items()})
+        typed = _typed_resources({name: resource.raw for name, resource in resources.items()}, arguments, f"{rule}:")
+        options |= _of_rule(rule, typed)
     # A profile's configfile gives way to --configfile on the command line, and its default resources to --default-resources.
     replaced = any(word.startswith("--default-res") for word in arguments)
     of_slurm = replaced and "slurm" in profile_names(arguments, environment)
@@ -70,6 +100,24 @@ def with_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
 
 _REGISTERED: dict[str, int] = {}
 """Limits that are not the user's."""
+
+
+def _typed_resources(resources: Mapping[str, object], arguments: Sequence[str], prefix: str = "") -> dict[str, object]:
+    """Return resources with each number as the command line writes it: Snakemake reads `slurm_account=010` as 10.
+
+    Args:
+        resources: name and value of each resource.
+        arguments: command line.
+        prefix: `RULE:` where the resources are those of a rule.
+    """
+    typed = dict(resources)
+    for word in arguments:
+        key, _, text = word.removeprefix("--default-resources=").removeprefix("--set-resources=").partition("=")
+        name = key.removeprefix(prefix)
+        value = resources.get(name)
+        if key == prefix + name and isinstance(value, int) and _snakemake_number(text, int) == str(value):
+            typed[name] = text
+    return typed
 
 
 def _of_rule(rule: str, resources: Mapping[str, object]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ Count = Annotated[int, Field(ge=1, le=4096)]
 
 
 def as_typed(label: object) -> object:
-    """A label. ValueError: YAML or Snakemake's --config reads it as a number or truth value, and gives it back in another form."""
+    """Return a label. Raises ValueError if YAML reads it as a number or truth value and gives it back in another form."""
     text = str(label)
     retyped = text.lower() in ("true", "false")
     with suppress(ValueError):
@@ -58,7 +58,7 @@ def as_typed(label: object) -> object:
         retyped = re.fullmatch("0|[1-9][0-9]*", text) is None
     if retyped:
         raise ValueError(
-            f"'{text}' is a number or truth value to YAML and Snakemake, which change how it is written (580.10 becomes 580.1); "
+            f"'{text}' is a number or truth value to YAML, which changes how it is written (580.10 becomes 580.1); "
             "add letters, such as driver-580.10"
         )
     return label

@@ -88,7 +88,7 @@ def _serve_recording(wanted: ControlPlaneEmulation, say: Callable[[str], None], 
         system = wanted.directory / "systems" / f"{wanted.directory.name}.yaml"
         system.parent.mkdir(parents=True, exist_ok=True)
         described = replay.system(wanted.directory.name, wanted.directory)
-        system.write_text(yaml.safe_dump(described, sort_keys=False))
+        system.write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
         say(f"{wanted.kind} at {', '.join(server.urls.values())}\n\n  campaign fabric check {system} --look-only")
         say("\nCtrl-C stops it.")
         _await_end(until)
@@ -114,7 +114,7 @@ def write_files(
     directory.mkdir(parents=True, exist_ok=True)
     credentials = directory / "credentials"
     credentials.touch(0o600)
-    credentials.write_text(f"{USER}\n{PASSWORD}\n")
+    credentials.write_text(f"{USER}\n{PASSWORD}\n", encoding="utf-8")
     system, campaign = directory / "systems" / f"{directory.name}.yaml", directory / "campaign.yaml"
     system.parent.mkdir(exist_ok=True)
     described = system_document(directory.name, wanted.kind, server, hardware, wanted.hosts)
@@ -124,7 +124,7 @@ def write_files(
         if drawn
         else {}
     )
-    system.write_text(yaml.safe_dump(described, sort_keys=False))
+    system.write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
     model = next(iter(device.model for device in hardware.devices.values() if device.kind == "gpu"), "cpu-rank")
     document = {
         "name": directory.name,
@@ -133,7 +133,7 @@ def write_files(
         "axes": {"workload": "bert-nano", "batch": 4, "precision": "fp32"},
         "protocol": {"repetitions": 2},
     }
-    campaign.write_text(yaml.safe_dump(document, sort_keys=False))
+    campaign.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return system, campaign
 
 

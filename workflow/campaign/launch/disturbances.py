@@ -93,13 +93,15 @@ def _families(pids: Collection[int]) -> Iterator[int]:
     for pid in pids:
         yield pid
         with suppress(OSError):
-            yield from _families([int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()])
+            yield from _families(
+                [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
+            )
 
 
 def _state(pid: int) -> tuple[str, int]:
     """The letter of a process's state, and the process that traces it (0: none); empty if it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace", encoding="utf-8").splitlines()
     except OSError:
         return "", 0
     words = dict(line.split(":", 1) for line in lines[:12] if ":" in line)

@@ -247,6 +247,7 @@ class _Parent:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             process_group=0,
+            encoding="utf-8",
         )
         try:
             self.answer()
@@ -338,7 +339,7 @@ def _counting(path: Path) -> FileIO | None:
 
 def _groups(root: Path) -> list[Path]:
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
     found = []

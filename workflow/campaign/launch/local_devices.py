@@ -36,7 +36,7 @@ def verify_here(system: SystemFile, composition: Composition, directory: Path) -
     except OSError as error:
         raise LaunchError(f"the devices of {machine.name} could not be listed: {error}") from error
     make_directory(directory)
-    (directory / "devices.txt").write_text(answer.out)
+    (directory / "devices.txt").write_text(answer.out, encoding="utf-8")
     found = checked(
         system, Composition((machine,)), {machine.name: tuple(answer.out.splitlines())}, identified=identified
     )

@@ -139,6 +139,6 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], step: Path | None = None)
         except subprocess.TimeoutExpired:
             with suppress(OSError, CampaignError, IndexError):
                 if step is not None:
-                    call(["scancel", "--signal=KILL", step.read_text().split()[0]], _END_PATIENCE_S)
+                    call(["scancel", "--signal=KILL", step.read_text(encoding="utf-8").split()[0]], _END_PATIENCE_S)
             process.kill()
             process.wait()

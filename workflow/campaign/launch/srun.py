@@ -102,7 +102,7 @@ class SrunLauncher:
         running = _Running(step, program, argv, environment, marker, log, directory, limits)
         try:
             make_directory(log.parent)
-            script.write_text(rank_script(step, placement, marker, directory, reaper=self._reaper))
+            script.write_text(rank_script(step, placement, marker, directory, reaper=self._reaper), encoding="utf-8")
             return running.measured(self._hosts.flags(step))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
@@ -143,7 +143,7 @@ class _Running:
         """To the end of the step, by itself or at its limits."""
         for rank in range(self.step.processes):
             # A shared file system remembers that a file is missing; one that is there is looked at anew when it is opened.
-            (self.directory / f"rank.{rank}").write_text("")
+            (self.directory / f"rank.{rank}").write_text("", encoding="utf-8")
         self.log.touch()
         self.log_start = self.log.stat().st_size
         patience = Patience()
@@ -187,7 +187,7 @@ class _Running:
                 srun.wait()
             if srun.stderr:
                 srun.stderr.close()
-            with self.log.open("a") as log:
+            with self.log.open("a", encoding="utf-8") as log:
                 log.write(self.words)
 
     def _watch(self, srun: subprocess.Popen[bytes]) -> _Why | None:

@@ -252,7 +252,7 @@ def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
     ends = []
     for rank in range(ranks):
         try:
-            text = (directory / f"rank.{rank}").read_text(errors="replace")
+            text = (directory / f"rank.{rank}").read_text(errors="replace", encoding="utf-8")
         except FileNotFoundError:
             text = ""
         ends.append(parse_end(text))

@@ -207,6 +207,12 @@ def request_of(config: Mapping[str, Any]) -> PlanRequest:
         if key not in names:
             known = "; ".join(f"{name}: {words.removesuffix('.')}" for name, words in key_meanings())
             raise ConfigError(f"--config {key}: no such key; there are: {known}")
+    for key, value in config.items():
+        if isinstance(value, int | float) and OPTIONS[names[key]].read in (_path, _paths, _text):
+            raise ConfigError(
+                f"{key}: a config file gives {value!r}, which is a number or truth value to YAML and may have been written "
+                "in another way; put it in quotes"
+            )
     read = {names[key]: OPTIONS[names[key]].read(value) for key, value in config.items() if value is not None}
     return PlanRequest(**{"campaign": Path(DEFAULT_CAMPAIGN), "results": Path(DEFAULT_RESULTS), **read})
 

@@ -52,7 +52,7 @@ def children() -> set[int] | None:
     adopts = ctypes.c_int(0)
     _prctl(_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
     try:
-        tasks = [Path(task.path, "children").read_text() for task in os.scandir("/proc/self/task")]
+        tasks = [Path(task.path, "children").read_text(encoding="utf-8") for task in os.scandir("/proc/self/task")]
     except OSError:
         return None
     return {int(pid) for pids in tasks for pid in pids.split()} if adopts.value else None
@@ -145,7 +145,7 @@ def memory_mib(pids: list[int]) -> float:
     total = 0
     for pid in pids:
         try:
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
         except OSError:
             continue  # ended meanwhile
         total += next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)

@@ -16,7 +16,7 @@ _SYS = Path("/sys")
 def node_of_pci(address: str, sys: Path = _SYS) -> int | None:
     """The NUMA node of a device, by its address (`0000:17:00.0`); None where the host does not tell."""
     with suppress(OSError, ValueError):
-        node = int((sys / "bus/pci/devices" / address / "numa_node").read_text()) if address else -1
+        node = int((sys / "bus/pci/devices" / address / "numa_node").read_text(encoding="utf-8")) if address else -1
         return node if node >= 0 else None
     return None
 
@@ -28,7 +28,7 @@ def pci_of_nvidia(uuid: str, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> s
     """
     for file in gpus.glob("*/information"):
         with suppress(OSError):
-            if f"gpu-{uuid.lower().removeprefix('gpu-')}" in file.read_text().lower().split():
+            if f"gpu-{uuid.lower().removeprefix('gpu-')}" in file.read_text(encoding="utf-8").lower().split():
                 return file.parent.name
     return ""
 
@@ -36,7 +36,7 @@ def pci_of_nvidia(uuid: str, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> s
 def processors_of(node: int, sys: Path = _SYS) -> set[int]:
     """Processors of a node; empty where the host does not tell."""
     with suppress(OSError, ValueError):
-        return parse_list((sys / f"devices/system/node/node{node}/cpulist").read_text())
+        return parse_list((sys / f"devices/system/node/node{node}/cpulist").read_text(encoding="utf-8"))
     return set()
 
 
@@ -45,7 +45,7 @@ def socket_of(node: int, sys: Path = _SYS) -> set[int]:
     own = processors_of(node, sys)
     with suppress(OSError, ValueError):
         siblings = sys / f"devices/system/cpu/cpu{min(own, default=-1)}/topology/package_cpus_list"
-        return parse_list(siblings.read_text()) or own
+        return parse_list(siblings.read_text(encoding="utf-8")) or own
     return own
 
 

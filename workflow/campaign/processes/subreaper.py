@@ -43,7 +43,7 @@ def main() -> None:
         _, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             break
-        with suppress(OSError), Path(sys.argv[1]).open("a") as file:
+        with suppress(OSError), Path(sys.argv[1]).open("a", encoding="utf-8") as file:
             file.write("stopped\n")
     end_children(set())
     code = os.waitstatus_to_exitcode(status)

@@ -71,13 +71,15 @@ def measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFr
     rows = measured[["configuration", *SHAPE, "workload", "batch", "precision", "mean", "ci_low", "ci_high", "n_ok"]]
     system = measured["system"].astype("object")
     programs = {name: hash_program(program) for name, program in read_programs(context).items()}
+    names = option_columns(measured)
     rows = rows.assign(
         system=system.where(system != "", str(context["campaign"].get("system", ""))),
         metric=metric.name,
         unit=metric.unit,
         better=metric.better,
         program=[programs.get(name, "") for name in measured["workload"]],
-        options=[_describe_options(row) for row in measured[option_columns(measured)].to_dict("records")],
+        # Of whole rows: without a column, pandas before version 3 has no rows.
+        options=[_describe_options({name: row[name] for name in names}) for row in measured.to_dict("records")],
     )
     return rows.assign(nth=rows.groupby([name for name in KEY if name != "nth"], sort=False).cumcount())
 

@@ -74,7 +74,7 @@ def _texts(files: Mapping[str, Path]) -> dict[str, str]:
     found = {}
     for name, path in files.items():
         with suppress(OSError):
-            found[name] = path.read_text().strip()
+            found[name] = path.read_text(encoding="utf-8").strip()
     return {name: text for name, text in found.items() if text}
 
 
@@ -101,7 +101,7 @@ def _version(package: str) -> str | None:
 
 def _cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.machine()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -70,12 +70,12 @@ def _opened(path: Path) -> int:
 def _holder(descriptor: int) -> str:
     """The process that holds the lock of an open file, as the kernel lists it."""
     inode = str(os.fstat(descriptor).st_ino)
-    for line in Path("/proc/locks").read_text().splitlines():
+    for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
         words = line.split()
         if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
             with suppress(OSError):
                 process = Path("/proc", words[4])
-                name, user = (process / "comm").read_text().strip(), user_name(process.stat().st_uid)
+                name, user = (process / "comm").read_text(encoding="utf-8").strip(), user_name(process.stat().st_uid)
                 return f"process {words[4]} ({name}) of user {user}"
     return "a process that cannot be seen from here"
 
@@ -132,9 +132,9 @@ def _look(other: Path) -> None:
     for _ in range(2):  # it may be just taking or leaving it
         if files.is_locked(other) or not other.exists():
             return
-        if lives and other.read_text():
+        if lives and other.read_text(encoding="utf-8"):
             time.sleep(_AGAIN_S)
-    if lives and other.read_text() and other.exists():
+    if lives and other.read_text(encoding="utf-8") and other.exists():
         raise _broken(other.parent, f"does not show the lock that process {pid} holds, as through another mount of it")
     if not lives:
         other.unlink(missing_ok=True)
@@ -143,7 +143,7 @@ def _look(other: Path) -> None:
 def _started(pid: int) -> str:
     """When a process was started, in clock ticks since boot; empty where there is none that lives."""
     try:
-        state, *words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if state in "ZX" else words[18]

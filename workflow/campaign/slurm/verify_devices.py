@@ -76,7 +76,7 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
         answers = ask_hosts(hosts, command, devices=() if identified else (f"--gres={gres}",), timeout_s=_TIMEOUT_S)
     make_directory(directory)
     told = [f"{host}: {line}\n" for host, lines in answers.lines.items() for line in lines]
-    (directory / "devices.txt").write_text("".join(told) + answers.words)
+    (directory / "devices.txt").write_text("".join(told) + answers.words, encoding="utf-8")
     if answers.failed:
         said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
         raise HostFailed(f"the devices of a host could not be queried: {said}", answers.failed)

@@ -225,7 +225,10 @@ def _groups(rows: pd.DataFrame, cell: Integers) -> Groups:
     """Which cells belong together, by their runs."""
     first = rows.iloc[np.unique(cell, return_index=True)[1]]
     system = first["system"].astype("str") if "system" in rows else pd.Series("", index=first.index)
-    stratum, strata = pd.factorize(pd.MultiIndex.from_arrays([system, first["workload"]]), sort=True)
+    # Not by pandas: its factorize of pairs fails before version 3 where there are none.
+    pairs = list(zip(system, first["workload"].astype("str"), strict=True))
+    strata = sorted(set(pairs))
+    stratum = np.array([strata.index(pair) for pair in pairs], dtype=np.int64)
     campaign, _ = pd.factorize(first["campaign"] if "campaign" in rows else pd.Series("", index=first.index))
     axes = [name for name in rows.columns if name in _KIND or str(name).startswith("option_")]
     alike = first.groupby([stratum, campaign, "configuration"], sort=False).ngroup()

@@ -126,7 +126,7 @@ def open_submitter(campaign: object, results: Results, driver: MakeDriver, say: 
 
 def _pid(folder: Path) -> int:
     """Number of the driver with this folder; 0 while it is being forked."""
-    return int((folder / _LOCK).read_text().strip() or 0)
+    return int((folder / _LOCK).read_text(encoding="utf-8").strip() or 0)
 
 
 def _forked(work: Reporting, folder: Path, lock: int) -> int:
@@ -154,7 +154,7 @@ def _work(work: Reporting, folder: Path, lock: int) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         _leave_files(folder / f"{os.getpid()}_0_log.err", lock)
         with suppress(OSError):
-            Path("/proc/self/comm").write_text(NAME)
+            Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
         work()
         code = 0
     except BaseException:

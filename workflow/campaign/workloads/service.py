@@ -222,8 +222,8 @@ class ServiceWorkload(Workload):
             hosts=tuple(run.ranks_by_host),
             slurm=run.launcher == "slurm",
         )
-        specification.path.write_text(specification.model_dump_json())
-        specification.over.write_text("")
+        specification.path.write_text(specification.model_dump_json(), encoding="utf-8")
+        specification.over.write_text("", encoding="utf-8")
         argv = (sys.executable, "-m", "campaign.workloads.service_run", str(specification.path))
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.one_process_for_all)
 

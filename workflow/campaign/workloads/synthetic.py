@@ -108,7 +108,7 @@ noise_pct: 1
             "gauges": dict.fromkeys(devices, given) if given else {},
         }
         path = run.directory / "spec.json"
-        path.write_text(json.dumps(specification))
+        path.write_text(json.dumps(specification), encoding="utf-8")
         # The file, not the module: nothing but the standard library is imported, so that a run costs 20 ms.
         argv = (sys.executable, "-I", "-S", str(Path(__file__).with_name("synthetic_program.py")), str(path))
         return Step(argv, {}, run.ranks_by_host, per_rank=False, takes_devices=False)

@@ -33,11 +33,11 @@ def published(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
     if not devices or not directory or not Path(directory).is_dir():
         yield
         return
-    machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     started = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
     file = Path(directory, f"{machine}.{os.getpid()}.json")
     partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({"started": started, "devices": devices}))
+    partial.write_text(json.dumps({"started": started, "devices": devices}), encoding="utf-8")
     partial.replace(file)
     try:
         yield
@@ -102,4 +102,4 @@ def _take_steps(specification: Mapping[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_program(json.loads(Path(sys.argv[1]).read_text())))
+    sys.exit(run_program(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))

@@ -88,7 +88,7 @@ def ranks_step(run: Run, specification: Mapping[str, Any], replicas: int = 1) ->
         **specification,
     }
     path = run.directory / "spec.json"
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(document), encoding="utf-8")
     environment = {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(run.directory)}
     argv = (sys.executable, "-m", "campaign.workloads.trainer.rank")
     if replicas > 1:

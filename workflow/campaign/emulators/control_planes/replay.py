@@ -42,7 +42,7 @@ class ReplayedControlPlane:
         found = self._document
         credentials = directory / "credentials"
         credentials.touch(0o600)
-        credentials.write_text("user\npassword\n")
+        credentials.write_text("user\npassword\n", encoding="utf-8")
         hosts = [{"name": host, "cores": 8, "memory_gib": 64} for host in found["hosts"]]
         described = {
             "name": name,

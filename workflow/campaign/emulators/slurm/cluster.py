@@ -81,7 +81,7 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
             say(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
             cluster_directory.write(cluster)
             _start(cluster, say)
-            (directory / DESCRIPTION).write_text(cluster.model_dump_json(indent=2))
+            (directory / DESCRIPTION).write_text(cluster.model_dump_json(indent=2), encoding="utf-8")
             cluster_directory.claim(directory)
             keeper.keep()
         except BaseException:
@@ -113,7 +113,7 @@ def down(directory: Path, *, anybodys: bool = True) -> bool:
         cluster_directory.require_keeper(directory, pid)
         end(pid)
         with suppress(FileNotFoundError):
-            _unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
+            _unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text(encoding="utf-8")).interface)
     cluster_directory.clear(directory)
     return pid is not None
 
@@ -147,7 +147,7 @@ def find(directory: Path) -> Cluster:
     directory = directory.absolute()
     try:
         if cluster_directory.keeper(directory) is not None:
-            return Cluster.model_validate_json((directory / DESCRIPTION).read_text())
+            return Cluster.model_validate_json((directory / DESCRIPTION).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise LaunchError(f"{directory}: the cluster is starting or stopping; try again in a moment") from error
     raise LaunchError(f"{directory}: no cluster is running here; `campaign cluster up` starts one")
@@ -209,7 +209,7 @@ def _make_database(cluster: Cluster) -> None:
     done = run_command([*argv, *options], _DATABASE_S)
     if done.code:
         log = cluster.log("mariadb-install-db")
-        log.write_text(done.out + done.err)
+        log.write_text(done.out + done.err, encoding="utf-8")
         # The cause comes first, and is followed by general advice.
         said = [line.strip() for line in (done.err or done.out).splitlines() if line.strip()]
         raise LaunchError(f"the database could not be created: {' | '.join(said[:_CAUSE_LINES])} (log: {log})")
@@ -250,7 +250,9 @@ def _slurm(cluster: Cluster, *argv: str) -> str:
 
 def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Cluster]:
     """Emulated hosts on the first network that is free. The interface's name is the claim: two clusters cannot make the same."""
-    taken = subprocess.run([tool("ip"), "-4", "route"], capture_output=True, text=True, check=True).stdout
+    taken = subprocess.run(
+        [tool("ip"), "-4", "route"], capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout
     for number, network in enumerate(PRIVATE_NETWORK.subnets(new_prefix=24)):
         if f"{network.network_address}/" in taken:
             continue
@@ -265,7 +267,7 @@ def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Clust
         )
         reached = Batch(OUTSIDE, "ip", (f"address add {visitor}/24 dev {interface}", f"link set {interface} up"))
         try:
-            with Path("/proc/self/ns/net").open() as here:
+            with Path("/proc/self/ns/net").open(encoding="utf-8") as here:
                 keeper = Keeper.start(
                     [(name, name.partition("-")[0]) for name in namespaces(spec.emulation())],
                     [outside, *plan.batches, joined, reached],

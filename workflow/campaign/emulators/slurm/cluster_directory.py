@@ -60,7 +60,7 @@ def check_length(directory: Path, hosts: Iterable[str]) -> None:
 def write(cluster: Cluster) -> None:
     """Configuration, key and device files."""
     for path, text in render(cluster).items():
-        (cluster.directory / path).write_text(text)
+        (cluster.directory / path).write_text(text, encoding="utf-8")
     (cluster.directory / "etc" / "slurmdbd.conf").chmod(0o600)
     (cluster.directory / "bin" / "on-host").chmod(0o755)
     for program in PROGRAMS.iterdir():
@@ -96,13 +96,13 @@ def lock(directory: Path) -> int:
 
 def claim(directory: Path) -> None:
     """Write down which checkout the cluster belongs to."""
-    (directory / _OWNER).write_text(str(ROOT))
+    (directory / _OWNER).write_text(str(ROOT), encoding="utf-8")
 
 
 def other_owner(directory: Path) -> str:
     """The checkout that started the cluster in a directory, where it is not this one; otherwise empty."""
     with suppress(FileNotFoundError):
-        owner = (directory / _OWNER).read_text()
+        owner = (directory / _OWNER).read_text(encoding="utf-8")
         return owner if owner != str(ROOT) else ""
     return ""
 
@@ -112,7 +112,7 @@ def keeper(directory: Path) -> int | None:
     _require_own(directory)
     if not is_locked(directory / _LOCK):
         return None
-    text = (directory / _LOCK).read_text().strip()
+    text = (directory / _LOCK).read_text(encoding="utf-8").strip()
     if not text:
         raise LaunchError(f"{directory}: another process is starting a cluster here; try again in a moment")
     return int(text)
@@ -220,4 +220,6 @@ def on_demand(directory: Path) -> tuple[OnDemand, ...]:
     """All compositions that the cluster in this directory has for jobs."""
     notes = sorted(path for path in (directory / _NOTES).glob("[0-9]*") if path.is_dir())
     fields = ("configuration", "campaign", "results", "python")
-    return tuple(OnDemand(note.name, *((note / field).read_text().strip() for field in fields)) for note in notes)
+    return tuple(
+        OnDemand(note.name, *((note / field).read_text(encoding="utf-8").strip() for field in fields)) for note in notes
+    )

@@ -51,7 +51,7 @@ def _identified(pid: int, namespace: int) -> Running | None:
     try:
         if Path(f"/proc/{pid}/ns/pid").stat().st_ino != namespace:
             return None
-        comm = Path(f"/proc/{pid}/comm").read_text().strip()
+        comm = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return None  # it ended meanwhile
@@ -179,7 +179,7 @@ def _tail(cluster: Cluster, name: str) -> str:
     lines: list[str] = []
     for file in (cluster.log(name), cluster.log(f"{name}.out")):
         with suppress(OSError):
-            lines += file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            lines += file.read_text(errors="replace", encoding="utf-8").splitlines()[-_LOG_LINES:]
     return f"{cluster.log(name)} ends with: " + " | ".join(lines or ["nothing"])
 
 
@@ -239,7 +239,7 @@ def slurm_of_this_machine(proc: Path = Path("/proc")) -> str | None:
     for entry in proc.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it ended meanwhile
-                comm = (entry / "comm").read_text().strip()
+                comm = (entry / "comm").read_text(encoding="utf-8").strip()
                 if comm in _DAEMONS and (entry / "ns/pid").stat().st_ino == ours:
                     configured = next((path for path in _CONFIGURATIONS if Path(path).exists()), None)
                     return f"{comm}, process {entry.name}" + (f", {configured}" if configured else "")
@@ -254,6 +254,6 @@ def _listening(proc: Path) -> set[int]:
     ports = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
-            rows = [line.split() for line in (proc / "self/net" / table).read_text().splitlines()[1:]]
+            rows = [line.split() for line in (proc / "self/net" / table).read_text(encoding="utf-8").splitlines()[1:]]
             ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTENING}
     return ports

@@ -131,4 +131,4 @@ def find_from_environment() -> Cluster | None:
     description = Path(conf).parent.parent / DESCRIPTION if conf else None
     if description is None or not description.is_file():
         return None
-    return Cluster.model_validate_json(description.read_text())
+    return Cluster.model_validate_json(description.read_text(encoding="utf-8"))

@@ -61,14 +61,16 @@ def become_root_of_a_user_namespace() -> None:
     unshare(_NEWUSER, "a user namespace")
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         try:
-            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib would add 10 ms to the start
+            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib would add 10 ms to the start
                 file.write(text)
         except OSError as error:
             raise StageFailed("kernel", f"mapping users into a user namespace: {error.strerror}") from error
 
 
 def run(argv: list[str], lines: Sequence[str] = ()) -> None:
-    done = subprocess.run(argv, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True)
+    done = subprocess.run(
+        argv, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, encoding="utf-8"
+    )
     if done.returncode:
         said = " ".join(done.stderr.split())
         asked = f" for: {'; '.join(lines)}" if lines else ""

@@ -209,6 +209,7 @@ class Keeper:
                 start_new_session=True,
                 cwd="/",
                 text=True,
+                encoding="utf-8",
             )
         finally:
             os.close(owner)
@@ -273,7 +274,7 @@ def end(pid: int, patience_s: float = 5.0) -> None:
 def _runs(pid: int) -> bool:
     """Whether a process lives; one that has ended but whom no parent has asked for its exit code does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 
@@ -295,7 +296,7 @@ def refusal(message: str, stage: str) -> str:
     switches = []
     for path, (closed, remedy) in _SWITCHES.items():
         with suppress(OSError):
-            if Path(path).read_text().strip() == closed:
+            if Path(path).read_text(encoding="utf-8").strip() == closed:
                 switches.append(remedy)
     who = "root without CAP_SYS_ADMIN (a container?)" if os.geteuid() == 0 else "an ordinary user"
     allowed = f"an administrator can allow it: {'; '.join(switches)}"

@@ -91,7 +91,7 @@ def _measured_by_ranks(
     out.mkdir(parents=True)
     try:
         path = out / "spec.json"
-        path.write_text(spec.model_dump_json())
+        path.write_text(spec.model_dump_json(), encoding="utf-8")
         step = Step(
             (sys.executable, "-m", "campaign.observe.links.rank"),
             {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(out)},

@@ -34,12 +34,12 @@ def _keep_running(server: ServerProcesses) -> int:
     over = server.specification.over
     try:
         server.start()
-        while not over.read_text():
+        while not over.read_text(encoding="utf-8"):
             server.require("ended_under_load", "before the run was over")
             time.sleep(LOOK_S)
     except Failed as failed:
         # It loses its peers at the end of the run, too.
-        if not over.read_text():
+        if not over.read_text(encoding="utf-8"):
             say(f"process {server.rank} of the server: {failed.words}")
             return failed.code if failed.code and failed.code > 0 else 1
     finally:

@@ -140,7 +140,7 @@ class ServerProcesses:
     def stop(self) -> bool:
         """End it and everything that it started; whether some of it had to be killed."""
         if not self.rank:
-            self.specification.over.write_text("over\n")
+            self.specification.over.write_text("over\n", encoding="utf-8")
         return end(self._processes, self.settings.stop_within_s, self._beside)
 
     def _is_ready(self) -> bool:

@@ -50,7 +50,7 @@ def emulated(precision: Precision, features: frozenset[str]) -> bool:
 
 
 def emulated_here(precision: Precision) -> bool:
-    return emulated(precision, cpu_features(_CPUINFO.read_text()))
+    return emulated(precision, cpu_features(_CPUINFO.read_text(encoding="utf-8")))
 
 
 def unsupported_reason(precision: Precision, device: torch.device, allow_emulation: bool) -> str | None:

@@ -62,7 +62,7 @@ def identity(device: torch.device) -> dict[str, str]:
     if device.type != "cpu":
         name, text = device_module(device.type).get_device_properties(device).name, uuid_of(device)
         return {"device_name": name, **({"device_uuid": text} if text else {})}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return {"device_name": line.partition(":")[2].strip()}
     return {"device_name": os.uname().machine}

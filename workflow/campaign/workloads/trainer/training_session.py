@@ -290,7 +290,7 @@ def _finite(loss: float) -> float | None:
 def _memory_peaks(device: torch.device) -> dict[str, int]:
     """Peaks of memory in bytes, those that exist: the host's from /proc (a fork's ru_maxrss starts at its parent's size)."""
     peaks = {}
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             peaks["host_memory_peak_bytes"] = int(line.split()[1]) * 1024
     if device.type != "cpu":
@@ -347,7 +347,13 @@ def compiler_problem() -> str | None:
     command = [found, "-x", "c++", "-fsyntax-only", f"-I{sysconfig.get_paths()['include']}", "-"]
     try:
         done = subprocess.run(
-            command, input=_PROGRAM, capture_output=True, text=True, check=False, timeout=_COMPILER_PATIENCE_S
+            command,
+            input=_PROGRAM,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_COMPILER_PATIENCE_S,
+            encoding="utf-8",
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{found}: {error}"

@@ -102,7 +102,7 @@ class _InfiniBand:
     def read(self) -> Iterator[Reading]:
         for part, directory in self.counters.items():
             for quantity, name in (("received_bytes", "port_rcv_data"), ("sent_bytes", "port_xmit_data")):
-                yield part, quantity, float((directory / name).read_text()) * _WORD_BYTES
+                yield part, quantity, float((directory / name).read_text(encoding="utf-8")) * _WORD_BYTES
 
 
 @dataclass
@@ -116,7 +116,7 @@ class _Energy:
 
     def read(self) -> Iterator[Reading]:
         for part, directory in self.packages.items():
-            now_uj = float((directory / "energy_uj").read_text())
+            now_uj = float((directory / "energy_uj").read_text(encoding="utf-8"))
             if now_uj < self.last_uj.get(part, now_uj):
                 self.turned_uj[part] = self.turned_uj.get(part, 0.0) + self.ranges_uj[part]
             self.last_uj[part] = now_uj
@@ -128,7 +128,7 @@ def sockets_of(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
     found = {}
     for file in cpus.glob("cpu[0-9]*/topology/physical_package_id"):
         with suppress(OSError, ValueError):
-            found[file.parents[1].name] = int(file.read_text())
+            found[file.parents[1].name] = int(file.read_text(encoding="utf-8"))
     return found
 
 
@@ -139,9 +139,9 @@ def energy(powercap: Path = _SYS / "class/powercap") -> Probe | None:
         if directory.name.count(":") > 1:
             continue  # a part of a package
         with suppress(OSError, ValueError):
-            float((directory / "energy_uj").read_text())
+            float((directory / "energy_uj").read_text(encoding="utf-8"))
             part = f"socket:{directory.name.rpartition(':')[2]}"
-            ranges_uj[part] = float((directory / "max_energy_range_uj").read_text())
+            ranges_uj[part] = float((directory / "max_energy_range_uj").read_text(encoding="utf-8"))
             packages[part] = directory
     return _Energy(packages, ranges_uj) if packages else None
 

@@ -22,7 +22,7 @@ QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisatio
 
 def machine() -> str:
     """What tells this machine, as it is running now, from all others; hosts that are emulated on it share it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def started_ticks(pid: int) -> int | None:
