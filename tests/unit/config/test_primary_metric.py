@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from campaign.config.resolve import from_document
-from campaign.documents.metric import THROUGHPUT, Metric
+from campaign.documents.metric import MEASURED_BY_CAMPAIGN, THROUGHPUT, Metric
 from campaign.errors import ConfigError
 from tests.campaign_files import load
 
@@ -64,3 +64,13 @@ def test_directions_are_no_part_of_the_identity(tmp_path: Path) -> None:
     before = [cell.id for cell in expand(load(tmp_path / "a", PROGRAM)).cells]
     said = {"workloads.program.metrics": {"score": {"better": "higher"}}, "campaign.metric": {"name": "score"}}
     assert [cell.id for cell in expand(load(tmp_path / "b", {**PROGRAM, **said})).cells] == before
+
+
+@pytest.mark.parametrize("name", MEASURED_BY_CAMPAIGN)
+def test_a_metric_with_the_name_of_a_measured_column_is_refused_in_files_only(tmp_path: Path, name: str) -> None:
+    parser = {"metric": name, "regex": r"latency: (\S+)"}
+    with pytest.raises(ConfigError, match=rf"parsers\.0\.metric: '{name}' is measured .*'program_{name}'"):
+        load(tmp_path, {**PROGRAM, "workloads.program.parsers": [parser]})
+    stored = load(tmp_path, PROGRAM).document()
+    stored["workloads"]["program"]["parsers"][0]["metric"] = name
+    assert from_document(stored).workloads["program"].parsers[0].metric == name

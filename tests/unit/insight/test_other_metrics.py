@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,6 +16,7 @@ from campaign.insight.published.quantities import _throughput
 from campaign.insight.published.selection import NotHere
 from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.objectives import parse_request
+from campaign.report import figure
 from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
@@ -89,3 +91,20 @@ def test_a_claim_of_throughput_is_not_judged_by_another_metric(before: Tables) -
         _throughput(before)
     rates = before.runs.assign(throughput_per_s=1e6 / before.runs["latency_us"])
     assert _throughput(replace(before, runs=rates)).higher
+
+
+@pytest.mark.parametrize("name", ["step_median_s", "step_p95_s", "wall_s", "throughput_per_device_per_s"])
+def test_every_figure_is_drawn_of_a_campaign_that_a_measured_column_leads(name: str, tmp_path: Path) -> None:
+    """Three numbers of devices, several repetitions; a time has no efficiency model, which ended in an error."""
+    metric = Metric(
+        name, "s" if name.endswith("_s") and "per" not in name else "1/s", "higher" if "per" in name else "lower"
+    )
+    plan = synthetic.planned()
+    runs = runs_table(list(synthetic.records(plan)), metric=metric)
+    context = synthetic.context_document()
+    context["campaign"] |= {"metric": metric.document()}
+    data = figure.data_of(Tables(runs, cells_table(plan, runs, metric), [], [], context))
+    for drawn in ("scaling", "node_spread", "precision", "overhead", "pareto"):
+        figure.write(figure.load_figure(drawn), data, tmp_path)
+        assert (tmp_path / f"{drawn}.json").is_file()
+    assert (tmp_path / "scaling.svg").is_file()

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 Better = Literal["higher", "lower"]
 
+MEASURED_BY_CAMPAIGN = ("throughput_per_device_per_s", "step_median_s", "step_p95_s", "step_cv_pct", "wall_s")
+"""Numbers that this program computes for every run, beside the throughput. No parser may use one of these names."""
+
 _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
     "_gb_per_s": ("GB/s", "1e9 bytes per second", "higher"),
     "_mb_per_s": ("MB/s", "1e6 bytes per second", "higher"),

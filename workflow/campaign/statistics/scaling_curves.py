@@ -29,10 +29,11 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 
 
 def without_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the columns of `with_models`, but no model and no dip: their points are no rates."""
-    told = [str(name) for name in rows.columns if str(name).startswith(("dip_", "fit_per_s", "aicc_", "effective_"))]
-    told += [name for name in PARAMETERS if name in rows.columns]
-    return rows.assign(fit="", fit_misses=False, dip=False, **dict.fromkeys(told, np.nan))
+    """Return rows with the columns of `with_models`, but no model and no dip, for points that are no rates."""
+    prefixes = ("dip_", "fit_per_s", "fit_residual_", "aicc_", "effective_")
+    parameters = tuple(name for columns in PARAMETERS.values() for name, _ in columns)
+    numbers = [str(name) for name in rows.columns if str(name).startswith((*prefixes, *parameters))]
+    return rows.assign(fit="", fit_misses=False, fit_holds=False, dip=False, **dict.fromkeys(numbers, np.nan))
 
 
 def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from campaign.documents.metric import MEASURED_BY_CAMPAIGN
+
 Columns = dict[str, tuple[str, str]]
 """Column -> type and meaning."""
 
@@ -80,14 +82,7 @@ REFERENCE: Columns = RUNS | _columns("""
 hardware text equal for the same work on an equal device, whatever the lease
 """)
 
-MEASURED = (
-    "throughput_per_s",
-    "throughput_per_device_per_s",
-    "step_median_s",
-    "step_p95_s",
-    "step_cv_pct",
-    "wall_s",
-)
+MEASURED = ("throughput_per_s", *MEASURED_BY_CAMPAIGN)
 """Fixed columns of runs that were measured, neither how a run was set up nor when it was."""
 
 PLANNED: Columns = (

@@ -30,7 +30,7 @@ from campaign.workloads.command_template import (
 )
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import WITHOUT_RATE, LogReading, ParserName, Scope, format_of, read_log, read_tests
-from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
+from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.rank_launchers import Launch, command_line
 from campaign.workloads.software import Software, filled, search_path
@@ -207,6 +207,7 @@ class CommandWorkload(Workload):
                 yield from problems_of(check_template, text, self.options, around.place("software", *place))
         for index, word in enumerate(self.inputs or ()):
             yield from problems_of(check_template, word, self.options, around.place("inputs", index))
+        yield from misnamed_metrics(self.parsers, lambda index, key: around.place("parsers", index, key))
         starts: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [(("command",), self.command)]
         starts += [(("prepare", place), words) for place, words in enumerate(self.prepare)]
         starts += [(("cleanup", place), words) for place, words in enumerate(self.cleanup)]

@@ -24,7 +24,7 @@ from campaign.workloads.command_template import BESIDE, RESERVED, check_template
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import LogReading, Scope, read_log, read_tests
-from campaign.workloads.parsers.expressions import hints, read_expressions
+from campaign.workloads.parsers.expressions import hints, misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.service_run.specification import (
     CLIENT_OUTPUT,
@@ -166,6 +166,9 @@ class ServiceWorkload(Workload):
 
     def problems(self, around: Surroundings) -> Iterator[str]:
         known = RESERVED | SERVICE_VALUES.keys() | self.options.keys()
+        yield from misnamed_metrics(
+            self.client.parsers, lambda index, key: around.place("client", "parsers", index, key)
+        )
         keys = {"command", "environment", "precision_arguments"}
         for part in ("server", "client"):
             document = self.model_dump(include={part: keys})[part]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from campaign.documents.fields import AxisName, FileModel
+from campaign.documents.metric import MEASURED_BY_CAMPAIGN
 from campaign.wording import plural
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, format_of, read_tests, without_label
@@ -286,6 +287,21 @@ def _number(found: Any, thousands: str | None, units: Mapping[str, float]) -> fl
         return float(text) * factor
     except ValueError:
         return None
+
+
+def misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[int, str], str]) -> Iterator[str]:
+    """Yield an error for each parser whose metric has the name of a column that the tables have for every run.
+
+    Args:
+        parsers: the parsers of a workload file.
+        format_location: formats the place of a key of the n-th parser.
+    """
+    for index, parser in enumerate(parsers):
+        if parser.metric in MEASURED_BY_CAMPAIGN:
+            yield (
+                f"{format_location(index, 'metric')}: '{parser.metric}' is measured by this program for every run, and the table "
+                f"would show that number in its place; use another name, such as 'program_{parser.metric}'"
+            )
 
 
 def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
