@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
+from campaign.documents.metric import THROUGHPUT
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
@@ -27,6 +28,10 @@ _CURVE_POINTS = 100
 
 
 def draw(data: FigureData) -> Drawing:
+    if data.metric.name != THROUGHPUT.name:
+        return nothing(
+            "the time that a device computes follows from throughput, and another metric leads this campaign"
+        )
     if "allreduce_bytes_per_step" not in data.runs:
         return nothing("no workload reported the bytes that a step all-reduces")
     rows = _rows(data)

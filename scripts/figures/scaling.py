@@ -46,7 +46,7 @@ _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high"
 def draw(data: FigureData) -> Drawing:
     if data.metric.name.startswith(_LATENCIES):
         return nothing("a latency of requests does not scale with devices")
-    rows = comparable_cells.scaling(data.cells, data.design)
+    rows = comparable_cells.scaling(data.cells, data.design, data.metric)
     # A server answers at the rate at which it is asked.
     given = comparable_cells.at_given_rates(data.cells)["cell_id"]
     rows = rows[~rows["cell_id"].isin(given)].reset_index(drop=True)
@@ -56,16 +56,25 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     rows = scaling_curves.with_models(rows, [*by, "batch"], data.design, data.runs)
-    if not data.metric.higher:
+    if data.metric.scaling != "total_rate":
         rows = scaling_curves.without_models(rows)
     panels = plot.panels(_with_runs(rows, by), by, series=("batch",))
-    cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)
+    scales, name = data.metric.scales, data.metric.label.capitalize()
+    cut = plot.cut(rows, plot.RATE) or (plot.cut(_compared(rows), _EFFICIENCY) if scales else "")
     caption = (
-        f"{data.metric.label.capitalize()} (top) and efficiency (bottom) by devices in use; "
+        f"{f'{name} (top) and efficiency (bottom)' if scales else name} by devices in use; "
         f"{wording.runs_behind(rows['n_ok'])} a point, "
-        f"{wording.interval_of(rows['interval_method'])}. Dotted: ideal. Lines join the fewest hosts; open "
-        f"markers: more hosts.{panels.sentence()}"
+        f"{wording.interval_of(rows['interval_method'])}. {'Dotted: ideal. ' if scales else ''}Lines join the fewest hosts; open "
+        f"markers: more hosts.{panels.sentence()}{'' if scales else _why_no_efficiency(data.metric)}"
     )
+    if scales:
+        compared = {
+            **columns.ratio("Speed-up"),
+            "Efficiency": columns.percent("efficiency_pct", 0),
+            **verdict.P_AGAINST_IDEAL,
+        }
+    else:
+        compared = {**columns.ratio(f"Ratio of {data.metric.performance}"), **verdict.P}
     return plot.drawn(
         data,
         rows,
@@ -75,27 +84,34 @@ def draw(data: FigureData) -> Drawing:
             "Devices": columns.count("ranks"),
             "Hosts": columns.count("hosts"),
             **columns.rate(data.metric.heading),
-            **columns.ratio("Speed-up"),
-            "Efficiency": columns.percent("efficiency_pct", 0),
-            **verdict.P_AGAINST_IDEAL,
+            **compared,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
-        glance=lambda: _glance(rows),
+        glance=lambda: _glance(rows, data.metric),
         limits=(*panels.limits(), cut),
-        findings=_findings(rows, by, data.design, data.metric.performance),
+        findings=_findings(rows, by, data.design, data.metric),
         coverage=coverage_of_cells(rows),
     )
 
 
-def _glance(rows: pd.DataFrame) -> str:
+def _why_no_efficiency(metric: Metric) -> str:
+    """Return a sentence on why a figure has no ideal line."""
+    if metric.scaling == "none":
+        return f" There is no ideal line, as no speed-up of {metric.label} is expected of more devices."
+    return (
+        f" There is no ideal line, as nothing tells how {metric.label} scales with devices (`scaling` of the metric)."
+    )
+
+
+def _glance(rows: pd.DataFrame, metric: Metric) -> str:
     """The speed-up of each workload by devices: of its line with the most points, the first of equals."""
     measured = rows[rows["compact"] & rows["ratio"].notna()]
     lines = []
     for workload, own in measured.groupby("workload", sort=False):
         line = max((group for _, group in own.groupby(["precision", "batch"], sort=False)), key=len)
         lines.append((str(workload), line["ranks"].tolist(), line["ratio"].tolist()))
-    return plot.glance_lines(lines, "devices in use", "speed-up", ideal=True)
+    return plot.glance_lines(lines, "devices in use", "speed-up" if metric.scales else "ratio", ideal=metric.scales)
 
 
 def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -112,44 +128,48 @@ def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def _compared(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without the references, which are 100 % by definition."""
-    return rows[rows["ideal"] != 1]
+    return rows[rows["ranks"] != rows["against_ranks"]]
 
 
-def _findings(rows: pd.DataFrame, by: list[str], design: Design, measure: str) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, by: list[str], design: Design, metric: Metric) -> tuple[str, ...]:
     """Dips; efficiency at the largest number of devices of each series; models; series without a value."""
     series = [*by, "batch"]
-    measured = rows[rows["compact"] & rows["ratio"].notna() & (rows["ideal"] > 1)]
+    measured = rows[rows["compact"] & rows["ratio"].notna() & (rows["ranks"] > rows["against_ranks"])]
     last = measured.sort_values("ranks", kind="stable").drop_duplicates(series, keep="last")
     if last.empty:
         return ()
     different = telling(last, series)
+    if len(last) == 1:
+        ends = _pace(last.to_dict("records")[0], different, metric)
+    else:
+        ends = _ends_of_lines(last, different, design, metric)
+    if not metric.scales:
+        return (ends, *_without(rows, series))
     ordered = last.sort_values("efficiency_pct", kind="stable")
-
     lowest = ordered.to_dict("records")[0]
-    ends = _pace(lowest, different, measure) if len(last) == 1 else _efficiencies_of_lines(last, different, design)
     dips = tuple(_dips(rows, different))
     return (*dips, ends, *_fits(rows, lowest, different), *_no_dip(rows), *_without(rows, series))
 
 
-def _pace(row: Any, different: list[str], measure: str) -> str:
-    """The speed-up and the efficiency of the only line."""
+def _pace(row: Any, different: list[str], metric: Metric) -> str:
+    """The speed-up and the efficiency of the only line, or the ratio of a metric without an ideal."""
     pace = verdict.measured(row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.times)
     untested = f"; {verdict.not_tested(row)}" if verdict.untested(row) else ""
+    efficiency = f", an efficiency of {wording.percent(row['efficiency_pct'], 0)}" if metric.scales else ""
     return (
-        f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {measure} of "
-        f"{wording.axis('ranks', row['against_ranks'])}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}{untested}."
+        f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {metric.total_performance} of "
+        f"{wording.axis('ranks', row['against_ranks'])}{efficiency}{untested}."
     )
 
 
-def _efficiencies_of_lines(last: pd.DataFrame, different: list[str], design: Design) -> str:
+def _ends_of_lines(last: pd.DataFrame, different: list[str], design: Design, metric: Metric) -> str:
     """The mean and the range of efficiencies at the end of each line; no line is called best, as no test compares lines."""
-    effect = verdict.summarize_range(
-        last.assign(ratio=last["ratio"] / last["ideal"]),
-        design,
-        [*different, *(["ranks"] if "ranks" not in different else [])],
-        lambda ratio: 100 * ratio,
-        wording.percent,
-    )
+    named = [*different, *(["ranks"] if "ranks" not in different else [])]
+    if not metric.scales:
+        effect = verdict.summarize_range(last, design, named, float, wording.times)
+        return f"{metric.performance.capitalize()} with the most devices of each line, against the fewest: {effect}."
+    efficiencies = last.assign(ratio=last["ratio"] / last["ideal"])
+    effect = verdict.summarize_range(efficiencies, design, named, lambda ratio: 100 * ratio, wording.percent)
     return f"Efficiency with the most devices of each line: {effect}."
 
 
@@ -217,35 +237,39 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
     batches = sorted(set(plot.in_panels(panels, "batch")))
     looks = plot.looks(batches)
     shown = pd.concat([panel.rows for panel in panels.shown])
-    efficiencies = _efficiencies(shown)
-    figure, axes = plot.grid(len(panels.shown), height_in=3.3, heights=(2.2, 1))
-    for position, (panel, (top, bottom)) in enumerate(zip(panels.shown, axes, strict=True)):
+    scales = metric.scales
+    figure, axes = plot.grid(len(panels.shown), height_in=3.3, heights=(2.2, 1) if scales else (1,))
+    for position, (panel, (top, *below)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(top, panel.label)
         hosts: dict[tuple[int, str], tuple[float, float]] = {}
         spread = sorted(panel.rows.loc[panel.rows["hosts"] > 1, "batch"].unique())
         for batch, rows in panel.rows.groupby("batch", sort=True):
             # Several hosts stand a little to the right, so that the markers of batches do not hide each other.
             part = (1 + spread.index(batch)) / len(spread) if batch in spread else 0.0
-            hosts |= _series(top, bottom, rows, looks[batch], part, metric.higher)
+            hosts |= _series(top, below, rows, looks[batch], part, metric)
         # Once for all batches, beside the one that stands furthest to the right.
         for (_, words), where in hosts.items():
             top.annotate(words, where, (6, -3), textcoords="offset points", fontsize=plot.small_pt())
         _gaps(top, panel.rows, looks)
-        bottom.axhline(100, color=plot.INK, linestyle=":", linewidth=0.9)
         if (panel.rows["n_ok"] > 0).any():
-            ideal = (panel.rows["against_mean"] * panel.rows["ideal"]).max()
+            rises = panel.rows["ideal"] if metric.scaling == "total_rate" else 1
+            ideal = (panel.rows["against_mean"] * rises).max()
             top.set_ylim(0, 1.05 * max(ideal, plot.range_of(panel.rows, plot.RATE)[1]))
-        bottom.set_ylim(*efficiencies)
+        for axes_below in below:
+            axes_below.axhline(100, color=plot.INK, linestyle=":", linewidth=0.9)
+            axes_below.set_ylim(*_efficiencies(shown))
+        bottom = (top, *below)[-1]
         bottom.set_xticks(_ticks(sorted(panel.rows["ranks"].unique())))
         bottom.set_xlim(0, panel.rows["ranks"].max() * (1.36 if hosts else 1.14))
         bottom.set_xlabel("devices in use")
         if plot.is_left(position):
             top.set_ylabel(metric.axis)
-            bottom.set_ylabel("efficiency (%)")
+            for axes_below in below:
+                axes_below.set_ylabel("efficiency (%)")
     hollow = {"linestyle": "", "markerfacecolor": "none"}
     handles = [
         *plot.keys(looks, lambda batch: wording.axis("batch", batch)),
-        plot.ink_key("ideal", linestyle=":"),
+        *([plot.ink_key("ideal", linestyle=":")] if scales else []),
         *([plot.ink_key("model that fits best", linestyle="--", linewidth=0.9)] if shown["fit_holds"].any() else []),
         *([plot.ink_key("dip", marker="o", markersize=11, **hollow)] if shown["dip"].any() else []),
         *([plot.ink_key("several hosts (how many)", marker="o", **hollow)] if (shown["hosts"] > 1).any() else []),
@@ -297,25 +321,25 @@ def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
 
 
 def _series(
-    top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: float, higher: bool
+    top: Any, below: list[Any], rows: pd.DataFrame, look: plot.Look, part: float, metric: Metric
 ) -> dict[tuple[int, str], tuple[float, float]]:
-    """Draw a line and its markers; by number of devices, the numbers of hosts of open markers and where they end."""
+    """Draw a line and its markers; by number of devices, the numbers of hosts of open markers and where they end.
+
+    below: the axes of the efficiency; empty for a metric without one.
+    """
     line = rows[rows["compact"] & (rows["n_ok"] > 0)]
     hosts: dict[tuple[int, str], tuple[float, float]] = {}
     if line.empty:
         return hosts
     start = line.iloc[0]
-    counts = np.linspace(start["ranks"], line["ranks"].max(), 2 if higher else 40)
-    times = counts / start["ranks"]
-    top.plot(
-        counts,
-        start["mean"] * times if higher else start["mean"] / times,
-        color=look.colour,
-        linestyle=":",
-        linewidth=0.9,
-    )
+    if metric.scales:
+        counts = np.linspace(start["ranks"], line["ranks"].max(), 40 if metric.scaling == "time_of_fixed_work" else 2)
+        power = {"total_rate": 1, "time_of_fixed_work": -1}.get(str(metric.scaling), 0)
+        ideal = start["mean"] * (counts / start["ranks"]) ** power
+        top.plot(counts, ideal, color=look.colour, linestyle=":", linewidth=0.9)
     top.plot(line["ranks"], line["mean"], color=look.colour)
-    bottom.plot(line["ranks"], line["efficiency_pct"], color=look.colour)
+    for bottom in below:
+        bottom.plot(line["ranks"], line["efficiency_pct"], color=look.colour)
     if start["fit_holds"]:
         devices = np.linspace(start["ranks"], line["ranks"].max(), 40)
         # In ink and above: it lies on the line that it describes.
@@ -331,7 +355,8 @@ def _series(
     measured = measured.assign(**measured[bounds].mask(itself), at=_beside(rows, part))
     for hollow, marked in measured.groupby(measured["hosts"] > 1, sort=True):
         plot.points(top, marked, marked["at"], plot.RATE, look, bool(hollow))
-        plot.points(bottom, marked, marked["at"], _EFFICIENCY, look, bool(hollow))
+        for bottom in below:
+            plot.points(bottom, marked, marked["at"], _EFFICIENCY, look, bool(hollow))
         if hollow and len(marked) <= _HOSTS_NAMED:
             for ranks, beside in marked.sort_values("at").groupby("ranks"):
                 words = ", ".join(f"{count}" for count in beside["hosts"])

@@ -26,7 +26,9 @@ _SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparable_cells.speedup_by_batch(data.cells, data.design)
+    if not data.metric.scales:
+        return nothing(f"{data.metric.label} has no ideal speed-up, or nothing tells it (`scaling` of the metric)")
+    rows = comparable_cells.speedup_by_batch(data.cells, data.design, data.metric)
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
@@ -36,7 +38,7 @@ def draw(data: FigureData) -> Drawing:
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
         f"of means{_interval(rows)}. Dotted: ideal.{panels.sentence()}"
     )
-    series = comparable_cells.scaling(data.cells, data.design)
+    series = comparable_cells.scaling(data.cells, data.design, data.metric)
     return plot.drawn(
         data,
         rows,

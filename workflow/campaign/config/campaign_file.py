@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from campaign.accelerators import Kind
 from campaign.documents.cell import Attach, Scalar, Storage
 from campaign.documents.fields import AxisName, Count, FileModel, Label, Many, Name, Precision, as_typed
-from campaign.documents.metric import Better
+from campaign.documents.metric import Better, Scaling
 from campaign.paths import SCRIPTS
 
 
@@ -257,6 +257,10 @@ class PrimaryMetric(FileModel):
     """Unit for axes and captions. Default: as the end of the name says (`_us`: µs)."""
     better: Better | None = None
     """`higher` or `lower`. Default: as the workload file says, or the unit: rates are better higher, times and energies lower."""
+    scaling: Scaling | None = None
+    """How it scales with devices: `total_rate` (of all devices together), `rate_per_device`, `time_of_fixed_work` (the same work on
+    any number of devices), `time_per_device_work` (as much work for each device), or `none`. Default: as the workload file says, or
+    as is known of the name; otherwise nothing is said of its efficiency."""
 
 
 class ReportLayout(FileModel):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from campaign.config.campaign_file import CampaignFile
+from campaign.documents.cell import Configuration
 from campaign.documents.metric import THROUGHPUT, Metric, metric
 from campaign.workloads.protocol import MetricFacts, Workload
 
@@ -32,7 +34,13 @@ def declared_metrics(file: CampaignFile, workloads: Mapping[str, Workload]) -> d
 
 
 def metric_problems(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
-    """What is wrong with the metric that the campaign names."""
+    """Yield what is wrong with the primary metric."""
+    leading = primary_metric(file, workloads)
+    if leading.scales and leading.higher != (leading.scaling in ("total_rate", "rate_per_device")):
+        yield (
+            f"{place('metric')}: '{leading.name}' is better {leading.better}, and cannot be a {leading.scaling}; correct `scaling` "
+            "or `better`, here or in the workload file"
+        )
     if file.metric is None:
         return
     name = file.metric.name
@@ -47,14 +55,32 @@ def metric_problems(file: CampaignFile, workloads: Mapping[str, Workload], place
         yield f"{place('metric', 'name')}: no workload of this campaign prints '{name}'; did you mean '{near[0]}'?"
 
 
+def warn_of_unknown_scaling(
+    leading: Metric, configurations: Sequence[Configuration], place: Callable[..., str]
+) -> Iterator[str]:
+    """Yield a warning if the number of devices varies and nothing tells how the primary metric scales with it."""
+    if leading.scaling is None and len({each.ranks for each in configurations}) > 1:
+        yield (
+            f"{place('metric')}: nothing tells how '{leading.name}' scales with devices, so that the report shows no "
+            "efficiency, no ideal line and no model of it; add `scaling: total_rate`, rate_per_device, time_of_fixed_work, "
+            "time_per_device_work or none here, or under `metrics` in the workload file"
+        )
+
+
 def _of(file: CampaignFile, name: str, workloads: Mapping[str, Workload]) -> Metric | None:
     """What the campaign says of a metric, else a workload file, else its name."""
     said = [each.metrics.get(name, MetricFacts()) for each in workloads.values()]
     unit = next((each.unit for each in said if each.unit is not None), None)
     better = next((each.better for each in said if each.better is not None), None)
+    # Workload files that contradict each other tell nothing of a number that they share.
+    declared = {each.scaling for each in said if each.scaling is not None}
+    scaling = next(iter(declared), None)
     if name == THROUGHPUT.name and unit is None and len(rates := {each.rate_unit for each in workloads.values()}) == 1:
         (unit,) = rates
     chosen = file.metric
     if chosen is not None and chosen.name == name:
         unit, better = chosen.unit if chosen.unit is not None else unit, chosen.better or better
-    return metric(name, unit, better)
+        scaling = chosen.scaling or scaling
+        declared = {chosen.scaling} if chosen.scaling else declared
+    found = metric(name, unit, better, scaling)
+    return replace(found, scaling=None) if found is not None and len(declared) > 1 else found

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Better = Literal["higher", "lower"]
+
+Scaling = Literal["total_rate", "rate_per_device", "time_of_fixed_work", "time_per_device_work", "none"]
+"""What a number does on more devices that work without loss: it grows, stays, falls, stays, or nothing is expected of it."""
 
 MEASURED_BY_CAMPAIGN = ("throughput_per_device_per_s", "step_median_s", "step_p95_s", "step_cv_pct", "wall_s")
 """Numbers that this program computes for every run, beside the throughput. No parser may use one of these names."""
@@ -39,6 +42,22 @@ _UNITS: Mapping[str, tuple[str, str, Better | None]] = {
 }
 """End of a name -> symbol of the unit, the unit in words, and the better direction where the unit alone tells it."""
 
+_SCALING: Mapping[str, Scaling] = {
+    r".* _per_device (_per_s)?": "rate_per_device",
+    r"throughput_per_s | (requests | goodput | (output_ | prompt_)? tokens) _per_s": "total_rate",
+    r"(hpl | hpl_mxp | hpcg | hpcg_raw) _gflops | (bfs | sssp) _gteps": "total_rate",
+    r"simulated_(ns | tau)_per_day | (atom_ | time) steps_per_s": "total_rate",
+    r"(read | write) _ (bandwidth (_max)? _gb | operations) _per_s": "total_rate",
+    r"(train_io | checkpoint (_save | _load)?) _gb_per_s": "total_rate",
+    r"busbw_peak_gb_per_s": "rate_per_device",
+    r"step_(median | p95)_s": "time_per_device_work",
+    r"wall_s | window_s | algbw_peak_gb_per_s | (bidirectional_)? bandwidth_(peak_)? gb_per_s": "none",
+    r"(copy | scale | add | triad) _gb_per_s | .* _(min | max) _gb_per_s": "none",
+    r".* latency_ .* | (ttft | tpot | itl | e2e) _ms .*": "none",
+    r".* _(pct | mib | gib | mhz | bytes | j | per_j | w | c)": "none",
+}
+"""Names of numbers that this program and its built-in parsers give -> what these are. The first pattern that matches counts."""
+
 _STATISTIC = re.compile(r"_(p\d+(?:_\d+)?|mean|median|max|min)$")
 """What may stand behind the unit: which statistic of several numbers it is. `p99_9` is the 99.9th percentile; `_min` without a unit
 before it is minutes."""
@@ -46,11 +65,12 @@ before it is minutes."""
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a run. name: column of the runs table."""
+    """A number of a run. name: column of the runs table; scaling: None where nothing tells it."""
 
     name: str
     unit: str
     better: Better
+    scaling: Scaling | None = field(default=None, compare=False)
 
     @property
     def higher(self) -> bool:
@@ -79,6 +99,23 @@ class Metric:
         return self.label if self.higher else f"1/{self.label}"
 
     @property
+    def scales(self) -> bool:
+        """Whether it tells how much work devices do together, so that it has an efficiency and an ideal line."""
+        return self.scaling not in (None, "none")
+
+    @property
+    def is_per_device(self) -> bool:
+        """Whether it stays as it is on more devices that work without loss."""
+        return self.scaling in ("rate_per_device", "time_per_device_work")
+
+    @property
+    def total_performance(self) -> str:
+        """What a speed-up on more devices is of."""
+        if self.scaling == "time_per_device_work":
+            return "work per second"
+        return f"total {self.label}" if self.scaling == "rate_per_device" else self.performance
+
+    @property
     def suffix(self) -> str:
         """Unit as names of columns end with it; empty where its name has none."""
         return _suffix(self.name).removeprefix("_")
@@ -88,27 +125,37 @@ class Metric:
         return throughput_per_s if self.name == "throughput_per_s" else metrics.get(self.name)
 
     def document(self) -> dict[str, Any]:
-        return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better}
+        declared = {} if self.scaling == _find_scaling(self.name) else {"scaling": self.scaling}
+        return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better, **declared}
 
 
-THROUGHPUT = Metric("throughput_per_s", "samples/s", "higher")
+THROUGHPUT = Metric("throughput_per_s", "samples/s", "higher", "total_rate")
 """The metric of a campaign that names none."""
 
 
-def metric(name: str, unit: str | None = None, better: Better | None = None) -> Metric | None:
-    """The metric of that name. unit, better: where its name does not tell them; None where nothing tells the direction."""
+def metric(
+    name: str, unit: str | None = None, better: Better | None = None, scaling: Scaling | None = None
+) -> Metric | None:
+    """Return the metric of that name, or None if nothing tells which direction is better.
+
+    Args:
+        name: column of the runs table
+        unit, better, scaling: what is declared of it, in place of what its name tells
+    """
+    scaling = scaling or _find_scaling(name)
     if name == THROUGHPUT.name:
-        return Metric(name, unit or THROUGHPUT.unit, better or THROUGHPUT.better)
+        return Metric(name, unit or THROUGHPUT.unit, better or THROUGHPUT.better, scaling)
     symbol, _, direction = _UNITS.get(_suffix(name), ("", "", None))
     better = better or direction
-    return None if better is None else Metric(name, symbol if unit is None else unit, better)
+    return None if better is None else Metric(name, symbol if unit is None else unit, better, scaling)
 
 
 def from_document(document: Mapping[str, Any]) -> Metric:
     """The metric that `Metric.document` describes; throughput for an empty one."""
     if not document:
         return THROUGHPUT
-    return Metric(document["name"], document["unit"], document["better"])
+    name = document["name"]
+    return Metric(name, document["unit"], document["better"], document.get("scaling", _find_scaling(name)))
 
 
 def metric_of(context: Mapping[str, Any]) -> Metric:
@@ -119,6 +166,11 @@ def metric_of(context: Mapping[str, Any]) -> Metric:
 def unit_words(name: str) -> str | None:
     """The unit of a number in words, by the end of its name; None where it tells none."""
     return _UNITS[suffix][1] if (suffix := _suffix(name)) else None
+
+
+def _find_scaling(name: str) -> Scaling | None:
+    """Return what the number of a known name is; None if nothing is known of it."""
+    return next((scaling for names, scaling in _SCALING.items() if re.fullmatch(names, name, re.VERBOSE)), None)
 
 
 def _suffix(name: str) -> str:

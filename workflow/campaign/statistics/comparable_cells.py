@@ -6,8 +6,8 @@ Every function takes the cells table and gives its rows that take part, each bes
 ratio, ratio_low, ratio_high: how many times as fast as the reference, 95 %, within leases or between compositions as
 `campaign.statistics.comparisons` decides, which `paired`, `n_pairs` (leases or blocks) and `method` say. tested: whether a test is
 allowed: not where each cell was measured on one composition and nothing tells how much compositions differ. p: of the hypothesis
-that there is no effect (ratio 1; for scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function
-gives, which is one figure; n_tests: how many comparisons these are.
+that there is no effect (ratio 1; for the scaling of a metric with an ideal, the ideal speed-up). p_holm: the same, adjusted by
+Holm over all rows that a function gives, which is one figure; n_tests: how many comparisons these are.
 least_detectable_pct: how large an effect must be for 80 of 100 campaigns like this one to find it among all of n_tests.
 compositions, against_compositions, freedom: on how many each was measured, and the degrees of freedom of the test; unlike: how
 their warm-up or measured steps differ; in_order: whether drift can pose as the difference.
@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics import comparisons, intervals
 from campaign.statistics.comparisons import Design
 from campaign.statistics.ratios import detectable_errors
@@ -139,8 +140,11 @@ def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFra
     return rows[rows[column].groupby([rows[key] for key in equal], sort=False).transform("nunique") >= 2]
 
 
-def scaling(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def scaling(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """Cells of more devices with the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
+
+    The speed-up is that of the work of all devices, also where the metric is that of one device. `ideal` and the efficiency are nan
+    for a metric of which nothing tells how it scales; its `ratio` is that of the metric itself.
 
     `compact` marks the row with the fewest hosts at a device count; several hosts at one count are all kept. Of
     compositions with as many hosts, the one with the fewest idle devices is taken. What was planned at two device counts is kept
@@ -152,8 +156,11 @@ def scaling(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     counts = rows["ranks"].groupby([rows[key] for key in equal], sort=False).transform("nunique")
     compared = bool((_levels(rows, equal, "ranks") >= 2).any())
     rows = rows[(counts >= 2) & compared].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
-    paired = against(rows, equal, _first_measured(rows, equal), design, scaled=True)
-    ideal = paired["ranks"] / paired["against_ranks"]
+    paired = against(rows, equal, _first_measured(rows, equal), design, metric.scales and not metric.is_per_device)
+    times = paired["ranks"] / paired["against_ranks"]
+    if metric.is_per_device:
+        paired = paired.assign(**{name: paired[name] * times for name in ("ratio", "ratio_low", "ratio_high")})
+    ideal = times if metric.scales else times * np.nan
     at_count = [*equal, "ranks"]
     measured_here = _levels(paired, at_count, "hosts") > 0
     compact = _first_measured(paired, at_count) | (~measured_here & ~paired.duplicated(at_count))
@@ -166,9 +173,9 @@ def scaling(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     )
 
 
-def speedup_by_batch(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def speedup_by_batch(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """Speed-up of one device count over the smallest, for several batches; the reference count is the same for all."""
-    rows = scaling(cells, design)
+    rows = scaling(cells, design, metric)
     rows = rows[rows["compact"]].reset_index(drop=True)
     panel = [*KIND, *option_columns(cells)]
     compared = rows["against_ranks"].where(_levels(rows, [*panel, "batch"], "ranks") >= 2)

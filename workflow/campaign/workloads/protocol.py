@@ -14,7 +14,7 @@ from pydantic import Field
 from campaign.accelerators import ACCELERATORS, Kind, fallback_in
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import AxisName, FileModel, InputFiles, Name, Precision
-from campaign.documents.metric import Better
+from campaign.documents.metric import Better, Scaling
 from campaign.documents.record import Failure, Status
 from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.command_template import BESIDE
@@ -184,6 +184,10 @@ class MetricFacts(FileModel):
     """Unit for axes and captions."""
     better: Better | None = None
     """`higher` or `lower`."""
+    scaling: Scaling | None = None
+    """How it scales with devices: `total_rate` (of all devices together), `rate_per_device`, `time_of_fixed_work` (the same work on
+    any number of devices), `time_per_device_work` (as much work for each device), or `none`. Default: known for throughput, step
+    times and the numbers of built-in parsers; otherwise unknown, and nothing is said of its efficiency."""
 
 
 class Workload(FileModel):
@@ -222,7 +226,7 @@ class Workload(FileModel):
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
     """Options with their default values. A campaign may vary them under `axes.options`."""
     metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
-    """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
+    """Unit, better direction and scaling of metrics whose names do not tell them, such as `score: {better: higher}`."""
     inputs: InputFiles | None = None
     """Files whose content is part of a cell's identity, so that an edited one is measured anew. Relative to the workload file or
     the project; `{name}` is replaced by an option. Default: of a `command` workload the scripts in its command line. `[]`: none.

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.documents.metric import metric_of
+from campaign.documents.metric import Metric, metric_of
 from campaign.errors import unwritable
 from campaign.report.paper.latex import table
 from campaign.statistics import comparable_cells, intervals, verdict
@@ -43,9 +43,9 @@ def compare_cells(tables: Tables) -> pd.DataFrame:
     A pair that several figures compare is in the first of them. `figure` is the title, and `comparison` says which cells they are.
     The other columns are those of `campaign.statistics.comparable_cells`.
     """
-    cells, design = tables.cells, tables.design
+    cells, design, metric = tables.cells, tables.design, metric_of(tables.context)
     figures = {
-        "Scaling": comparable_cells.scaling(cells, design),
+        "Scaling": comparable_cells.scaling(cells, design, metric),
         "Node spread": comparable_cells.node_spread(cells, design),
         "Precision": comparable_cells.precision(cells, design),
         "Local, hybrid and fabric": comparable_cells.overhead(
@@ -91,8 +91,7 @@ def numbers_latex(tables: Tables, compared: pd.DataFrame) -> str:
     if len(compared):
         title = (
             f"Ratios of {metric.performance}, with 95 % intervals; above 1 is better. p-values are adjusted by Holm over the "
-            f"comparisons of a figure. A p-value of scaling is of the ideal speed-up, all others are of "
-            f"equal {metric.performance}. {conditions}"
+            f"comparisons of a figure. {_describe_scaling(metric)}. {conditions}"
         )
         compared_headings = ("Comparison", "Figure", "Ratio", "p (Holm)", "Compositions", "Interval")
         compared_rows = [_comparison_row(row) for row in compared.to_dict("records")]
@@ -105,6 +104,14 @@ def numbers_latex(tables: Tables, compared: pd.DataFrame) -> str:
         rows = [_cell_row(row, names, compositions) for row in tables.cells.to_dict("records")]
         parts.append(table("cells", title, headings, rows, "cells.csv"))
     return "\n".join(parts) or "% no cell is planned\n"
+
+
+def _describe_scaling(metric: Metric) -> str:
+    """Describe what p-values are of, and what the ratios of scaling are of."""
+    if not metric.scales:
+        return f"p-values are of equal {metric.performance}"
+    total = f"A ratio of scaling is of {metric.total_performance}. " if metric.is_per_device else ""
+    return f"{total}A p-value of scaling is of the ideal speed-up, all others are of equal {metric.performance}"
 
 
 def _comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
