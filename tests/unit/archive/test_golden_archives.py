@@ -55,7 +55,7 @@ GOLDEN: Mapping[str, GoldenArchive] = {
         (
             "A small campaign that was measured",
             "−8.3 % [−32.1 % to 23.7 %]",
-            "223.0 samples/s (192.2 to 258.7)",
+            "223.0 samples/s (179.9 to 276.3)",
             "Memory runs out at batch 2",
         ),
     ),
@@ -69,8 +69,8 @@ GOLDEN: Mapping[str, GoldenArchive] = {
         },
         (
             "A small campaign",
-            "1.86× [1.82× to 1.91×]",
-            "280.7 samples/s (276.9 to 284.6",
+            "Efficiency with the most devices of each line: 92.7 %",
+            "280.7 samples/s (274.4 to 287.1",
             "Slurm says DOWN",
             "ended with 1",
         ),

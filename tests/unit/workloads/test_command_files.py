@@ -55,8 +55,8 @@ def test_its_command_is_whole_in_every_precision(name: str, tmp_path: Path) -> N
 
 
 REFUSED = {
-    "osu-latency": {"bandwidth-validated", "barrier", "bcast-full", "bibw", "reduce"},
-    "osu-bw": {"latency-cuda", "barrier", "bcast-full", "bibw", "reduce"},
+    "osu-latency": {"bandwidth-validated", "barrier", "bcast-full", "bibw", "iallreduce", "ibarrier-full", "reduce"},
+    "osu-bw": {"latency-cuda", "barrier", "bcast-full", "bibw", "iallreduce", "ibarrier-full", "reduce"},
     "osu-allreduce": {"bandwidth-validated", "barrier", "bcast-full", "bibw", "reduce", "latency-cuda"},
     "ib-write-bw": {"gbits", "write-lat"},
     "nccl-allreduce": {"hypercube-4-ranks", "rccl-alltoall-8-ranks", "rccl-broadcast", "reduce-scatter-3-ranks"}
