@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from campaign.config.campaign_file import CampaignFile
-from campaign.documents.cell import Configuration
 from campaign.documents.metric import THROUGHPUT, Metric, metric
 from campaign.workloads.protocol import MetricFacts, Workload
 
@@ -53,18 +52,6 @@ def metric_problems(file: CampaignFile, workloads: Mapping[str, Workload], place
     printed = {each for workload in workloads.values() for each in workload.printed_metrics or ()}
     if name not in printed and (near := difflib.get_close_matches(name, sorted(printed), n=1, cutoff=0.8)):
         yield f"{place('metric', 'name')}: no workload of this campaign prints '{name}'; did you mean '{near[0]}'?"
-
-
-def warn_of_unknown_scaling(
-    leading: Metric, configurations: Sequence[Configuration], place: Callable[..., str]
-) -> Iterator[str]:
-    """Yield a warning if the number of devices varies and nothing tells how the primary metric scales with it."""
-    if leading.scaling is None and len({each.ranks for each in configurations}) > 1:
-        yield (
-            f"{place('metric')}: nothing tells how '{leading.name}' scales with devices, so that the report shows no "
-            "efficiency, no ideal line and no model of it; add `scaling: total_rate`, rate_per_device, time_of_fixed_work, "
-            "time_per_device_work or none here, or under `metrics` in the workload file"
-        )
 
 
 def _of(file: CampaignFile, name: str, workloads: Mapping[str, Workload]) -> Metric | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.system_file import host_names
 from campaign.config.yaml_file import Location, YamlFile
-from campaign.documents.metric import unit_words
+from campaign.documents.cell import Configuration
+from campaign.documents.metric import Metric, unit_words
 from campaign.errors import nearest
 from campaign.workloads.protocol import Workload
 
@@ -45,6 +46,22 @@ def in_campaign(file: CampaignFile, workloads: Mapping[str, Workload], source: Y
             yield f"{source.place('overrides', index)}: changes nothing; add a setting such as `repetitions: 5`, or remove it"
     if file.metric is not None and (why := _unknown(file.metric.name, workloads)):
         yield f"{source.place('metric', 'name')}: {why}"
+
+
+def warn_of_unknown_scaling(
+    leading: Metric, configurations: Sequence[Configuration], workloads: Mapping[str, Workload], source: YamlFile
+) -> Iterator[str]:
+    """Yield a warning if the number of devices varies and nothing tells how the primary metric scales with it.
+
+    A metric that no workload is known to give has a warning of its own, from `in_campaign`.
+    """
+    varies = len({each.ranks for each in configurations}) > 1
+    if leading.scaling is None and varies and not _unknown(leading.name, workloads):
+        yield (
+            f"{source.place('metric')}: nothing tells how '{leading.name}' scales with devices, so that the report shows no "
+            "efficiency, no ideal line and no model of it; add `scaling: total_rate`, rate_per_device, time_of_fixed_work, "
+            "time_per_device_work or none here, or under `metrics` in the workload file"
+        )
 
 
 def in_system(source: YamlFile) -> Iterator[str]:

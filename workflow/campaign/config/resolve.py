@@ -15,8 +15,8 @@ from campaign.config.campaign_file import NO_VERSION, CampaignFile, Protocol
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
-from campaign.config.primary_metric import primary_metric, warn_of_unknown_scaling
-from campaign.config.probable_mistakes import in_campaign, in_system, in_workload
+from campaign.config.primary_metric import primary_metric
+from campaign.config.probable_mistakes import in_campaign, in_system, in_workload, warn_of_unknown_scaling
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile, host_names
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
@@ -263,7 +263,9 @@ def load_campaign(
         warnings=(
             *in_campaign(file, models, sources.campaign),
             *campaign_as_used.repeated_shapes(),
-            *warn_of_unknown_scaling(campaign_as_used.metric, campaign_as_used.configurations, sources.campaign.place),
+            *warn_of_unknown_scaling(
+                campaign_as_used.metric, campaign_as_used.configurations, models, sources.campaign
+            ),
             *chain.from_iterable(map(in_system, sources.systems.values())),
             *chain.from_iterable(map(in_workload, models.values(), sources.workloads.values())),
         ),
