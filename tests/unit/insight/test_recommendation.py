@@ -57,6 +57,11 @@ def test_the_planted_optimum_is_named_with_the_cell_that_it_rests_on(planted: Ta
     assert best.choice.value == pytest.approx(row["mean"])
     # It was chosen for its number, so the interval holds for all candidates together.
     assert best.choice.low < row["ci_low"] < row["ci_high"] < best.choice.high
+    # What is listed beside it was not, and keeps its own.
+    for listed in (*best.tied, *best.not_told_apart):
+        (cell,) = listed.evidence
+        own = planted.cells.set_index("cell_id").loc[cell.cell_id]
+        assert (listed.low, listed.high) == pytest.approx((own["ci_low"], own["ci_high"]))
     hidden = report_data.configuration(each=4, attach="local")
     assert best.choice.low < 32 * 4 / planted_shapes.step_s(hidden, "big", 32, "fp32") < best.choice.high
     assert best.sentences[0].startswith("big, fp32: build local-4 (1 host with 4 local A100), batch 32: ")

@@ -85,9 +85,9 @@ def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> Reco
     answer = question.answer(
         _build(question, choice),
         choice=choice,
-        tied=tuple(_choice(question, row, len(scored)) for _, row in tied[:MAX_LISTED].iterrows()),
+        tied=tuple(_choice(question, row, 1) for _, row in tied[:MAX_LISTED].iterrows()),
         tied_total=len(tied),
-        not_told_apart=tuple(_choice(question, row, len(scored)) for _, row in further[:MAX_LISTED].iterrows()),
+        not_told_apart=tuple(_choice(question, row, 1) for _, row in further[:MAX_LISTED].iterrows()),
         not_told_apart_total=len(further),
     )
     if not answer.alternatives:
