@@ -33,31 +33,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from campaign.statistics.composition_variance import Pooled
-from campaign.statistics.experiment_design import STEPS, Design, Marks, design, of_campaign
+from campaign.statistics.cell_pairs import CellPairs
+from campaign.statistics.comparison_bases import CellComparison
+from campaign.statistics.experiment_design import Design, Marks, design, of_campaign
 from campaign.statistics.intervals import (
     AMONG_CHANGES,
-    BETWEEN,
-    BLOCKED,
-    BORROWED,
     BORROWED_EARLIER,
     CONFOUNDED,
-    ITSELF,
     NO_REFERENCE,
     NO_RUN,
-    NOT_POSITIVE,
-    ON_HOSTS,
-    ONE_EACH,
-    ONE_RUN,
-    PAIRED,
-    PAIRED_BY_LEASE,
-    RUNS_OF_ONE,
     SIGNIFICANT,
     Floats,
     Integers,
     holm,
 )
-from campaign.statistics.ratios import LogRatios, is_paired, paired, welch
+from campaign.statistics.ratios import LogRatios
 
 __all__ = ["Design", "Ratios", "design", "of_campaign", "ratios"]
 
@@ -131,157 +121,73 @@ class Ratios:
 
 
 def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
-    """Ratio of each cell to the cell in the same place of `to` (ids; a missing one is no cell)."""
-    a, b = by.places(of), by.places(to)
-    count = len(a)
-    there, against = a >= 0, b >= 0
-    itself = (pd.Series(of).to_numpy() == pd.Series(to).to_numpy()) & there
-    both = there & against & ~itself
-    i, j = np.where(both, a, 0), np.where(both, b, 0)
-    if not by.cells.size:
-        i = j = np.zeros(0, dtype=np.int64)
-        empty = np.full(count, np.nan)
-        none = np.where(pd.Series(to).isna().to_numpy() | ~against, NO_REFERENCE, NO_RUN).astype(object)
-        off, zero = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
-        same = np.full(count, "", dtype=object)
-        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off, off, same, same)
-    return _ratios(by, i, j, both, itself, there, against)
+    """Compare each cell with the cell in the same place of `to` (ids; a missing id is no cell)."""
+    pairs = _pair_cells(of, to, by)
+    return _compare_pairs(pairs) if by.cells.size else _compare_with_nothing(pairs, pd.Series(to).isna().to_numpy())
 
 
-def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, there: Marks, against: Marks) -> Ratios:
-    shared = _shared(by, i, j, both)
-    k_i, k_j = by.compositions[i], by.compositions[j]
-    within = both & (shared == k_i) & (shared == k_j)
-    several, one = within & (shared >= 2), within & (shared == 1)
-    value = np.where(both, by.cost[j] / by.cost[i], np.nan)
-    blocked, alone, beside = by.variances.blocked, by.variances.alone, by.variances.beside
-    apart = ~by.means.groups.same_system(i, j)  # two systems drift on their own
-    aligned = by.variances.in_blocks[i] & by.variances.in_blocks[j] & (k_i == k_j) & ~apart
-    between = _sum(by, alone, i, j)
-    found = _either(aligned & np.isfinite(blocked.pool[by.means.groups.stratum[i]]), _sum(by, blocked, i, j), between)
-    found = _either(several & np.isfinite(beside.variance[i] + beside.variance[j]), _sum(by, beside, i, j), found)
-    hosts = by.host_effects.pairs(i, j, within | ~both)
-    hosts = replace(hosts, confounded=hosts.confounded & ~apart)  # hosts are part of what systems differ in
-    without = by.host_effects.variances
-    on_hosts = hosts.adjusted & np.isfinite(without.variance[i] + without.variance[j])
-    variance, freedom = _sum(by, without, i, j)
-    found = _either(on_hosts, (variance * hosts.more, freedom), found)
-    value = np.where(on_hosts, value * np.exp(hosts.shift), value)
-    tested = both & np.isfinite(found[0]) & (found[1] > 0) & ~hosts.confounded
-    run_variance, run_freedom = by.of_runs
-    alone_runs = welch((run_variance[i], run_freedom[i]), (run_variance[j], run_freedom[j]))
-    runs_only = (run_variance[i] + run_variance[j], alone_runs)
-    found = _either(one | (both & ~tested & ~hosts.confounded), runs_only, found)
-    pairs, ratio, pair_variance, pair_freedom, blocks = _pairs(by, i, j, one)
-    found = _either(blocks, (pair_variance, pair_freedom), found)
-    value = np.where(blocks, ratio, value)
-    tested = np.where(one, np.isfinite(found[0]), tested)
-    value, variance = np.where(itself, 1.0, value), np.where(itself, 0.0, np.where(both, found[0], np.nan))
-    freedom = np.where(both, found[1], np.nan)
-    confounded = hosts.confounded & np.isfinite(between[0])
-    lone = by.variances.borrowed[i] | by.variances.borrowed[j]
-    lent_by = np.where(by.variances.lent_by[i] != "", by.variances.lent_by[i], by.variances.lent_by[j])
-    lent = lone & (lent_by != "")
-    conditions = [
-        itself, ~against, ~there, ~np.isfinite(value), blocks, several & tested, one & tested, ~np.isfinite(variance),
-        confounded, ~tested, on_hosts, lent, lone, aligned,
-    ]  # fmt: skip
-    words = [
-        ITSELF, NO_REFERENCE, NO_RUN, NOT_POSITIVE, PAIRED, PAIRED_BY_LEASE, RUNS_OF_ONE, ONE_RUN, CONFOUNDED,
-        ONE_EACH, ON_HOSTS, BORROWED_EARLIER,
-        BORROWED, BLOCKED,
-    ]  # fmt: skip
-    method = np.select(conditions, words, BETWEEN).astype(object)
-    counted = np.where(blocks, pairs, np.where(several, shared, 0))
-    in_order = both & np.where(within, not by.blocks, not by.random_leases and not by.adjusted)
-    of = LogRatios(value, variance, freedom)
-    k_i, k_j = np.where(there, k_i, 0), np.where(against, k_j, 0)
-    unlike = _unlike(by.steps, i, j, both)
+def _pair_cells(cells: pd.Series[Any], references: pd.Series[Any], design: Design) -> CellPairs:
+    """Find the places of cells and references in the design."""
+    cell, reference = design.places(cells), design.places(references)
+    has_cell, has_reference = cell >= 0, reference >= 0
+    itself = (pd.Series(cells).to_numpy() == pd.Series(references).to_numpy()) & has_cell
+    comparable = has_cell & has_reference & ~itself
+    cell, reference = np.where(comparable, cell, 0), np.where(comparable, reference, 0)
+    return CellPairs(design, cell, reference, has_cell, has_reference, itself)
+
+
+def _compare_with_nothing(pairs: CellPairs, is_missing: Marks) -> Ratios:
+    """Return ratios for a design without cells: each has no value, and the reason for it."""
+    count = pairs.cell.size
+    nan, no, zero = np.full(count, np.nan), np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
+    blank = np.full(count, "", dtype=object)
+    method = np.where(is_missing | ~pairs.has_reference, NO_REFERENCE, NO_RUN).astype(object)
     return Ratios(
-        of,
-        tested & ~itself,
-        blocks | several,
-        counted,
-        method,
-        k_i,
-        k_j,
-        unlike,
-        in_order,
-        both & by.adjusted & ~within,
-        np.where(method == BORROWED_EARLIER, lent_by, "").astype(object),
-        _noisy(alone.noisy[i], alone.noisy[j], tested & ~within),
+        of=LogRatios(nan, nan, nan),
+        tested=no,
+        paired=no,
+        pairs=zero,
+        method=method,
+        compositions=zero,
+        against_compositions=zero,
+        unlike=blank,
+        in_order=no,
+        adjusted=no,
+        lent_by=blank,
+        noisy=blank,
     )
 
 
-def _noisy(cell: Marks, reference: Marks, take: Marks) -> npt.NDArray[np.object_]:
+def _compare_pairs(pairs: CellPairs) -> Ratios:
+    """Compare the pairs of a design that has cells."""
+    comparison, run_pairs, several = CellComparison(pairs), pairs.run_pairs, pairs.is_within_several_leases
+    borrowed = comparison.method == BORROWED_EARLIER
+    return Ratios(
+        of=comparison.estimate,
+        tested=comparison.is_tested,
+        paired=run_pairs.is_enough | several,
+        pairs=np.where(run_pairs.is_enough, run_pairs.count, np.where(several, pairs.shared_leases, 0)),
+        method=comparison.method,
+        compositions=np.where(pairs.has_cell, pairs.cell_compositions, 0),
+        against_compositions=np.where(pairs.has_reference, pairs.reference_compositions, 0),
+        unlike=pairs.describe_step_differences(),
+        in_order=pairs.is_measured_in_order,
+        adjusted=pairs.is_comparable & pairs.design.adjusted & ~pairs.is_within_leases,
+        lent_by=np.where(borrowed, pairs.lending_campaigns, "").astype(object),
+        noisy=_name_noisy_sides(comparison),
+    )
+
+
+def _name_noisy_sides(comparison: CellComparison) -> npt.NDArray[np.object_]:
     """Name the sides of each comparison whose compositions deviate more than those of other configurations."""
+    pairs, noisy = comparison.pairs, comparison.pairs.design.variances.alone.noisy
+    concerned = comparison.is_tested & ~pairs.is_within_leases
+    cell, reference = concerned & noisy[pairs.cell], concerned & noisy[pairs.reference]
     return np.select(
-        [take & cell & reference, take & cell, take & reference],
+        [cell & reference, cell, reference],
         ["this configuration and the reference", "this configuration", "the reference"],
         "",
     ).astype(object)
-
-
-def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.NDArray[np.object_]:
-    """The differences in protocol of two cells, such as '5 to 8 warm-up steps against 5'; '' for none."""
-    told = np.full(i.size, "", dtype=object)
-    for name in dict.fromkeys(steps.columns.get_level_values(0)) if len(steps.columns) else ():
-        ends = steps[name].to_numpy()
-        for place in np.flatnonzero(both & (ends[i] != ends[j]).any(axis=1)):
-            ours, theirs = (" to ".join(dict.fromkeys(f"{int(n):,}" for n in ends[at[place]])) for at in (i, j))
-            told[place] += f"{', ' if told[place] else ''}{ours} {STEPS[name]} against {theirs}"
-    return told
-
-
-_Part = tuple[Floats, Floats]
-
-
-def _sum(by: Design, of: Pooled, i: Integers, j: Integers) -> _Part:
-    """Variance of the difference of two cells, and its degrees of freedom: those of the pool where both cells are from one."""
-    variance = of.variance * by.weights
-    total = variance[i] + variance[j]
-    own = welch((variance[i], of.freedom[i]), (variance[j], of.freedom[j]))
-    limit = np.maximum(of.pool_freedom[i], np.maximum(of.freedom[i], of.freedom[j]))
-    # Two variances of one pool are known no better than the pool, and one that both have no better than for each of them.
-    own = np.where(by.means.groups.stratum[i] == by.means.groups.stratum[j], np.minimum(own, limit), own)
-    return total, np.where(
-        by.means.groups.alike[i] == by.means.groups.alike[j], np.minimum(of.freedom[i], of.freedom[j]), own
-    )
-
-
-def _either(take: Marks, first: _Part, second: _Part) -> _Part:
-    return np.where(take, first[0], second[0]), np.where(take, first[1], second[1])
-
-
-def _shared(by: Design, i: Integers, j: Integers, both: Marks) -> Integers:
-    """The number of leases on which both cells of each comparison were measured."""
-    leases = int(by.means.lease.max(initial=-1)) + 1
-    known = by.means.cell * leases + by.means.lease
-    places = np.flatnonzero(both)
-    start = np.cumsum(by.compositions) - by.compositions
-    size = by.compositions[i[places]]
-    of = np.repeat(places, size)
-    at = np.repeat(start[i[places]] - (np.cumsum(size) - size), size) + np.arange(of.size)
-    found = np.isin(j[of] * leases + by.means.lease[at], known)
-    return np.bincount(of[found], minlength=i.size).astype(np.int64)
-
-
-def _pairs(by: Design, i: Integers, j: Integers, one: Marks) -> tuple[Integers, Floats, Floats, Floats, Marks]:
-    """Pairs of runs of one block for comparisons within one composition, and their ratio where they are enough."""
-    places = np.flatnonzero(one) if by.blocks else np.empty(0, dtype=np.int64)
-    asked = pd.DataFrame({"cell": i[places], "to": j[places], "place": np.arange(places.size)})
-    ours = asked.merge(by.each, on="cell")
-    theirs = by.each.rename(columns={"cell": "to", "cost": "theirs"})
-    both = ours.merge(theirs, on=["to", "lease", "repetition"])
-    found = paired(both["theirs"], both["cost"], both["place"], places.size)
-    counted = np.bincount(both["place"], minlength=places.size)
-    pairs, take = np.zeros(i.size, dtype=np.int64), np.zeros(i.size, dtype=np.bool_)
-    pairs[places] = counted
-    take[places] = is_paired(counted, by.runs[i[places]], by.runs[j[places]])
-    ratio, variance, freedom = (np.full(i.size, np.nan) for _ in range(3))
-    weight = np.maximum(by.weights[i[places]], by.weights[j[places]])
-    ratio[places], variance[places], freedom[places] = found.ratio, found.variance * weight, found.freedom
-    return pairs, ratio, variance, freedom, take
 
 
 LEAST_OTHERS = 4
