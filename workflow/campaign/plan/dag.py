@@ -1,243 +1,168 @@
-"""What the Snakefile needs to know: the plan, and of each lease its manifest, its document and what it takes."""
+"""The plan as the Snakefile uses it: one job per lease, with the wildcards, files and resources of the job."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from campaign.config.open_fabric import PlannedPlacement, fabric_of, placing
 from campaign.config.resolve import Campaign
-from campaign.documents.cell import Configuration
-from campaign.documents.race import read_race
-from campaign.documents.record import Store
 from campaign.documents.run_numbers import compositions_of, whole
-from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError, nearest
 from campaign.files import make_directory, read_json
 from campaign.paths import Results
 from campaign.plan.concurrency import limits, needs, threads
-from campaign.plan.control_runs import references_of
-from campaign.plan.cost import cost_model
 from campaign.plan.lease_plans import plan_digest
-from campaign.plan.matrix import Matrix, Removed, expand
-from campaign.plan.missing_runs import KnownRuns, implied_cells, read_known, without_damaged
-from campaign.plan.oom_frontier import campaign_frontier
-from campaign.plan.past_costs import earlier_spread, read_costs, read_lease_document
-from campaign.plan.plan import Plan, PlannedLease, build_plan
+from campaign.plan.past_costs import read_lease_document
+from campaign.plan.plan import Plan, PlannedLease
+from campaign.plan.read import count_unplanned, read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 
-
-def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool = True) -> Plan:
-    """Plan a campaign against the records that are there. Raises ConfigError if a configuration can never fit the pool.
-
-    Args:
-        request: the campaign, and which of its cells.
-        allow_unfit: plan a campaign with a configuration that does not fit.
-        checked: whether damaged records count as none (`without_damaged`).
-    """
-    campaign = request.load()
-    results = Results(request.results, campaign.name)
-    store = Store(results.directory)
-    matrix = expand(campaign, request.where, hosts=RecordedHosts(store))
-    if request.until:
-        race = read_race(results.race)
-        matrix = replace(matrix, compositions=race.compositions if race else {})
-    known = _read_known(campaign, matrix, store, checked)
-    placements = _place_configurations(campaign, matrix, results)
-    planned = _drop_unfit(matrix, placements, request.without_hosts) if request.without_hosts else matrix
-    costs = read_costs(results, request.learn_from, campaign.path)
-    plan = replace(
-        build_plan(campaign, planned, known, cost_model(campaign, costs), placements),
-        without_hosts=request.without_hosts or "",
-        unplanned=0 if request.where else count_unplanned(campaign, matrix, known),
-        earlier=earlier_spread(costs, campaign.name, campaign.systems),
-    )
-    if plan.unfit and not allow_unfit:
-        raise ConfigError("\n".join(unfit_messages(plan)))
-    return plan
+__all__ = ["Dag", "LeaseName", "PlanFiles", "count_unplanned", "open_dag", "read_plan"]
 
 
-def _read_known(campaign: Campaign, matrix: Matrix, store: Store, checked: bool) -> KnownRuns:
-    """Read which runs have a record, and which are implied by those."""
-    known = read_known(store, skip_implied=campaign.protocol.skip_implied)
-    known = without_damaged(known, store) if checked else known
-    return replace(known, implied=implied_cells(campaign_frontier(campaign, store), matrix.cells, known))
+def build_wildcards(campaign: Campaign) -> dict[str, str]:
+    """Return the wildcards of the rule `measure` in the order of a lease's path, each with its pattern."""
+    wildcards = {} if campaign.part else {"system": _match_any(campaign.systems)}
+    wildcards["configuration"] = "[^/]+"
+    if campaign.protocol.lease_per != "configuration":
+        wildcards["workload"] = _match_any(campaign.workloads)
+    if campaign.protocol.lease_per == "cell":
+        wildcards["cell"] = "[^/.]+"
+    return {**wildcards, "composition": "[0-9]+"}
 
 
-def _place_configurations(campaign: Campaign, matrix: Matrix, results: Results) -> dict[str, PlannedPlacement]:
-    """Return where each configuration goes on its system. A system without any may be out of reach here."""
-    by_system: dict[str, dict[str, Configuration]] = {}
-    for cell in matrix.cells:
-        by_system.setdefault(cell.configuration.system, {})[cell.configuration.name] = cell.configuration
-    placements: dict[str, PlannedPlacement] = {}
-    for part in campaign.parts:
-        if (configurations := by_system.get(part.part)) is None:
-            continue
-        state, where = results.system_state(part.part), part.system_source.place("fabric")
-        with fabric_of(part.system, state, where) as fabric:
-            place = placing(fabric, part)
-            placements |= {name: place(configuration) for name, configuration in configurations.items()}
-    return placements
-
-
-def _drop_unfit(matrix: Matrix, placements: Mapping[str, PlannedPlacement], hosts: str) -> Matrix:
-    """Return the matrix without configurations that do not fit what is left of the system, which are named.
-
-    If nothing fits, all of it stays, so that the plan says why.
-    """
-    unfit = {name: placement.unfit for name, placement in placements.items() if placement.unfit}
-    if len(unfit) == len(placements):
-        return matrix
-    counts = Counter(cell.configuration.name for cell in matrix.cells)
-    removed = (Removed(f"{name}, without {hosts}", why, counts[name]) for name, why in unfit.items())
-    cells = tuple(cell for cell in matrix.cells if cell.configuration.name not in unfit)
-    return replace(matrix, cells=cells, removed=(*matrix.removed, *removed))
-
-
-def count_unplanned(campaign: Campaign, matrix: Matrix, known: KnownRuns) -> int:
-    """Count the cells with records that the campaign does not have any more."""
-    measured = {cell_id for cell_id, _ in known.measured}
-    planned = {cell.id for cell in matrix.cells} | references_of(campaign, matrix.cells).keys()
-    return len(measured - planned)
-
-
-def unfit_messages(plan: Plan) -> Iterator[str]:
-    """One message for each configuration that does not fit, with its place in the campaign's file."""
-    campaign = plan.campaign
-    for name, why in plan.unfit.items():
-        place = campaign.place("configurations", campaign.shape_of(name))
-        yield (
-            f"{place}: configuration {name} does not fit: {why}; remove it, or correct hosts and pool in "
-            "the system file"
-        )
+def _match_any(names: Mapping[str, Any]) -> str:
+    """Return the regular expression that matches each of these names."""
+    return "|".join(sorted(map(re.escape, names)))
 
 
 @dataclass(frozen=True)
 class Dag:
-    """The plan as the Snakefile sees it: one job per lease."""
+    """Plan of a campaign as jobs of Snakemake. Methods that take `wildcards` are about the lease of that job."""
 
-    asked: PlanRequest
+    request: PlanRequest
     plan: Plan
 
     @property
     def campaign(self) -> Campaign:
+        """Campaign of the plan."""
         return self.plan.campaign
 
     @cached_property
     def results(self) -> Results:
-        return Results(self.asked.results, self.campaign.name)
+        """Results directory of the campaign."""
+        return Results(self.request.results, self.campaign.name)
 
     @cached_property
     def leases(self) -> dict[str, PlannedLease]:
+        """Leases of the plan by name."""
         return {lease.name: lease for lease in self.plan.leases}
 
     @cached_property
     def wildcards(self) -> dict[str, str]:
-        """Wildcards of the rule `measure` in the order of a lease's name, each with the pattern that it may take."""
-        parts = {"configuration": "[^/]+"}
-        if self.campaign.protocol.lease_per != "configuration":
-            parts["workload"] = "|".join(sorted(map(re.escape, self.campaign.workloads)))
-        if self.campaign.protocol.lease_per == "cell":
-            parts["cell"] = "[^/.]+"
-        system = {} if self.campaign.part else {"system": "|".join(sorted(map(re.escape, self.campaign.systems)))}
-        return {**system, **parts, "composition": "[0-9]+"}
+        """Wildcards of the rule `measure` with their patterns."""
+        return build_wildcards(self.campaign)
 
     @cached_property
     def pattern(self) -> str:
-        """Path of what belongs to a lease, without its ending, with these wildcards: '{configuration}.c{composition}'."""
-        words = {name: f"{'c' if name == 'composition' else ''}{{{name}}}" for name in self.wildcards}
-        system = f"{words.pop('system')}/" if "system" in words else ""
-        return f"{system}{'.'.join(words.values())}"
+        """Path of a lease's files with wildcards, without its ending: '{system}/{configuration}.c{composition}'."""
+        names = [f"{{{name}}}" for name in self.wildcards if name not in ("system", "composition")]
+        directory = "{system}/" if "system" in self.wildcards else ""
+        return f"{directory}{'.'.join(names)}.c{{composition}}"
 
     @property
     def manifest(self) -> str:
-        """Path of a lease's manifest, with these wildcards."""
+        """Path of a lease's manifest, with wildcards."""
         return str(self.results.manifest(self.pattern))
 
     def manifest_of(self, lease: PlannedLease) -> str:
-        """Path of one lease's manifest."""
+        """Return the path of the manifest of this lease."""
         return str(self.results.manifest(lease.name, "" if self.campaign.part else lease.configuration.system))
 
     @cached_property
     def manifests(self) -> list[str]:
+        """Paths of the manifests of all leases."""
         return [self.manifest_of(lease) for lease in self.plan.leases]
 
     @cached_property
     def to_measure(self) -> frozenset[str]:
-        """Names of the leases of which a run has no record, or whose manifest is not there or lists a run as missing."""
+        """Names of leases that lack a record of a run, or whose manifest is absent or lists missing runs."""
         return frozenset(
             lease.name
             for lease in self.plan.leases
             if lease.missing or read_lease_document(Path(self.manifest_of(lease))).get("missing") != []
         )
 
+    def is_whole(self, lease: PlannedLease) -> bool:
+        """Return whether all runs of the lease are measured."""
+        return lease.name not in self.to_measure
+
     def lease(self, wildcards: Any) -> PlannedLease:
-        """The lease that a job of `measure` is about. ConfigError: the plan has none of this name."""
-        beside = ("system", "composition")
-        found = [str(getattr(wildcards, name)) for name in self.wildcards if name not in beside]
-        name = f"{'.'.join(found)}.c{wildcards.composition}"
+        """Return the lease of a job. Raises ConfigError if the plan has no lease of this name."""
+        names = [name for name in self.wildcards if name not in ("system", "composition")]
+        name = f"{'.'.join(str(getattr(wildcards, name)) for name in names)}.c{wildcards.composition}"
         if name not in self.leases:
             raise ConfigError(f"{name}: is no lease of {self.campaign.path}; {nearest(name, self.leases)}")
         return self.leases[name]
 
     def named(self, wildcards: Any) -> LeaseName:
-        """The lease's name, which says what its job is about."""
+        """Return the name of the lease with a description of its job."""
         lease = self.lease(wildcards)
         compositions = max(len(compositions_of(whole(cell.settings))) for cell in lease.cells)
         return LeaseName(lease.name, lease.describe(compositions))
 
-    def needs(self, wildcards: Any) -> dict[str, int]:
-        """What a lease takes of each resource."""
-        return self._needs[self.lease(wildcards).configuration.name]
-
-    def threads(self, wildcards: Any, cores: int) -> int:
-        """What a lease takes of this machine's cores."""
-        return threads(self.campaign, self.lease(wildcards).configuration, cores)
-
     def priority(self, wildcards: Any) -> int:
-        """Higher for what comes earlier in the plan."""
+        """Return the priority of the job, which is higher for leases that come earlier in the plan."""
         return len(self.plan.leases) - self._places[self.lease(wildcards).name]
-
-    def is_whole(self, lease: PlannedLease) -> bool:
-        """Whether nothing of a lease is to be measured."""
-        return lease.name not in self.to_measure
-
-    @cached_property
-    def limits(self) -> dict[str, int]:
-        """What the systems have of each resource."""
-        return limits(self.campaign)
-
-    @cached_property
-    def _needs(self) -> dict[str, dict[str, int]]:
-        return {each.name: needs(self.campaign, each) for each in self.campaign.configurations}
 
     @cached_property
     def _places(self) -> dict[str, int]:
         return {lease.name: number for number, lease in enumerate(self.plan.leases)}
 
-    def require(self, given: Mapping[str, int]) -> None:
-        """ConfigError: a lease needs more of a resource than was given, to which Snakemake would cut it in silence."""
+    @cached_property
+    def limits(self) -> dict[str, int]:
+        """Amount of each resource that the systems have."""
+        return limits(self.campaign)
+
+    @cached_property
+    def _needs(self) -> dict[str, dict[str, int]]:
+        """Amount of each resource that a lease of each configuration takes."""
+        return {
+            configuration.name: needs(self.campaign, configuration) for configuration in self.campaign.configurations
+        }
+
+    def needs(self, wildcards: Any) -> dict[str, int]:
+        """Return the amount of each resource that the lease takes."""
+        return self._needs[self.lease(wildcards).configuration.name]
+
+    def threads(self, wildcards: Any, cores: int) -> int:
+        """Return the number of this machine's cores that the lease takes."""
+        return threads(self.campaign, self.lease(wildcards).configuration, cores)
+
+    def require(self, limits: Mapping[str, int]) -> None:
+        """Refuse limits below the needs of a lease, because Snakemake would reduce the needs without a message.
+
+        Raises ConfigError if an unmeasured lease needs more of a resource than its limit.
+        """
         for lease in self.plan.leases:
-            needed = self._needs[lease.configuration.name]
-            if (over := [name for name, need in needed.items() if need > given.get(name, need)]) and not self.is_whole(
-                lease
-            ):
-                name = over[0]
+            needs = self._needs[lease.configuration.name]
+            exceeded = [name for name in needs if needs[name] > limits.get(name, needs[name])]
+            if exceeded and not self.is_whole(lease):
+                name = exceeded[0]
                 raise ConfigError(
-                    f"--resources {name}={given[name]}: {lease.name} needs {needed[name]}; raise the limit, or leave the "
+                    f"--resources {name}={limits[name]}: {lease.name} needs {needs[name]}; raise the limit, or leave the "
                     f"lease out: --config where=\"configuration != '{lease.configuration.name}'\""
                 )
 
 
 class LeaseName(str):
-    """A lease's name as a parameter of its job: what identifies it, with words for people that may change at any time."""
+    """Name of a lease as a parameter of its job. Its description is for people and no part of the parameter's identity."""
 
     __slots__ = ("words",)
 
@@ -245,16 +170,20 @@ class LeaseName(str):
     """'1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'"""
 
     def __new__(cls, name: str, words: str) -> LeaseName:
-        made = super().__new__(cls, name)
-        made.words = words
-        return made
+        lease_name = super().__new__(cls, name)
+        lease_name.words = words
+        return lease_name
 
 
 class PlanFiles:
-    """Paths of the plan and of the documents of its leases, which are written when the first one is asked for.
+    """Paths of the plan and of the documents of its leases.
 
-    executes: whether jobs will run. Otherwise nothing is written into the results: what would be written anew is an empty file in a
-    temporary directory, as new as the document would be.
+    Without execution, nothing is written into the results: the path of a document that would be written is that of an empty file
+    in a temporary directory, which is as new as the document would be.
+
+    Args:
+        dag: the plan.
+        executes: whether jobs will run, so that the documents are written.
     """
 
     def __init__(self, dag: Dag, executes: bool) -> None:
@@ -271,13 +200,15 @@ class PlanFiles:
 
     @property
     def plan(self) -> str:
+        """Path of the plan."""
         return self._path(self.results.plan_document)
 
     def lease(self, lease: PlannedLease) -> str:
+        """Return the path of the lease's document."""
         return self._path(self.results.lease_plan(lease.name))
 
     def is_whole(self, lease: PlannedLease) -> bool:
-        """Whether nothing of a lease is to be measured, as far as that is known now."""
+        """Return whether all runs of the lease were measured when the plan was made."""
         return self.results.lease_plan(lease.name) not in self.new
 
     def _path(self, path: Path) -> str:
@@ -289,5 +220,5 @@ class PlanFiles:
 
 
 def open_dag(request: PlanRequest) -> Dag:
-    """Plan a request as the Snakefile needs it. A CampaignError is for the person, without a traceback."""
+    """Plan a request for the Snakefile. Raises a CampaignError, which is shown without a traceback."""
     return Dag(request, read_plan(request))
