@@ -21,8 +21,8 @@ from campaign.documents.record import Record, RecordedCell, Store
 from campaign.documents.run_numbers import composition_of, runs_of
 from campaign.plan.matrix import expand
 from campaign.tables.collect import tables_of
+from campaign.tables.collected import Collected
 from campaign.tables.io import Tables
-from campaign.tables.report_context import Collected
 from tests import campaign_files
 
 RATE = 100.0

@@ -16,14 +16,17 @@ from campaign.files import write_json
 from campaign.launch.emulation.topology import LinkRates
 from campaign.launch.emulation_plan import links_document
 from campaign.paths import Results
+from campaign.plan.baseline import choose_baseline
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
+from campaign.tables.collected import Collected
 from campaign.tables.columns import COLUMNS
 from campaign.tables.leases import leases_table, operations_table
-from campaign.tables.report_context import Collected, baseline, context_document, device_evidence
+from campaign.tables.report_context import context_document
+from campaign.tables.run_notes import list_device_evidence
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
 from tests.unit.archive import archive_data
@@ -160,7 +163,7 @@ def test_the_report_says_what_is_unverified_and_how_it_is_known_where_work_was(t
     valid = len(collected.records)
     assert note.endswith(f"{valid} have neither: that their work was on the devices is not known.")
     told = [r.model_copy(update={"ran_on": ("xpu:0",)}) for r in collected.records[1:]]
-    (note,) = device_evidence(campaign, [collected.records[0], *told])
+    (note,) = list_device_evidence(campaign, [collected.records[0], *told])
     assert f"ranks of {valid - 1} reported" in note
     assert " 1 have neither" in note
     assert document["system"]["currency"] == "EUR"
@@ -225,7 +228,7 @@ def test_the_baseline_is_as_named_or_the_largest_local_one(
     tmp_path: Path, shapes: list[dict[str, Any]], named: str | None, expected: str
 ) -> None:
     changes: dict[str, Any] = {"campaign.configurations": shapes}
-    assert baseline(load(tmp_path, {**changes, "campaign.baseline": named} if named else changes)) == expected
+    assert choose_baseline(load(tmp_path, {**changes, "campaign.baseline": named} if named else changes)) == expected
 
 
 EMULATED = {"system.links": {"fabric": {"gb_per_s": 10.0}}, "system.emulation": {"scale": 0.01}}

@@ -28,7 +28,8 @@ from campaign.plan.missing_runs import read_known
 from campaign.plan.past_costs import COSTS, Costs, Span, costs_document, measure_costs, read_forecast_offs
 from campaign.plan.plan import Key, lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
-from campaign.tables.report_context import Collected, context_document
+from campaign.tables.collected import Collected
+from campaign.tables.report_context import context_document
 
 if TYPE_CHECKING:  # it brings pandas
     import pandas as pd
