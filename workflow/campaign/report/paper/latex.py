@@ -7,7 +7,8 @@ import re
 import textwrap
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 # Of a table on one page, of which a row may take several; further rows are in its CSV file.
@@ -75,47 +76,102 @@ def table(
     notes: Sequence[str] = (),
     total: int = 0,
 ) -> str:
-    """A table over both columns, never wider than the page, in the rules of booktabs, with as many rows as fit on it. file: where
-    all of them are; total: how many, if not those of `rows`."""
-    shown = rows[:LINES]
-    longest = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
-    # Headings are broken into lines as wide as their columns, and so are columns that hold sentences: they share what is left.
-    lines_of = [
-        textwrap.wrap(text, max(width, _NARROW), break_long_words=False) or [""]
-        for text, width in zip(headings, longest, strict=True)
-    ]
-    widths = [max(width, *map(len, lines)) for width, lines in zip(longest, lines_of, strict=True)]
-    whole = [sum(width + 2 for width in widths if width <= most) / _CHARACTERS for most in _LONG]
-    long, kept = next((each for each in zip(_LONG, whole, strict=True) if each[1] <= _WHOLE), (_LONG[-1], whole[-1]))
-    # By the square root: a short column beside a long one must not become a word wide.
-    weights = [math.sqrt(width) if width > long else 0.0 for width in widths]
-    shares = [max(_BROKEN, 1 - kept) * weight / sum(weights) if weight else math.inf for weight in weights]
-    kinds = ["l" if share == math.inf else f"p{{{share:.2f}\\textwidth}}" for share in shares]
-    taken = accumulate(
-        max(math.ceil(len(text) / (share * _CHARACTERS)) or 1 for text, share in zip(row, shares, strict=True))
-        for row in shown
-    )
-    shown = shown[: max(1, bisect_right(list(taken), LINES))]
-    left_out = max(total, len(rows)) - len(shown)
+    """Format a table over both columns of a page, in the rules of booktabs, with as many rows as fit on the page.
+
+    Args:
+        label: label after `tab:`.
+        title: caption; its last sentences go below the table if it is long.
+        headings: texts of the first row.
+        rows: texts of the other rows.
+        file: name of the file with all rows.
+        notes: further notes below the table.
+        total: number of all rows, if it is more than `rows`.
+    """
+    rows_of_page = rows[:LINES]
+    columns = _lay_out_columns(headings, rows_of_page)
+    rows_of_page = rows_of_page[: _count_fitting_rows(columns, rows_of_page)]
+    left_out = max(total, len(rows)) - len(rows_of_page)
     more = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
-    first = [r"\shortstack[l]{" + r" \\ ".join(map(escaped, lines)) + "}" for lines in lines_of]
-    cells = [
-        [
-            escaped(text) if share == math.inf else f"{{\\raggedright {escaped(text)}\\par}}"
-            for text, share in zip(row, shares, strict=True)
-        ]
-        for row in shown
+    heading = _join_cells(column.format_heading() for column in columns)
+    body = [
+        _join_cells(column.format_cell(text) for column, text in zip(columns, row, strict=True)) for row in rows_of_page
     ]
-    lines = [" & ".join(row) + r" \\" for row in (first, *cells)]
-    says, rest = caption(title)
+    first_sentences, last_sentences = caption(title)
     return (
         "% needs \\usepackage{graphicx,booktabs}\n"
         "\\begin{table*}\n  \\centering\n  \\scriptsize\n  \\setlength{\\tabcolsep}{3pt}\n"
-        f"  \\caption{{{escaped(says)}}}\n"
+        f"  \\caption{{{escaped(first_sentences)}}}\n"
         f"  \\label{{tab:{label}}}\n"
         "  \\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%\n"
-        f"  \\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}\n"
-        f"    \\toprule\n    {lines[0]}\n    \\midrule\n"
-        + "".join(f"    {line}\n" for line in lines[1:])
-        + f"    \\bottomrule\n  \\end{{tabular}}}}\n{note(rest, more, *notes)}\\end{{table*}}\n"
+        f"  \\begin{{tabular}}{{@{{}}{''.join(column.kind for column in columns)}@{{}}}}\n"
+        f"    \\toprule\n    {heading}\n    \\midrule\n"
+        + "".join(f"    {line}\n" for line in body)
+        + f"    \\bottomrule\n  \\end{{tabular}}}}\n{note(last_sentences, more, *notes)}\\end{{table*}}\n"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Column of a table: lines of its heading, and its share of the page's width; None for a column that is as wide as its text."""
+
+    heading: tuple[str, ...]
+    share: float | None
+
+    @property
+    def kind(self) -> str:
+        """Column type in the preamble of `tabular`."""
+        return "l" if self.share is None else f"p{{{self.share:.2f}\\textwidth}}"
+
+    def format_heading(self) -> str:
+        """Format the heading, one line below the other."""
+        return r"\shortstack[l]{" + r" \\ ".join(map(escaped, self.heading)) + "}"
+
+    def format_cell(self, text: str) -> str:
+        """Format a text of the column."""
+        return escaped(text) if self.share is None else f"{{\\raggedright {escaped(text)}\\par}}"
+
+    def count_lines(self, text: str) -> int:
+        """Return the number of lines that the text takes in the column."""
+        return 1 if self.share is None else max(math.ceil(len(text) / (self.share * _CHARACTERS)), 1)
+
+
+def _lay_out_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[_Column]:
+    """Break headings into lines as wide as their columns, and share the rest of the width among columns that hold sentences."""
+    longest = [max(len(text) for text in column) for column in zip(*rows, strict=True)]
+    lines = [
+        tuple(textwrap.wrap(text, max(width, _NARROW), break_long_words=False) or [""])
+        for text, width in zip(headings, longest, strict=True)
+    ]
+    widths = [max(width, *map(len, heading)) for width, heading in zip(longest, lines, strict=True)]
+    shares = _share_width(widths)
+    return [_Column(heading, share) for heading, share in zip(lines, shares, strict=True)]
+
+
+def _share_width(widths: Sequence[int]) -> list[float | None]:
+    """Return the share of the width of each column that is broken into lines, and None for the others."""
+    longest, unbroken = _choose_longest_unbroken(widths)
+    # By the square root: a short column beside a long one must not become a word wide.
+    weights = [math.sqrt(width) if width > longest else 0.0 for width in widths]
+    broken = max(_BROKEN, 1 - unbroken)
+    return [broken * weight / sum(weights) if weight else None for weight in weights]
+
+
+def _choose_longest_unbroken(widths: Sequence[int]) -> tuple[int, float]:
+    """Return the length up to which texts are not broken into lines, and the share of the width that such columns take."""
+    unbroken = 0.0
+    for longest in _LONG:
+        unbroken = sum(width + 2 for width in widths if width <= longest) / _CHARACTERS
+        if unbroken <= _WHOLE:
+            return longest, unbroken
+    return _LONG[-1], unbroken
+
+
+def _count_fitting_rows(columns: Sequence[_Column], rows: Sequence[Sequence[str]]) -> int:
+    """Return the number of rows that fit on one page, at least one."""
+    heights = (max(column.count_lines(text) for column, text in zip(columns, row, strict=True)) for row in rows)
+    return max(1, bisect_right(list(accumulate(heights)), LINES))
+
+
+def _join_cells(cells: Iterable[str]) -> str:
+    """Join the formatted cells of a row."""
+    return " & ".join(cells) + r" \\"
