@@ -139,6 +139,8 @@ class CellPairs:
         """Pairs of runs of one block within one composition."""
         design = self.design
         places = np.flatnonzero(self.is_within_composition) if design.blocks else np.empty(0, dtype=np.int64)
+        if not places.size:
+            return self._without_run_pairs()
         cell, reference = self.cell[places], self.reference[places]
         costs = _pair_runs(design.each, cell, reference)
         compared = paired(costs["reference_cost"], costs["cost"], costs["place"], places.size)
@@ -151,6 +153,13 @@ class CellPairs:
             self._spread_out(places, compared.freedom),
         )
         return RunPairs(self._spread_out(places, count, 0), estimate, self._spread_out(places, enough, False))
+
+    def _without_run_pairs(self) -> RunPairs:
+        """Return run pairs for a design that has none."""
+        nan = np.full(self.cell.size, np.nan)
+        return RunPairs(
+            np.zeros(nan.size, dtype=np.int64), LogRatios(nan, nan, nan), np.zeros(nan.size, dtype=np.bool_)
+        )
 
     def _spread_out(self, places: Integers, values: npt.NDArray[Any], default: float = np.nan) -> npt.NDArray[Any]:
         """Return an array over all pairs with the values at their places, and the default elsewhere."""

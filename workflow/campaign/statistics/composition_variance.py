@@ -176,13 +176,13 @@ def of_locations(means: Means, run: Pooled, in_blocks: bool = True, lent: Lent |
     k = means.compositions()
     again = np.asarray(k - 1.0, dtype=np.float64)
     residual = means.value - mean_of(means.value, means.cell, means.cells)[means.cell]
-    alone, earlier = _pooled(means, run, residual, again, lent=lent)
-    single, _ = _pooled(means, run, residual, again, lent=lent, prior=OF_ONE)
+    alone, earlier = _pool_locations(means, run, residual, again, lent=lent)
+    single, _ = _pool_locations(means, run, residual, again, lent=lent, prior=OF_ONE)
     drift, factor, complete = _block_effects(means, residual) if in_blocks else (residual * 0, np.zeros(k.size), k < 0)
-    blocked, _ = _pooled(means, run, residual - drift, np.where(complete, (k - 1.0) * factor, 0.0))
+    blocked, _ = _pool_locations(means, run, residual - drift, np.where(complete, (k - 1.0) * factor, 0.0))
     common, others = _common(means, residual)
     freedom = np.where(others > 1, (k - 1.0) * (others - 1) / np.maximum(others, 1), 0.0)
-    beside, _ = _pooled(means, run, residual - common, freedom, shared=False, prior=OF_ONE)
+    beside, _ = _pool_locations(means, run, residual - common, freedom, shared=False, prior=OF_ONE)
     borrowed = (k == 1) & np.isfinite(alone.variance)
     lent_by = np.full(means.cells, "", dtype=object)
     if lent is not None:
@@ -209,7 +209,19 @@ def mean_of(values: Floats, of: Integers, count: int) -> Floats:
     return np.asarray(np.bincount(of, values, count) / np.where(size > 0, size, np.nan), dtype=np.float64)
 
 
-def _pooled(
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Variance of the mean of a composition that each cell has or borrows.
+
+    variance, freedom: of the mean; per_run: mean of one over the number of runs in such a mean.
+    """
+
+    variance: Floats
+    freedom: Floats
+    per_run: Floats
+
+
+def _pool_locations(
     means: Means,
     run: Pooled,
     residual: Floats,
@@ -219,63 +231,113 @@ def _pooled(
     lent: Lent | None = None,
     prior: float = OF_PAIRS,
 ) -> tuple[Pooled, npt.NDArray[np.bool_]]:
-    """Variance of a location from residuals of its compositions' means, and where it is that of earlier campaigns."""
+    """Return the variance of each location, and whether it is that of earlier campaigns.
+
+    Args:
+        means: means of each cell on each lease.
+        run: relative variance of a run of each cell.
+        residual: residuals of the means.
+        freedom: degrees of freedom that the residuals of each cell have.
+        shared: whether cells on the same leases deviate together, which lowers the effective degrees of freedom.
+        lent: variances of earlier campaigns.
+        prior: weight of the pool, in degrees of freedom.
+    """
+    level, pool = _pool_levels(means, residual, np.where(freedom > 0, freedom, 0.0), shared, prior)
+    level, is_earlier = _borrow_from_earlier(level, means, lent)
+    noise, noise_freedom = _estimate_run_noise(level, means, run)
+    k = means.compositions()
+    has_variance = (k > 0) & ~_is_contradicted(level, means, run)
+    variance = np.where(has_variance, (level.variance + noise) / k, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        combined = (level.variance + noise) ** 2 / (level.variance**2 / level.freedom + noise**2 / noise_freedom)
+    combined = np.where(np.isfinite(run.variance) & (noise > 0), np.nan_to_num(combined), level.freedom)
+    combined = np.where(np.isfinite(variance), combined, 0.0)
+    return Pooled(variance, combined, pool.pool, pool.pool_freedom, pool.noisy), is_earlier
+
+
+def _pool_levels(means: Means, residual: Floats, freedom: Floats, shared: bool, prior: float) -> tuple[_Level, Pooled]:
+    """Pool the variances of means over each workload, or over all workloads if no cell of the workload was composed again."""
     cells, groups = means.cells, means.groups
-    stratum, strata = groups.stratum, groups.strata
-    run_variance, run_freedom = run.variance, np.maximum(run.freedom, 1.0)
-    k, share = means.compositions(), mean_of(1.0 / means.runs, means.cell, cells)
+    stratum, everything = groups.stratum, np.zeros(cells, dtype=np.int64)
     known = freedom > 0
     squares = np.bincount(means.cell, residual**2, cells)
     variance = np.where(known, squares / np.where(known, freedom, 1.0), np.nan)
     kept = known[means.cell]
-    freedom = np.where(known, freedom, 0.0)
 
-    def effective(of: Integers, count: int) -> Floats:
+    def count_effective(strata: Integers, count: int) -> Floats:
         if not shared:
-            return np.asarray(np.bincount(of, freedom, count), dtype=np.float64)
-        return effective_freedom(residual[kept], means.lease[kept], means.cell[kept], freedom, of, count)
+            return np.asarray(np.bincount(strata, freedom, count), dtype=np.float64)
+        return effective_freedom(residual[kept], means.lease[kept], means.cell[kept], freedom, strata, count)
 
-    found = pooled(variance, freedom, stratum, effective(stratum, strata), prior, groups.alike)
-    # A workload of which nothing was composed again borrows from all others.
-    everything = np.zeros(cells, dtype=np.int64)
-    whole = pooled(variance, freedom, everything, effective(everything, 1), prior)
-    nothing = ~np.isfinite(found.pool)
-    pool_share = _weighted(share, freedom, stratum, strata)
-    all_share = _weighted(share, freedom, everything, 1)
-    level = np.where(nothing, whole.pool, found.variance)
-    free = np.where(nothing, whole.pool_freedom, found.freedom)
-    per_run = np.where(nothing, all_share[0], pool_share[stratum])
-    earlier = np.zeros(cells, dtype=np.bool_)
-    if lent is not None:
-        earlier = (k == 1) & (free < _ENOUGH) & (lent.freedom[stratum] > free)
-        level, free, per_run = (
-            np.where(earlier, of[stratum], own)
-            for of, own in ((lent.variance, level), (lent.freedom, free), (lent.per_run, per_run))
-        )
-    # How many runs are in a mean differs between cells. One with fewer runs varies more; that one with more varies less is not
-    # counted on: what is borrowed from few is not known well enough to take something off.
+    own = pooled(variance, freedom, stratum, count_effective(stratum, groups.strata), prior, groups.alike)
+    whole = pooled(variance, freedom, everything, count_effective(everything, 1), prior)
+    share = _mean_per_run(means)
+    own_share = _weighted(share, freedom, stratum, groups.strata)[stratum]
+    whole_share = _weighted(share, freedom, everything, 1)[0]
+    has_no_pool = ~np.isfinite(own.pool)
+    level = _Level(
+        np.where(has_no_pool, whole.pool, own.variance),
+        np.where(has_no_pool, whole.pool_freedom, own.freedom),
+        np.where(has_no_pool, whole_share, own_share),
+    )
+    return level, own
+
+
+def _mean_per_run(means: Means) -> Floats:
+    """Return for each cell the mean of one over the number of runs in its means."""
+    return mean_of(1.0 / means.runs, means.cell, means.cells)
+
+
+def _borrow_from_earlier(level: _Level, means: Means, lent: Lent | None) -> tuple[_Level, npt.NDArray[np.bool_]]:
+    """Replace levels with too few degrees of freedom by those of earlier campaigns, for cells that were composed once."""
+    if lent is None:
+        return level, np.zeros(means.cells, dtype=np.bool_)
+    stratum = means.groups.stratum
+    is_earlier = (means.compositions() == 1) & (level.freedom < _ENOUGH) & (lent.freedom[stratum] > level.freedom)
+    borrowed = _Level(
+        np.where(is_earlier, lent.variance[stratum], level.variance),
+        np.where(is_earlier, lent.freedom[stratum], level.freedom),
+        np.where(is_earlier, lent.per_run[stratum], level.per_run),
+    )
+    return borrowed, is_earlier
+
+
+def _estimate_run_noise(level: _Level, means: Means, run: Pooled) -> tuple[Floats, Floats]:
+    """Return the variance that the runs of each cell add to its level, and its degrees of freedom.
+
+    The number of runs in a mean differs between cells. A mean with fewer runs varies more. That a mean with more runs varies less
+    is ignored: a variance that is borrowed from few cells is not known well enough to be reduced.
+    """
+    share, measured = _mean_per_run(means), np.isfinite(run.variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         # Where no cell was run twice, at most all of what is lent is from runs.
-        most = level * np.maximum(share / per_run - 1.0, 0.0)
-    measured = np.isfinite(run_variance)
-    more = np.nan_to_num(np.where(measured, run_variance * np.maximum(share - per_run, 0.0), most))
-    # A cell whose own runs are noisier than those that lend has that noise as well. Where its runs alone show its mean to vary more
-    # than all that is lent, the others say nothing of this cell.
-    own_freedom = np.bincount(means.cell, means.runs - 1.0, cells)
+        bound = level.variance * np.maximum(share / level.per_run - 1.0, 0.0)
+    noise = np.nan_to_num(np.where(measured, run.variance * np.maximum(share - level.per_run, 0.0), bound))
+    excess = _estimate_excess_noise(level, means, run)
+    freedom = np.where(excess > 0, np.maximum(_count_run_freedom(means), 1.0), np.maximum(run.freedom, 1.0))
+    return noise + excess, freedom
+
+
+def _estimate_excess_noise(level: _Level, means: Means, run: Pooled) -> Floats:
+    """Return by how much the runs of a cell that was composed once are noisier than those of the cells that it borrows from."""
+    share = _mean_per_run(means)
     with np.errstate(divide="ignore", invalid="ignore"):
-        excess = np.maximum(run_variance * share - level, np.where(run.noisy, (run_variance - run.pool) * share, 0.0))
-        excess = np.where((k == 1) & (excess > 0), excess, 0.0)
-        p = scipy.special.fdtrc(own_freedom, free, run_variance * share / level)
-    contradicted = (k == 1) & (np.nan_to_num(p, nan=1.0) < SIGNIFICANT)
-    more = more + excess
-    run_freedom = np.where(excess > 0, np.maximum(own_freedom, 1.0), run_freedom)
+        noisier = np.where(run.noisy, (run.variance - run.pool) * share, 0.0)
+        excess = np.maximum(run.variance * share - level.variance, noisier)
+        return np.where((means.compositions() == 1) & (excess > 0), excess, 0.0)
+
+
+def _is_contradicted(level: _Level, means: Means, run: Pooled) -> npt.NDArray[np.bool_]:
+    """Return where runs alone show that the mean of a cell varies more than all that it borrows (F test)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        own = (level + more) ** 2 / (level**2 / free + more**2 / run_freedom)
-    free = np.where(measured & (more > 0), np.nan_to_num(own), free)
-    level = level + more
-    one = np.where((k > 0) & ~contradicted, level / k, np.nan)
-    free = np.where(np.isfinite(one), free, 0.0)
-    return Pooled(one, free, found.pool, found.pool_freedom, found.noisy), earlier
+        ratio = run.variance * _mean_per_run(means) / level.variance
+        p = scipy.special.fdtrc(_count_run_freedom(means), level.freedom, ratio)
+    return np.asarray((means.compositions() == 1) & (np.nan_to_num(p, nan=1.0) < SIGNIFICANT), dtype=np.bool_)
+
+
+def _count_run_freedom(means: Means) -> Floats:
+    """Return the degrees of freedom of the variance of a run of each cell."""
+    return np.asarray(np.bincount(means.cell, means.runs - 1.0, means.cells), dtype=np.float64)
 
 
 def _weighted(values: Floats, weight: Floats, of: Integers, count: int) -> Floats:
