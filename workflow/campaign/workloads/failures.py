@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from campaign.accelerators import ACCELERATORS
 from campaign.documents.record import Failure, Status
@@ -28,6 +30,9 @@ PACE_NOT_HELD = "the cores of this machine could not hold the pace of the emulat
 """Reason of a failure that the subject need not be to blame for, like KILLED."""
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
+
+
+_Cause = tuple[Status, Failure]
 
 
 class _Signature:
@@ -189,7 +194,7 @@ def classify(
         return "time_limit", Failure(reason="still running at its time limit", evidence=_last_line(log))
     if not killed_by_us and (cancelled := _APPARATUS.search(log)):
         raise _cancelled(log, cancelled)
-    return _from_ends(log, exit_codes, killed_by_us, memory_kills)
+    return _Ending(log, exit_codes, killed_by_us, memory_kills).find_cause()
 
 
 def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
@@ -210,44 +215,98 @@ def _earliest(log: str, ranks: int, causes: Sequence[_Signature]) -> tuple[Statu
     return cause.status, Failure(reason=cause.reason, evidence=_trim(evidence), rank=_rank_of(evidence, ranks))
 
 
-def _from_ends(
-    log: str, exit_codes: Sequence[int | None], killed_by_us: bool, memory_kills: int
-) -> tuple[Status, Failure]:
-    """Read the cause from exit codes and uncaught exceptions, when no signature of a known cause is in the log."""
-    ranks = len(exit_codes)
-    telling = [None if killed_by_us and code in _ENDED_BY_US else code for code in exit_codes]
-    killed = None if killed_by_us else _KILLED_LINE.search(log)
-    rank = _first(telling, _KILLED)
-    if rank is not None or killed:
-        return _killed(_line_at(log, killed) if killed else _ends(exit_codes), rank, memory_kills)
-    own = next((found for found in _EXCEPTION.finditer(log) if not _LOST_PEER.pattern.search(found[0])), None)
-    if own:
-        evidence = _line_at(log, own)
-        reason = f"ended with {own[1].rpartition('.')[2]}"
-        return "crashed", Failure(reason=reason, evidence=evidence, rank=_rank_of(evidence, ranks))
-    lost = _LOST_PEER.pattern.search(log)
-    if task := _SRUN_TASK.search(log):
-        evidence, rank = _line_at(log, task), int(task[1])
-        if task[2].strip() == "Killed" and not killed_by_us:
-            return _killed(evidence, rank, memory_kills)
-        return "crashed", Failure(reason=f"rank {rank}: {task[2].strip()}", evidence=evidence, rank=rank)
-    # The rank that lost its peer ends with an exception, so with 1; whoever ended in another way was lost.
-    for rank, code in enumerate(telling):
-        if code and (lost is None or code != 1):
-            number = -code if code < 0 else code - 128
-            by_signal = number in {member.value for member in signal.Signals}
-            how = f"was ended by {signal.Signals(number).name}" if by_signal else f"ended with exit code {code}"
-            evidence = _last_line(log) or _ends(exit_codes)
-            return "crashed", Failure(reason=f"rank {rank} {how}", evidence=evidence, rank=rank)
-    if lost:
-        evidence = _line_at(log, lost)
-        return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=_rank_of(evidence, ranks))
-    if not killed_by_us and (cancelled := _STEP_CANCELLED.search(log)):
-        raise _cancelled(log, cancelled)
-    reason = (
-        "ended by its launcher before it had finished" if killed_by_us else "did not end, or how it ended is not known"
-    )
-    return "crashed", Failure(reason=reason, evidence=_ends(exit_codes))
+@dataclass(frozen=True)
+class _Ending:
+    """How the ranks of a run ended, and the signs of an unknown cause in its log.
+
+    killed_by_launcher: the launcher ended ranks itself, so that their signals do not count; memory_kills: out-of-memory kills that
+    the kernel counted during the run.
+    """
+
+    log: str
+    exit_codes: Sequence[int | None]
+    killed_by_launcher: bool
+    memory_kills: int
+
+    @cached_property
+    def own_exit_codes(self) -> list[int | None]:
+        """Exit codes by rank, None for a rank that the launcher ended."""
+        return [None if self.killed_by_launcher and code in _ENDED_BY_US else code for code in self.exit_codes]
+
+    @cached_property
+    def lost_peer(self) -> re.Match[str] | None:
+        """First line in which a rank reports that another rank is gone."""
+        return _LOST_PEER.pattern.search(self.log)
+
+    def find_kill(self) -> _Cause | None:
+        """Return the cause if a rank was killed from outside."""
+        line = None if self.killed_by_launcher else _KILLED_LINE.search(self.log)
+        rank = _first(self.own_exit_codes, _KILLED)
+        if rank is None and not line:
+            return None
+        return _killed(_line_at(self.log, line) if line else _ends(self.exit_codes), rank, self.memory_kills)
+
+    def find_exception(self) -> _Cause | None:
+        """Return the cause if a rank ended with an uncaught exception that is not about a lost peer."""
+        for exception in _EXCEPTION.finditer(self.log):
+            if not _LOST_PEER.pattern.search(exception[0]):
+                evidence, rank = described(self.log, exception, len(self.exit_codes))
+                reason = f"ended with {exception[1].rpartition('.')[2]}"
+                return "crashed", Failure(reason=reason, evidence=evidence, rank=rank)
+        return None
+
+    def find_failed_task(self) -> _Cause | None:
+        """Return the cause if srun reports that a task failed."""
+        task = _SRUN_TASK.search(self.log)
+        if not task:
+            return None
+        evidence, rank, how = _line_at(self.log, task), int(task[1]), task[2].strip()
+        if how == "Killed" and not self.killed_by_launcher:
+            return _killed(evidence, rank, self.memory_kills)
+        return "crashed", Failure(reason=f"rank {rank}: {how}", evidence=evidence, rank=rank)
+
+    def find_exit_code(self) -> _Cause | None:
+        """Return the cause if a rank ended with an exit code that a lost peer does not explain."""
+        for rank, code in enumerate(self.own_exit_codes):
+            # The rank that lost its peer ends with an exception, so with 1; whoever ended in another way was lost.
+            if code and (self.lost_peer is None or code != 1):
+                evidence = _last_line(self.log) or _ends(self.exit_codes)
+                return "crashed", Failure(reason=f"rank {rank} {_describe_end(code)}", evidence=evidence, rank=rank)
+        return None
+
+    def find_lost_peer(self) -> _Cause | None:
+        """Return the cause if a rank lost its connection to another rank."""
+        if not self.lost_peer:
+            return None
+        evidence, rank = described(self.log, self.lost_peer, len(self.exit_codes))
+        return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=rank)
+
+    def find_cause(self) -> _Cause:
+        """Return the most telling cause. Raises LaunchError if Slurm cancelled the step and nothing else is known."""
+        finders = (
+            self.find_kill,
+            self.find_exception,
+            self.find_failed_task,
+            self.find_exit_code,
+            self.find_lost_peer,
+        )
+        for find in finders:
+            cause = find()
+            if cause:
+                return cause
+        cancelled = None if self.killed_by_launcher else _STEP_CANCELLED.search(self.log)
+        if cancelled:
+            raise _cancelled(self.log, cancelled)
+        ended_by_launcher = "ended by its launcher before it had finished"
+        reason = ended_by_launcher if self.killed_by_launcher else "did not end, or how it ended is not known"
+        return "crashed", Failure(reason=reason, evidence=_ends(self.exit_codes))
+
+
+def _describe_end(code: int) -> str:
+    """Describe the exit code of a rank: 'was ended by SIGSEGV', 'ended with exit code 3'."""
+    number = -code if code < 0 else code - 128
+    by_signal = number in {member.value for member in signal.Signals}
+    return f"was ended by {signal.Signals(number).name}" if by_signal else f"ended with exit code {code}"
 
 
 def _killed(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
