@@ -1,12 +1,13 @@
-"""What has changed since runs were measured and measures nothing again by itself: what is installed, edited inputs, parsers."""
+"""Changes since runs were measured that measure nothing again by themselves: updated software, edited inputs, other parsers."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+from campaign.config.resolve import Campaign
 from campaign.config.workload_inputs import Inputs, edited, from_document, stored_workload
 from campaign.documents.readings import all_readings
 from campaign.documents.record import CAMPAIGN_SCHEMA, Store, campaigns_as_used
@@ -17,65 +18,109 @@ from campaign.plan.plan import Plan
 from campaign.run.environment import environment_document, versions
 from campaign.wording import plural
 
+_Documents = Mapping[str, Mapping[str, Any]]
+"""Shared documents of results by name."""
+
 
 def since_measured(plan: Plan, results: Results) -> list[str]:
-    """Sentences; none where nothing was measured or nothing has changed."""
+    """Return one sentence per change since the runs of the plan were measured."""
     campaign = plan.campaign
     if campaign.file.imported or not results.records.is_dir():
         return []
     store = Store(results.directory)
     measured: Inputs = {}
-    with suppress(ConfigError):  # of another version
+    with suppress(ConfigError):  # The document is of another version.
         measured = from_document(next(campaigns_as_used(results.directory), {}).get("inputs", {}))
     shared = {path.stem: read_json(path) for path in results.shared.glob("*.json")}
-    return [*edited(campaign.workloads, campaign.inputs, measured), *_changed(plan, store, shared)]
+    return [*edited(campaign.workloads, campaign.inputs, measured), *_list_changes(plan, store, shared)]
 
 
-def _changed(plan: Plan, store: Store, shared: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What else is installed here than when cells were measured, and runs whose workload has another parser now."""
+def _list_changes(plan: Plan, store: Store, shared: _Documents) -> Iterator[str]:
+    """Yield sentences about updated software of this machine, and about workloads with another parser."""
     campaign = plan.campaign
-    local = {part.part for part in campaign.parts if part.system.launcher == "local"}
-    here = environment_document() if local else {}
-    others = {
-        name: differing
-        for name, document in shared.items()
-        # Of another host, or of an allocation, nothing is known here.
-        if here and document.get("schema_version") == here["schema_version"] and document.get("host") == here["host"]
-        if (differing := _differing(versions(document), versions(here)))
-    }
-    as_used = {name: each for name, each in shared.items() if each.get("schema_version") == CAMPAIGN_SCHEMA}
-    readers = {name: workload.reading() for name, workload in campaign.workloads.items() if workload.reading_keys}
-    then = {
-        name: {workload: found.reading() for workload in readers if (found := stored_workload(document, workload))}
-        for name, document in as_used.items()
-    }
-    if not others and not any(readers[name] != how for each in then.values() for name, how in each.items()):
+    updates = _find_updates(campaign, shared)
+    current = {name: workload.reading() for name, workload in campaign.workloads.items() if workload.reading_keys}
+    readings = _find_readings(current, shared)
+    changed = any(current[workload] != reading for named in readings.values() for workload, reading in named.items())
+    if not updates and not changed:
         return
-    again = {run: each.workloads for each in all_readings(store.results) for run in each.runs}
-    installed: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    unread: defaultdict[str, int] = defaultdict(int)
+    cells_by_update: defaultdict[_Update, set[str]] = defaultdict(set)
+    unread_runs: defaultdict[str, int] = defaultdict(int)
+    read_again = {run: batch.workloads for batch in all_readings(store.results) for run in batch.runs}
+    local = _list_local_systems(campaign)
     cells = {cell.id: cell for _, cell in plan.cells}
     for cell_id, run in sorted(key for key in store.index(implied=False) if key[0] in cells):
         record, cell = read_json(store.path(cell_id, run)), cells[cell_id]
-        if cell.configuration.system in local and (differing := others.get(str(record.get("environment")))):
-            installed[differing].add(cell_id)
-        how = again.get(f"{cell_id}.{run}", then.get(str(record.get("campaign")), {})).get(cell.workload)
-        unread[cell.workload] += bool(record.get("log")) and how is not None and how != readers.get(cell.workload)
-    for (before, now), measured in installed.items():
-        yield (
-            f"{plural(len(measured), 'cell')} {'was' if len(measured) == 1 else 'were'} measured with {before}; this machine has "
-            f"{now}. '--config version=LABEL' ('--version LABEL') measures them again, and keeps what was measured"
-        )
-    for name, count in unread.items():
+        update = updates.get(str(record.get("environment")))
+        if update and cell.configuration.system in local:
+            cells_by_update[update].add(cell_id)
+        named = read_again.get(f"{cell_id}.{run}", readings.get(str(record.get("campaign")), {}))
+        reading = named.get(cell.workload)
+        is_unread = bool(record.get("log")) and reading is not None and reading != current.get(cell.workload)
+        unread_runs[cell.workload] += is_unread
+    for update, measured in cells_by_update.items():
+        yield _describe_update(update, len(measured))
+    for workload, count in unread_runs.items():
         if count:
-            yield (
-                f"workload '{name}': {plural(count, 'run')} {'was' if count == 1 else 'were'} read by another parser than its file "
-                f"has now; 'campaign parse {campaign.path}' reads the kept logs again, and measures nothing"
-            )
+            yield _describe_parser_change(workload, count, campaign)
 
 
-def _differing(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str] | None:
-    """What both know and have otherwise: 'nvidia driver 570.86', 'nvidia driver 580.159'."""
-    names = [name for name in then if then[name] != now.get(name, then[name])]
-    before, after = (", ".join(f"{name} {each[name]}" for name in names) for each in (then, now))
-    return (before, after) if names else None
+def _list_local_systems(campaign: Campaign) -> set[str]:
+    """List the systems whose runs start on this machine."""
+    return {part.part for part in campaign.parts if part.system.launcher == "local"}
+
+
+class _Update(NamedTuple):
+    """Versions of software that differ: 'nvidia driver 570.86', 'nvidia driver 580.159'."""
+
+    measured: str
+    installed: str
+
+
+def _find_updates(campaign: Campaign, shared: _Documents) -> dict[str, _Update]:
+    """Return by name the environments of this host whose software differs from the software that is installed now."""
+    if not _list_local_systems(campaign):
+        return {}
+    current = environment_document()
+    updates: dict[str, _Update] = {}
+    for name, document in shared.items():
+        # The software of another host, or of an allocation, is not known here.
+        if all(document.get(key) == current[key] for key in ("schema_version", "host")):
+            update = _compare_versions(versions(document), versions(current))
+            if update:
+                updates[name] = update
+    return updates
+
+
+def _compare_versions(measured: Mapping[str, str], installed: Mapping[str, str]) -> _Update | None:
+    """Return the versions that differ, of software that is known in both; None if all are equal."""
+    names = [name for name in measured if measured[name] != installed.get(name, measured[name])]
+    if not names:
+        return None
+    return _Update(*(", ".join(f"{name} {side[name]}" for name in names) for side in (measured, installed)))
+
+
+def _find_readings(workloads: Collection[str], shared: _Documents) -> dict[str, dict[str, Any]]:
+    """Return how each campaign as used read the logs of these workloads."""
+    readings: dict[str, dict[str, Any]] = {}
+    for name, document in shared.items():
+        if document.get("schema_version") == CAMPAIGN_SCHEMA:
+            stored = {workload: stored_workload(document, workload) for workload in workloads}
+            readings[name] = {
+                workload: settings.reading() for workload, settings in stored.items() if settings is not None
+            }
+    return readings
+
+
+def _describe_update(update: _Update, cells: int) -> str:
+    return (
+        f"{plural(cells, 'cell')} {'was' if cells == 1 else 'were'} measured with {update.measured}; this machine has "
+        f"{update.installed}. '--config version=LABEL' ('--version LABEL') measures them again, and keeps what was measured"
+    )
+
+
+def _describe_parser_change(workload: str, runs: int, campaign: Campaign) -> str:
+    return (
+        f"workload '{workload}': {plural(runs, 'run')} {'was' if runs == 1 else 'were'} read by another parser than its file "
+        f"has now; 'campaign parse {campaign.path}' reads the kept logs again, and measures nothing"
+    )
