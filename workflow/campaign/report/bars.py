@@ -7,7 +7,7 @@ and options that were sampled on the most configurations; everything is in the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -236,6 +236,26 @@ def _top(row: Any) -> float:
     return float(max((each for each in (row["mean"], row["ci_high"]) if each == each), default=0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Layout of the bars of a panel.
+
+    width: of a bar, in places of groups; highest: value at the top of the panel; words: above each bar of each group; is_narrow:
+    whether words are wider than a bar.
+    """
+
+    width: float
+    highest: float
+    words: list[list[str]]
+    is_narrow: bool
+
+    def find_top(self, pairs: Sequence[tuple[Any, Any]], index: int) -> float:
+        """Return the value above which the words of a bar begin. Words wider than a bar stand above its neighbours as well."""
+        if not self.is_narrow:
+            return _top(pairs[index][1])
+        return max(_top(row) for _, row in pairs[max(index - 1, 0) : index + 2])
+
+
 class Bars:
     """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named.
 
@@ -255,42 +275,57 @@ class Bars:
 
     def draw(self, axes: Axes, groups: Groups) -> None:
         """Draw one panel."""
-        width = 0.84 / max(len(pairs) for _, pairs in groups)
-        legible = sum(len(pairs) for _, pairs in groups) <= _LEGIBLE_BARS
-        drawn = pd.DataFrame([row for _, pairs in groups for _, row in pairs])
-        highest = plot.range_of(drawn, plot.RATE)[1]
-        written = 0
-        # Words wider than a bar would stand on the intervals beside it.
-        size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
-        bar_pt = size_pt * width / (len(groups) + 0.2)
-        narrow = bar_pt < 1.5 * plot.small_pt()
-        said = [[self._words(row) for _, row in pairs] for _, pairs in groups] if legible else []
-        if bar_pt < 1.1 * plot.small_pt():
-            legible &= not any(one and other for words in said for one, other in pairwise(words))
+        layout = self._lay_out(axes, groups)
+        longest_words = 0
         bars: dict[Any, list[tuple[float, float, float, float]]] = {}
         for position, (_, pairs) in enumerate(groups):
             for index, (key, row) in enumerate(pairs):
-                x = position + (index - (len(pairs) - 1) / 2) * width
+                x = position + (index - (len(pairs) - 1) / 2) * layout.width
                 if not row["n_ok"]:
                     plot.gap(axes, x, plot.why_not(row))
                     continue
-                below, above = plot.errors(row, "mean", "ci_low", "ci_high")
-                bars.setdefault(key, []).append((x, row["mean"], below, above))
-                if legible and (words := said[position][index]):
-                    beside = [pairs[at][1] for at in (index - 1, index, index + 1) if 0 <= at < len(pairs)]
-                    self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, words)
-                    written = max(written, len(words))
-        # A series at once: matplotlib takes as long for one bar as for hundreds.
-        for key, numbers in bars.items():
-            at, height, *interval = np.array(numbers).T
-            how: dict[str, Any] = {**self._how(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
-            axes.bar(at, height, width * 0.94, yerr=interval, **how)
+                bars.setdefault(key, []).append((x, row["mean"], *plot.errors(row, "mean", "ci_low", "ci_high")))
+                words = layout.words[position][index]
+                if words:
+                    self._above(axes, x, layout.find_top(pairs, index), layout.highest, words)
+                    longest_words = max(longest_words, len(words))
+        self._draw_series(axes, bars, layout.width)
         step = math.ceil(len(groups) / _LEGIBLE_LABELS)
         axes.set_xticks(range(0, len(groups), step), [label for label, _ in groups[::step]])
         axes.set_xlim(-0.6, len(groups) - 0.4)
-        if highest > 0:
+        if layout.highest > 0:
             # Room for what is written upright above the tallest bar.
-            axes.set_ylim(0, 1.05 * highest * (1.0 + 0.045 * written))
+            axes.set_ylim(0, 1.05 * layout.highest * (1.0 + 0.045 * longest_words))
+
+    def _lay_out(self, axes: Axes, groups: Groups) -> _Layout:
+        """Choose the width of bars, and the words above bars that are wide enough for them."""
+        width = 0.84 / max(len(pairs) for _, pairs in groups)
+        axes_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
+        bar_pt = axes_pt * width / (len(groups) + 0.2)
+        return _Layout(
+            width=width,
+            highest=plot.range_of(pd.DataFrame([row for _, pairs in groups for _, row in pairs]), plot.RATE)[1],
+            words=self._choose_words(groups, bar_pt),
+            is_narrow=bar_pt < 1.5 * plot.small_pt(),
+        )
+
+    def _choose_words(self, groups: Groups, bar_pt: float) -> list[list[str]]:
+        """Return the words above each bar of each group: none in a panel in which they would cover each other."""
+        nothing_written = [[""] * len(pairs) for _, pairs in groups]
+        if sum(len(pairs) for _, pairs in groups) > _LEGIBLE_BARS:
+            return nothing_written
+        words = [[self._words(row) for _, row in pairs] for _, pairs in groups]
+        has_neighbours = any(left and right for of_group in words for left, right in pairwise(of_group))
+        return nothing_written if bar_pt < 1.1 * plot.small_pt() and has_neighbours else words
+
+    def _draw_series(
+        self, axes: Axes, bars: Mapping[Any, Sequence[tuple[float, float, float, float]]], width: float
+    ) -> None:
+        """Draw all bars of a series at once: matplotlib takes as long for one bar as for hundreds."""
+        for key, numbers in bars.items():
+            x, height, *interval = np.array(numbers).T
+            style: dict[str, Any] = {**self._how(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
+            axes.bar(x, height, width * 0.94, yerr=interval, **style)
 
     @staticmethod
     def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
