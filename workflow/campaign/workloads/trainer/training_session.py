@@ -15,6 +15,7 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,16 @@ from campaign.documents.record import Status
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.trainer import models, precision, rank_device
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
-from campaign.workloads.trainer.input_pipeline import make_feed
+from campaign.workloads.trainer.input_pipeline import Feed, make_feed
 from campaign.workloads.trainer.models import flops_per_step
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
 from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec, mixed_objection
 from campaign.workloads.trainer.timed_steps import (
+    Clock,
     Training,
+    WarmUp,
     Window,
     make_clock,
     measure,
@@ -50,6 +53,29 @@ _NEARLY_FULL = 0.9
 """Share of a device's memory; the rest is CUDA's own, and what is left between tensors."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """Measured window of a rank.
+
+    skipped_steps: steps whose update the gradient scaler dropped.
+    lost_s: time that each replica lost of its pace, None without a pace.
+    read_s: time in which steps waited for the input.
+    places_at_start, places_at_end: devices of tensors by kind.
+    """
+
+    window: Window
+    skipped_steps: int
+    lost_s: tuple[float, ...] | None
+    read_s: float | None
+    places_at_start: dict[str, tuple[str, ...]]
+    places_at_end: dict[str, tuple[str, ...]]
+
+    def list_places(self) -> tuple[str, ...]:
+        """List the devices that held tensors at the start or at the end of the window."""
+        kinds = (*self.places_at_start.values(), *self.places_at_end.values())
+        return tuple(sorted({place for places in kinds for place in places}))
+
+
 class TrainingSession:
     """One rank's run. `run` measures; after it, `close`."""
 
@@ -63,97 +89,136 @@ class TrainingSession:
         self.flags: list[str] = []
 
     def run(self) -> RankResult:
-        """The whole run; raises what torch raises."""
+        """Set up, warm up, measure and judge the run of this rank. Raises what torch raises."""
         # Before any tensor work: OpenMP's pool is made at the first, and a rank stands for one core.
         torch.set_num_threads(1)
         spec, place = self.spec, self.place
-        self.device = device = choose_device(spec.device, place.local_rank, spec.replicas)
-        self._built["numa"], distant = rank_device.bound_to_socket(device) if spec.replicas == 1 else ("", "")
-        self.flags = [*self._conditions(), *([distant] if distant else [])]
-        if reason := unsupported_reason(spec, place.world_size, device):
+        self._choose_device()
+        reason = unsupported_reason(spec, place.world_size, self.device)
+        if reason:
             return self.result("unsupported", reason=reason)
         precision.switch_on(spec.precision)
-        if device.type == "cuda":
+        if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         with self._phase("group"):
             self._join_group()
         with self._phase("model"):
             paced = self._paced()
             trainable = self._build()
-        if reason := unsupported_by(spec, trainable):
+        reason = unsupported_by(spec, trainable)
+        if reason:
             return self.result("unsupported", reason=reason)
-        with self._phase("input"):
-            feed, input_bytes = make_feed(spec, trainable, place.rank, place.world_size, device)
-        self.flags += feed.flags
-        if feed.written_s is not None:  # writing a dataset is no part of the input: a real one stands there already
-            self.phases_s["dataset"] = feed.written_s
-            self.phases_s["input"] -= feed.written_s
+        feed, input_bytes = self._open_input(trainable)
         with self._phase("wrap"):
-            self._training = training = Training(spec, trainable, feed, device, place.world_size, paced)
-            model = training.model
-            replicas = model.modules_of_replicas if isinstance(model, CpuReplicas) else ()
-            seen = precision.SeenTypes(trainable.network, training.strategy.name == "fsdp", replicas)
+            training = Training(spec, trainable, feed, self.device, place.world_size, paced)
+            self._training = training
+            types = self._observe_types(training, trainable)
         with self._phase("warmup"):
             warmup = training.warm_up()
             steps = training.steps_to_measure(warmup)
-            clock = make_clock(device)
+            clock = make_clock(self.device)
             clock.synchronize()
-        at_start = self._places(trainable)
         if warmup.steady is False:
             self.flags.append(NOT_STEADY)
-        if device.type != "cpu":
-            device_module(device.type).reset_peak_memory_stats(device)
-        if paced is not None:
-            paced.begin_window()
-        applied, waited_s = training.applied_steps, feed.waited_s
+        measurement = self._measure_window(training, trainable, steps, clock)
+        details = self._describe_window(training, measurement, warmup, types)
+        details["input_bytes_per_step"] = input_bytes
+        flaw = self._find_precision_flaw(details, types)
+        if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
+            exposed_s, allreduce_s = measure_communication(training, measurement.window.step_times_s)
+            details |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
+        status, reason, evidence = self._judge(measurement, flaw)
+        return self.result(status, reason=reason, evidence=evidence, **details)
+
+    def _choose_device(self) -> None:
+        """Choose the device of the rank, bind the process to its socket, and flag conditions that distort measurements."""
+        self.device = choose_device(self.spec.device, self.place.local_rank, self.spec.replicas)
+        numa, distant = rank_device.bound_to_socket(self.device) if self.spec.replicas == 1 else ("", "")
+        self._built["numa"] = numa
+        self.flags = [*self._conditions(), *([distant] if distant else [])]
+
+    def _open_input(self, trainable: models.Trainable) -> tuple[Feed, int]:
+        """Open the input, and return it with its bytes per step."""
+        with self._phase("input"):
+            feed, input_bytes = make_feed(self.spec, trainable, self.place.rank, self.place.world_size, self.device)
+        self.flags += feed.flags
+        if feed.written_s is not None:  # Writing a dataset is no part of the input: a real dataset exists already.
+            self.phases_s["dataset"] = feed.written_s
+            self.phases_s["input"] -= feed.written_s
+        return feed, input_bytes
+
+    def _observe_types(self, training: Training, trainable: models.Trainable) -> precision.SeenTypes:
+        """Observe the number types of the first layer from now on."""
+        model = training.model
+        replicas = model.modules_of_replicas if isinstance(model, CpuReplicas) else ()
+        return precision.SeenTypes(trainable.network, training.strategy.name == "fsdp", replicas)
+
+    def _measure_window(
+        self, training: Training, trainable: models.Trainable, steps: int, clock: Clock
+    ) -> _Measurement:
+        """Measure the steps of the window, and what else happened in the window."""
+        places_at_start = self._places(trainable)
+        if self.device.type != "cpu":
+            device_module(self.device.type).reset_peak_memory_stats(self.device)
+        if training.paced is not None:
+            training.paced.begin_window()
+        applied, waited_s = training.applied_steps, training.feed.waited_s
         window = measure(training.step, steps, clock, self._barrier)
-        at_end = {**self._places(trainable), "losses": window.losses_on}
-        if window.window_s < spec.measured_min_s:
+        places_at_end = {**self._places(trainable), "losses": window.losses_on}
+        if window.window_s < self.spec.measured_min_s:
             self.flags.append(SHORT_WINDOW)
-        lost_s = None if paced is None else paced.lost_s()
-        skipped = steps - (training.applied_steps - applied)
-        traffic = training.strategy.traffic
-        measured: dict[str, Any] = {
+        read_s = None if waited_s is None or training.feed.waited_s is None else training.feed.waited_s - waited_s
+        return _Measurement(
+            window=window,
+            skipped_steps=steps - (training.applied_steps - applied),
+            lost_s=None if training.paced is None else training.paced.lost_s(),
+            read_s=read_s,
+            places_at_start=places_at_start,
+            places_at_end=places_at_end,
+        )
+
+    def _describe_window(
+        self, training: Training, measurement: _Measurement, warmup: WarmUp, types: precision.SeenTypes
+    ) -> dict[str, Any]:
+        """Return the fields of the result that the window has determined."""
+        window, traffic = measurement.window, training.strategy.traffic
+        memory_peaks = _memory_peaks(self.device)  # Before the probe of the precision, which needs memory as well.
+        in_force = precision.in_force(self.spec.precision, self.device, *types.types())
+        return {
+            "step_times_s": window.step_times_s,
+            "window_started": window.started,
+            "window_s": window.window_s,
+            "warmup_steps": warmup.steps,
+            "skipped_steps": measurement.skipped_steps,
             "gradient_bytes": traffic.gradient_bytes,
             "allreduce_bytes_per_step": traffic.allreduce_bytes,
             "communication_bytes_per_step": traffic.communication_bytes,
-            "input_bytes_per_step": input_bytes,
-            "pace_lost_s": lost_s,
-            "input_read_s": None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s,
-            **_memory_peaks(device),
+            "pace_lost_s": measurement.lost_s,
+            "input_read_s": measurement.read_s,
+            **memory_peaks,
             "process_time_s": window.process_time_s,
-            "precision": precision.in_force(spec.precision, device, *seen.types()),
+            "precision": in_force,
             "loss_first": _finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
             "loss_last": _finite(window.losses[-1]),
-            "flops_per_step": flops_per_step(spec) if place.rank == 0 else None,
-            "work_on": tuple(sorted({on for part in (at_start, at_end) for every in part.values() for on in every})),
+            "flops_per_step": flops_per_step(self.spec) if self.place.rank == 0 else None,
+            "work_on": measurement.list_places(),
+            "in_force": {"precision": in_force, **training.kernels},
         }
-        measured["in_force"] = {"precision": measured["precision"], **training.kernels}
-        other = precision.flaw(spec.precision, measured["precision"])
+
+    def _find_precision_flaw(self, details: dict[str, Any], types: precision.SeenTypes) -> str:
+        """Return how the run computed in another precision than requested; '' if it did not. Notes the type of mixed weights."""
+        spec, in_force = self.spec, details["precision"]
+        flaw = precision.flaw(spec.precision, in_force)
         if spec.mixed:
-            weights = str(seen.types()[0]).removeprefix("torch.")
-            measured["in_force"]["weights"] = weights
-            other = other or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
-        if returned := seen.differing(spec.precision, spec.replicas):
-            other = f"the first layer that computes returned {returned}"
-        elif not other and measured["precision"] != spec.precision:
-            self.flags.append(f"precision in force is {measured['precision']}")
-        if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
-            exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
-            measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
-        astray = elsewhere(device, at_end) or elsewhere(device, at_start)
-        status, reason, evidence = self._judge(window, skipped, astray, other)
-        return self.result(
-            status,
-            reason=reason,
-            evidence=evidence,
-            step_times_s=window.step_times_s,
-            window_started=window.started,
-            window_s=window.window_s,
-            warmup_steps=warmup.steps,
-            skipped_steps=skipped,
-            **measured,
-        )
+            weights = str(types.types()[0]).removeprefix("torch.")
+            details["in_force"]["weights"] = weights
+            flaw = flaw or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
+        returned = types.differing(spec.precision, spec.replicas)
+        if returned:
+            return f"the first layer that computes returned {returned}"
+        if not flaw and in_force != spec.precision:
+            self.flags.append(f"precision in force is {in_force}")
+        return flaw
 
     def result(self, status: Status, **fields: Any) -> RankResult:
         """What is known of this rank, with these fields; also of a run that an exception ended."""
@@ -251,14 +316,17 @@ class TrainingSession:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return places({"parameters": parameters, "gradients": gradients})
 
-    def _judge(self, window: Window, skipped: int, astray: str, other: str) -> tuple[Status, str, str]:
-        """Status, reason and evidence. astray: what was not on the device; other: what had another precision."""
+    def _judge(self, measurement: _Measurement, precision_flaw: str) -> tuple[Status, str, str]:
+        """Return status, reason and evidence of the run."""
+        at_start, at_end = measurement.places_at_start, measurement.places_at_end
+        astray = elsewhere(self.device, at_end) or elsewhere(self.device, at_start)
         if astray:
             return "invalid", f"the work was not all on {self.device}, the device of this rank", astray
-        if other:
-            return "invalid", f"the run did not compute in {self.spec.precision}", other
-        steps = len(window.losses)
-        for number, loss in enumerate(window.losses, 1):
+        if precision_flaw:
+            return "invalid", f"the run did not compute in {self.spec.precision}", precision_flaw
+        losses, skipped = measurement.window.losses, measurement.skipped_steps
+        steps = len(losses)
+        for number, loss in enumerate(losses, 1):
             if not math.isfinite(loss):
                 reason = "a loss in the measured window is not a finite number"
                 return "nan", reason, f"loss {loss} in measured step {number} of {steps}"
