@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from campaign.accelerators import ACCELERATORS
-from campaign.config.expand_shapes import MAX_COMBINATIONS, product
+from campaign.config.expand_shapes import MAX_COMBINATIONS
 from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
 from campaign.config.workload_inputs import input_identity
-from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Settings
-from campaign.documents.expression import Expression, parse
+from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.documents.expression import parse
 from campaign.documents.lease_plan import HASHED_PARTS
 from campaign.documents.run_numbers import runs_of
 from campaign.errors import ConfigError
 from campaign.files import content_hash
+from campaign.plan.axis_combinations import UnusedRules, combine_axes
 from campaign.plan.cell_settings import SettingsOf
 from campaign.plan.selection import CellSelection, HostsOf, axis_names
 
@@ -60,53 +61,84 @@ def expand(
     configurations: Collection[str] | None = None,
     hosts: HostsOf | None = None,
 ) -> Matrix:
-    """The matrix of a campaign, of the subset `where` (an expression), or of some configurations only.
+    """Expand the matrix of a campaign, of the subset `where` (an expression), or of some configurations only.
 
-    hosts: where there are records. Then `where` may name `host`, and selects the cells with a run on a host for which it holds.
-    ConfigError for expressions that name no axis, and when nothing is left to measure.
+    With `hosts`, which records give, `where` may name `host`. It then selects the cells with a run on a host for which it holds.
+    Raises ConfigError if an expression names no axis, or if nothing is left to measure.
     """
     names = axis_names(campaign)
-    exclusions = [
-        (parse(e.when, names, campaign.place("exclude", index, "when")), e.why)
-        for index, e in enumerate(campaign.file.exclude)
-    ]
-    chosen = CellSelection(campaign, where, hosts) if where else None
+    filters = _CellFilters(campaign, names, where, hosts)
     settings = SettingsOf(campaign, names)
-    unused = _Unused((*(e for e, _ in exclusions), *(when for when, _ in settings.overrides)))
+    unused = UnusedRules((*(rule for rule, _ in filters.exclusions), *(rule for rule, _ in settings.overrides)))
+    needs_axes = filters.use_axes or bool(settings.overrides)
     removed: Counter[tuple[str, str]] = Counter()
     cells: dict[str, Cell] = {}
     identity = Specifications(campaign)
-    for number, values in enumerate(_combinations(campaign, names, configurations, unused), 1):
+    for number, values in enumerate(combine_axes(campaign, names, configurations, unused), 1):
         if number > MAX_COMBINATIONS:
             raise ConfigError(f"{campaign.path}: axes: more than {MAX_COMBINATIONS} cells; split the campaign")
-        workload = campaign.workloads[values["workload"]]
         cell = _cell(campaign, values)
-        axes = cell.axes() if exclusions or chosen or settings.overrides else {}
+        axes = cell.axes() if needs_axes else {}
         unused.try_on(axes)
-        if values["precision"] not in workload.precisions:
-            removed[f"{workload.name} with {values['precision']}", "the workload does not support this precision"] += 1
-            continue
-        rule = next(((e.text, why) for e, why in exclusions if e(axes)), None)
+        rule = filters.find_exclusion(cell, axes)
         if rule:
             removed[rule] += 1
             continue
-        measured = settings(axes, workload, campaign.on(cell.configuration).device_of(cell.configuration).runs_on)
-        if chosen is not None and not chosen(axes, partial(identity, cell, measured)):
+        device = campaign.on(cell.configuration).device_of(cell.configuration)
+        cell_settings = settings(axes, campaign.workloads[cell.workload], device.runs_on)
+        if not filters.selects(axes, partial(identity, cell, cell_settings)):
             removed[f"--where {where}", "not selected"] += 1
             continue
         identity.refuse(cell)
-        name = identity(cell, measured)
+        name = identity(cell, cell_settings)
         cells.setdefault(
-            name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, measured)
+            name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, cell_settings)
         )
     if not cells and configurations is None:
-        said = f"{_told(removed) or 'the axes are empty'}{chosen.known() if chosen else ''}"
-        where = "--where" if chosen else campaign.place("exclude") if exclusions else campaign.place("axes")
-        raise ConfigError(f"{where}: no cell is left to measure; {said}")
-    left_out = tuple(Removed(*rule, count) for rule, count in removed.items())
-    notes = [*settings.notes({cell.workload for cell in cells.values()}), *_unverified(campaign)]
-    warnings = unused.warnings() if configurations is None else ()
-    return Matrix(tuple(cells.values()), left_out, tuple(notes), tuple(warnings), where)
+        raise ConfigError(filters.explain_empty_matrix(removed))
+    return Matrix(
+        cells=tuple(cells.values()),
+        removed=tuple(Removed(*rule, count) for rule, count in removed.items()),
+        notes=(*settings.notes({cell.workload for cell in cells.values()}), *_unverified(campaign)),
+        warnings=tuple(unused.warnings()) if configurations is None else (),
+        where=where,
+    )
+
+
+class _CellFilters:
+    """Rules that decide which combinations of axis values are cells of the matrix."""
+
+    def __init__(self, campaign: Campaign, names: frozenset[str], where: str | None, hosts: HostsOf | None) -> None:
+        self._campaign = campaign
+        self.exclusions = [
+            (parse(exclusion.when, names, campaign.place("exclude", index, "when")), exclusion.why)
+            for index, exclusion in enumerate(campaign.file.exclude)
+        ]
+        self._selection = CellSelection(campaign, where, hosts) if where else None
+
+    @property
+    def use_axes(self) -> bool:
+        """Whether a rule reads axis values."""
+        return bool(self.exclusions) or self._selection is not None
+
+    def find_exclusion(self, cell: Cell, axes: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the first rule that excludes the cell with its reason; None if no rule does."""
+        if cell.precision not in self._campaign.workloads[cell.workload].precisions:
+            workload = self._campaign.workloads[cell.workload].name
+            return f"{workload} with {cell.precision}", "the workload does not support this precision"
+        return next(((rule.text, why) for rule, why in self.exclusions if rule(axes)), None)
+
+    def selects(self, axes: Mapping[str, Any], cell_id: Callable[[], str]) -> bool:
+        """Return whether `where` selects the cell."""
+        return self._selection is None or self._selection(axes, cell_id)
+
+    def explain_empty_matrix(self, removed: Counter[tuple[str, str]]) -> str:
+        """Return the message for a matrix without cells: the place to correct, and the rules that removed cells."""
+        campaign, selection = self._campaign, self._selection
+        rules = "; ".join(f"{count} removed by '{rule}' ({why})" for (rule, why), count in removed.items())
+        hosts = selection.known() if selection else ""
+        place = "--where" if selection else campaign.place("exclude") if self.exclusions else campaign.place("axes")
+        return f"{place}: no cell is left to measure; {rules or 'the axes are empty'}{hosts}"
 
 
 def _unverified(campaign: Campaign) -> Iterator[str]:
@@ -116,29 +148,6 @@ def _unverified(campaign: Campaign) -> Iterator[str]:
         of_kind = [model for model, runs_on in models if runs_on == kind]
         if of_kind and accelerator.unverified:
             yield f"`runs_on: {kind}` ({', '.join(of_kind)}) is unverified: {accelerator.unverified}"
-
-
-class _Unused:
-    """Rules that no cell has fulfilled so far."""
-
-    def __init__(self, rules: Sequence[Expression]) -> None:
-        self.rules = list(rules)
-
-    def try_on(self, axes: Mapping[str, Any]) -> None:
-        """Forget the rules that hold for these axis values."""
-        if self.rules:
-            self.rules = [rule for rule in self.rules if not _holds(rule, axes)]
-
-    def warnings(self) -> Iterator[str]:
-        for rule in self.rules:
-            yield f"{rule.where}: no cell fulfils '{rule.text}', so the rule does nothing; correct or remove it"
-
-
-def _holds(rule: Expression, axes: Mapping[str, Any]) -> bool:
-    try:
-        return rule(axes)
-    except ConfigError:
-        return False  # of a cell that another rule takes away before this one is asked
 
 
 def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
@@ -266,68 +275,10 @@ class Specifications:
         }
 
 
-def _combinations(
-    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None, unused: _Unused
-) -> Iterator[dict[str, Any]]:
-    """Axis values of every cell; configuration and workload first, since overrides of axes depend on them."""
-    axes = campaign.file.axes
-    chosen = [c for c in campaign.configurations if configurations is None or c.name in configurations]
-    everything: dict[str, Sequence[Any]] = {
-        "configuration": chosen,
-        "workload": axes.workload,
-        "batch": axes.batch,
-        "precision": axes.precision,
-        **axes.options,
-    }
-    zips = campaign.file.zip
-    where = campaign.place("zip") if zips else campaign.place("axes")
-    if configurations is not None and any("configuration" in names for names in zips):
-        # A zip refers to positions in the whole list.
-        everything["configuration"] = campaign.configurations
-    head = {"configuration", "workload"}
-    for together in zips:
-        head |= set(together) if head & set(together) else set()
-    overrides = [
-        (parse(o.when, _shape_only(names), campaign.place("overrides", index, "when")), o.axes)
-        for index, o in enumerate(campaign.file.overrides)
-        if o.axes is not None
-    ]
-    known = {rule.where for rule in unused.rules}
-    unused.rules += [when for when, _ in overrides if when.where not in known]
-    first = {name: values for name, values in everything.items() if name in head}
-    rest_zips = [together for together in zips if not set(together) & head]
-    for values in product(first, [together for together in zips if set(together) <= head], where):
-        if configurations is not None and values["configuration"].name not in configurations:
-            continue
-        rest = {name: values_ for name, values_ in everything.items() if name not in head}
-        for when, changed in overrides:
-            replaced = changed.model_dump(exclude_none=True)
-            if when({**_shape_axes(values["configuration"]), "workload": values["workload"]}):
-                if clash := set(replaced) - set(rest):
-                    raise ConfigError(
-                        f"{when.where}: {', '.join(clash)} is zipped with the workload or configuration; remove one of the two"
-                    )
-                rest.update(replaced)
-        for more in product(rest, rest_zips, where):
-            yield {**values, **more}
-
-
-def _shape_only(names: Collection[str]) -> frozenset[str]:
-    return frozenset(names) & (set(SHAPE_AXES) | {"configuration", "workload"})
-
-
-def _shape_axes(configuration: Configuration) -> dict[str, Any]:
-    return Cell("", configuration, "", 1, "").axes()
-
-
 def _cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
     options = {name: values[name] for name in campaign.file.axes.options}
     batch = 1 if campaign.workloads[values["workload"]].serves_requests else values["batch"]
     return Cell("", values["configuration"], values["workload"], batch, values["precision"], options)
-
-
-def _told(removed: Counter[tuple[str, str]]) -> str:
-    return "; ".join(f"{count} removed by '{rule}' ({why})" for (rule, why), count in removed.items())
 
 
 def run_set_digest(cells: Sequence[Cell]) -> str:

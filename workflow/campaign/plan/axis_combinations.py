@@ -1,0 +1,151 @@
+"""Combinations of axis values of a campaign, and the rules of the campaign that no combination fulfils. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from campaign.config.expand_shapes import product
+from campaign.config.resolve import Campaign
+from campaign.documents.cell import SHAPE_AXES, Cell, Configuration
+from campaign.documents.expression import Expression, parse
+from campaign.errors import ConfigError
+
+_FIRST_AXES = ("configuration", "workload")
+
+
+class UnusedRules:
+    """Rules that no cell has fulfilled so far."""
+
+    def __init__(self, rules: Sequence[Expression]) -> None:
+        self._rules = list(rules)
+
+    def add(self, rules: Sequence[Expression]) -> None:
+        """Add the rules from further places of the campaign file."""
+        places = {rule.where for rule in self._rules}
+        self._rules += [rule for rule in rules if rule.where not in places]
+
+    def try_on(self, axes: Mapping[str, Any]) -> None:
+        """Forget the rules that hold for these axis values."""
+        if self._rules:
+            self._rules = [rule for rule in self._rules if not _holds(rule, axes)]
+
+    def warnings(self) -> Iterator[str]:
+        """Yield one warning per rule that is left."""
+        for rule in self._rules:
+            yield f"{rule.where}: no cell fulfils '{rule.text}', so the rule does nothing; correct or remove it"
+
+
+def _holds(rule: Expression, axes: Mapping[str, Any]) -> bool:
+    try:
+        return rule(axes)
+    except ConfigError:
+        return False  # The cell is one that another rule removes before this rule is evaluated.
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisGroup:
+    """Axes that are combined with each other, and the zips among them."""
+
+    axes: dict[str, Sequence[Any]]
+    zips: list[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisOverride:
+    """Axes that replace those of the campaign where a rule holds."""
+
+    rule: Expression
+    axes: dict[str, Any]
+
+
+def combine_axes(
+    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None, unused: UnusedRules
+) -> Iterator[dict[str, Any]]:
+    """Yield the axis values of every cell.
+
+    Args:
+        campaign: the campaign.
+        names: names that its rules may use.
+        configurations: names of configurations to combine; None for all.
+        unused: rules, to which those of overrides are added.
+    """
+    place = campaign.place("zip") if campaign.file.zip else campaign.place("axes")
+    # Overrides of axes depend on configuration and workload, so both are combined before the other axes.
+    first, rest = _group_axes(_list_axes(campaign, configurations), campaign.file.zip)
+    overrides = _parse_overrides(campaign, names)
+    unused.add([override.rule for override in overrides])
+    for values in product(first.axes, first.zips, place):
+        if configurations is not None and values["configuration"].name not in configurations:
+            continue
+        axes = _override_axes(rest.axes, values, overrides)
+        for further_values in product(axes, rest.zips, place):
+            yield {**values, **further_values}
+
+
+def _list_axes(campaign: Campaign, configurations: Collection[str] | None) -> dict[str, Sequence[Any]]:
+    """Return the values of each axis."""
+    axes, chosen = campaign.file.axes, campaign.configurations
+    # A zip refers to positions in the list of all configurations.
+    is_zipped = any("configuration" in zipped for zipped in campaign.file.zip)
+    if configurations is not None and not is_zipped:
+        chosen = tuple(configuration for configuration in chosen if configuration.name in configurations)
+    return {
+        "configuration": chosen,
+        "workload": axes.workload,
+        "batch": axes.batch,
+        "precision": axes.precision,
+        **axes.options,
+    }
+
+
+def _group_axes(axes: Mapping[str, Sequence[Any]], zips: Sequence[Sequence[str]]) -> tuple[_AxisGroup, _AxisGroup]:
+    """Separate configuration, workload and the axes that are zipped with them from all other axes."""
+    names = set(_FIRST_AXES)
+    for zipped in zips:
+        names |= set(zipped) if names & set(zipped) else set()
+    first = _AxisGroup(
+        {name: values for name, values in axes.items() if name in names},
+        [zipped for zipped in zips if set(zipped) <= names],
+    )
+    rest = _AxisGroup(
+        {name: values for name, values in axes.items() if name not in names},
+        [zipped for zipped in zips if not set(zipped) & names],
+    )
+    return first, rest
+
+
+def _parse_overrides(campaign: Campaign, names: Collection[str]) -> list[_AxisOverride]:
+    """Parse the overrides of axes. Their rules may use the workload and the shape of the configuration only."""
+    allowed = frozenset(names) & {*SHAPE_AXES, *_FIRST_AXES}
+    return [
+        _AxisOverride(
+            parse(override.when, allowed, campaign.place("overrides", index, "when")),
+            override.axes.model_dump(exclude_none=True),
+        )
+        for index, override in enumerate(campaign.file.overrides)
+        if override.axes is not None
+    ]
+
+
+def _override_axes(
+    axes: Mapping[str, Sequence[Any]], values: Mapping[str, Any], overrides: Sequence[_AxisOverride]
+) -> dict[str, Sequence[Any]]:
+    """Return the axes of one configuration and workload. Raises ConfigError if an override replaces an axis that is zipped."""
+    axes = dict(axes)
+    for override in overrides:
+        if not override.rule({**_shape_axes(values["configuration"]), "workload": values["workload"]}):
+            continue
+        clash = set(override.axes) - set(axes)
+        if clash:
+            raise ConfigError(
+                f"{override.rule.where}: {', '.join(clash)} is zipped with the workload or configuration; remove one of the two"
+            )
+        axes.update(override.axes)
+    return axes
+
+
+def _shape_axes(configuration: Configuration) -> dict[str, Any]:
+    """Return the axis values that a configuration alone determines."""
+    return Cell("", configuration, "", 1, "").axes()
