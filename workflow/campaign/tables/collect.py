@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config.resolve import Campaign, from_document
-from campaign.documents.cell import Settings
+from campaign.documents.cell import Cell, Settings
 from campaign.documents.earlier_spread import kept
 from campaign.documents.kept_lease import checked_lease
 from campaign.documents.lease_plan import read_lease_plan
@@ -34,68 +35,116 @@ from campaign.tables.report_context import context_document
 if TYPE_CHECKING:  # it brings pandas
     import pandas as pd
 
+    from campaign.tables.cells import CellPlan
     from campaign.tables.io import Tables
+    from campaign.tables.leases import Busy
 
 
 def gather(campaign: Campaign, directory: Path, where: str | None = None, store: Store | None = None) -> Collected:
-    """Read what the results directory holds of the campaign's cells; RecordError names a damaged file.
+    """Read what the results directory holds of the campaign's cells. Raises RecordError, which names a damaged file.
 
-    store: of that directory, where one has read records already.
+    Args:
+        campaign: the campaign.
+        directory: its results directory.
+        where: expression that selects cells; None for all.
+        store: records of the directory, if they have been read already.
     """
     store = store or Store(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
-    return _gathered(campaign, matrix, store)
+    return _read_results(campaign, matrix, store)
 
 
-def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
-    directory, results = store.results, Results.at(store.results)
-    if (race := read_race(results.race)) is not None:
+def _read_results(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
+    """Read the records of the matrix and of the reference, and everything about the leases that they were measured on."""
+    results = Results.at(store.results)
+    race = read_race(results.race)
+    if race is not None:
         matrix = replace(matrix, compositions=race.compositions)
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
-    present, settings = known.measured, {cell.id: cell.settings for cell in matrix.cells}
-    imported = campaign.file.imported
-    wanted = sorted(key for key in present if (key[0] in settings if imported else _counts(key, settings)))
-    records = list(_sharing(store.read(*key) for key in wanted))
+    wanted = _select_runs(campaign, matrix, known.measured)
     references = references_of(campaign, matrix.cells)
-    of_reference = [store.read(*key) for key in sorted(present) if key[0] in references]
-    used = {record.lease_id for record in (*records, *of_reference)}
-    names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
-    beside, of_other_labels = [], set()
-    for other in (store.read(*key) for key in sorted(present.difference(wanted))):
-        if other.lease_id in used:
-            beside.append((other.lease_id, other.started, other.ended))
-        elif other.specification.get("version") != campaign.file.version:
-            of_other_labels.add(other.lease_id)
-    leases = [
-        lease
-        for path in sorted(results.leases.glob("*.json"))
-        if (lease := _document(path))["lease_id"] in used
-        or (lease.get("lease") in names and lease["lease_id"] not in of_other_labels)
-    ]
-    leases.sort(key=lambda lease: (lease.get("requested_s") or 0.0, lease["lease_id"]))
-    configurations = {record.lease_id: record.cell.configuration for record in records}
-    links = [
-        {**each, "configuration": configurations[each["lease_id"]]}
-        for each in links_of_uses(directory, store)
-        if each["lease_id"] in configurations
-    ]
-    left_out = ExcludedHosts(results.slurm).read()
+    records = list(_sharing(store.read(*key) for key in wanted))
+    reference = [store.read(*key) for key in sorted(known.measured) if key[0] in references]
+    lease_ids = {record.lease_id for record in (*records, *reference)}
+    # One at a time: all other records together may not fit into memory.
+    others = (store.read(*key) for key in sorted(known.measured.difference(wanted)))
+    other_uses, other_labels = _sort_other_runs(others, lease_ids, campaign.file.version)
     return Collected(
-        campaign,
-        matrix,
-        records,
-        leases,
-        _reasons(results),
-        store,
-        beside,
-        links,
-        known,
-        hosts_left_out=left_out,
-        reference=of_reference,
+        campaign=campaign,
+        matrix=matrix,
+        records=records,
+        leases=_read_leases(results, lease_ids, _name_leases(campaign, matrix), other_labels),
+        reasons=_reasons(results),
+        store=store,
+        beside=other_uses,
+        links=_read_links(records, store),
+        known=known,
+        reference=reference,
         earlier=kept(results.earlier_spread),
         analysis=analysis.kept(results.analysis),
         race=race,
+        hosts_left_out=ExcludedHosts(results.slurm).read(),
     )
+
+
+def _select_runs(campaign: Campaign, matrix: Matrix, measured: Collection[Key]) -> list[Key]:
+    """Return the measured runs that belong to the matrix, sorted. All imported runs of a cell belong to it."""
+    settings = {cell.id: cell.settings for cell in matrix.cells}
+    imported = campaign.file.imported
+    return sorted(key for key in measured if (key[0] in settings if imported else _counts(key, settings)))
+
+
+def _sort_other_runs(
+    others: Iterable[Record], lease_ids: Collection[str], version: str | None
+) -> tuple[list[Busy], set[str]]:
+    """Return when runs of other cells used these leases, and the further leases with runs under another label."""
+    uses: list[Busy] = []
+    other_labels = set[str]()
+    for record in others:
+        if record.lease_id in lease_ids:
+            uses.append((record.lease_id, record.started, record.ended))
+        elif record.specification.get("version") != version:
+            other_labels.add(record.lease_id)
+    return uses, other_labels
+
+
+def _name_leases(campaign: Campaign, matrix: Matrix) -> set[str]:
+    """Return the names of all leases of the matrix."""
+    return {
+        lease_name(campaign.protocol, cell, composition)
+        for cell in matrix.cells
+        for composition in compositions_of(cell.settings)
+    }
+
+
+def _read_leases(
+    results: Results, lease_ids: Collection[str], names: Collection[str], other_labels: Collection[str]
+) -> list[dict[str, Any]]:
+    """Read the documents of leases in the order of their requests.
+
+    Args:
+        results: results directory.
+        lease_ids: leases with records, which are always read.
+        names: names of leases, which are read as well.
+        other_labels: leases of runs under another label, which are left out unless they have records.
+    """
+    leases = []
+    for path in sorted(results.leases.glob("*.json")):
+        lease = _document(path)
+        is_named = lease.get("lease") in names and lease["lease_id"] not in other_labels
+        if lease["lease_id"] in lease_ids or is_named:
+            leases.append(lease)
+    return sorted(leases, key=lambda lease: (lease.get("requested_s") or 0.0, lease["lease_id"]))
+
+
+def _read_links(records: Sequence[Record], store: Store) -> list[dict[str, Any]]:
+    """Read what was measured of the links of the records' leases, with the configuration of each lease."""
+    configurations = {record.lease_id: record.cell.configuration for record in records}
+    return [
+        {**links, "configuration": configurations[links["lease_id"]]}
+        for links in links_of_uses(store.results, store)
+        if links["lease_id"] in configurations
+    ]
 
 
 def gather_planned(plan: Path) -> Collected:
@@ -109,7 +158,7 @@ def gather_planned(plan: Path) -> Collected:
     if not cells.keys() >= set(planned.cells):  # written when a plan could leave cells without a lease
         return gather(campaign, directory, planned.where)
     matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
-    return _gathered(campaign, matrix, Store(directory))
+    return _read_results(campaign, matrix, Store(directory))
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
@@ -164,36 +213,17 @@ def _reasons(results: Results) -> dict[str, str]:
 
 
 def tables_of(collected: Collected) -> Tables:
-    """All tables of what was gathered."""
-    from campaign.tables.cells import CellPlan, cells_table
+    """Build all tables from the records that were read."""
+    from campaign.tables.cells import cells_table
     from campaign.tables.io import Tables
     from campaign.tables.runs import reference_table, runs_table, step_times_table
     from campaign.tables.time_series import sampled
 
-    steps = step_times_table(collected.records)  # first: what it needs for a moment is free for the others then
+    steps = step_times_table(
+        collected.records
+    )  # First, because the memory that it needs for a moment is free afterwards.
     runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric))
-    present = {record.key for record in collected.records}
-    found: dict[str, list[int]] = {}
-    for record in collected.records:
-        found.setdefault(record.cell_id, []).append(record.repetition)
-    nothing = "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
-    # Prices in two currencies cannot be compared.
-    priced = collected.campaign.currency is not None or None
-    planned = []
-    for cell in collected.matrix.cells:
-        leases = {c: lease_name(collected.campaign.protocol, cell, c) for c in compositions_of(cell.settings)}
-        why = {c: collected.reasons.get(lease) or nothing for c, lease in leases.items()}
-        runs_here = tuple(
-            run
-            for run in collected.known.planned(cell)
-            if collected.matrix.is_wanted(cell, composition_of(run)) or (cell.id, run) in present
-        )
-        if collected.campaign.file.imported:
-            runs_here = _imported(runs_here, found.get(cell.id, []))
-        missing = {run: why[composition_of(run)] for run in runs_here if (cell.id, run) not in present}
-        price_per_h = priced and collected.campaign.on(cell.configuration).system.price_per_h(cell.configuration)
-        version = collected.campaign.file.version or ""
-        planned.append(CellPlan(cell, len(runs_here), leases[1], missing, runs_here, price_per_h, version))
+    planned = _plan_cells(collected)
     cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier))
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
@@ -207,6 +237,45 @@ def tables_of(collected: Collected) -> Tables:
         steps,
         _named(collected, reference_table(collected.reference, collected.campaign.metric)),
     )
+
+
+def _plan_cells(collected: Collected) -> list[CellPlan]:
+    """Return for each cell its planned runs, the reasons for missing runs, and its price."""
+    from campaign.tables.cells import CellPlan
+
+    campaign, matrix = collected.campaign, collected.matrix
+    measured: defaultdict[str, set[int]] = defaultdict(set)
+    for record in collected.records:
+        measured[record.cell_id].add(record.repetition)
+    default_reason = "no log of it was imported" if campaign.file.imported else "not measured yet"
+    # Prices in two currencies cannot be compared.
+    has_prices = campaign.currency is not None
+    plans = []
+    for cell in matrix.cells:
+        runs = _list_planned_runs(collected, cell, measured[cell.id])
+        leases = {
+            composition: lease_name(campaign.protocol, cell, composition)
+            for composition in compositions_of(cell.settings)
+        }
+        missing = {
+            run: collected.reasons.get(leases[composition_of(run)]) or default_reason
+            for run in runs
+            if run not in measured[cell.id]
+        }
+        price_per_h = campaign.on(cell.configuration).system.price_per_h(cell.configuration) if has_prices else None
+        version = campaign.file.version or ""
+        plans.append(CellPlan(cell, len(runs), leases[1], missing, runs, price_per_h, version))
+    return plans
+
+
+def _list_planned_runs(collected: Collected, cell: Cell, measured: Collection[int]) -> tuple[int, ...]:
+    """List the planned runs of a cell on compositions that are to be measured, and all measured runs."""
+    runs = tuple(
+        run
+        for run in collected.known.planned(cell)
+        if collected.matrix.is_wanted(cell, composition_of(run)) or run in measured
+    )
+    return _imported(runs, measured) if collected.campaign.file.imported else runs
 
 
 def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
