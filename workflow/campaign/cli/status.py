@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -49,7 +49,7 @@ def status(asked: PlanRequest, everything: bool, watch: float | None, style: str
     found.
     """
     while True:
-        found = _status(asked if everything else _asked_last(asked), watch)
+        found = _read_status(asked if everything else _asked_last(asked), watch)
         if style == "json":
             show_json(found)
         else:
@@ -74,41 +74,18 @@ def _asked_last(asked: PlanRequest) -> PlanRequest:
     return replace(asked, where=written.get("where"), until=until)
 
 
-def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
-    """JSON-able."""
-    plan = read_plan(asked, allow_unfit=True, checked=False)
-    results = Results(asked.results, plan.campaign.name)
-    queued = {lease.name: job for lease in plan.leases if (job := submitted_jobs.read(results, lease.name))}
-    in_slurm, problem = (
-        _queue(results, interval_s and min(system.slurm.poll_s for system in plan.campaign.systems.values()))
-        if queued
-        else ({}, "")
-    )
-    last = {line["lease"]: f"{line['what']}: {line['status']}" for line in read_json_lines(results.progress)[0]}
-    leases = []
-    for lease in plan.leases:
-        job = queued.get(lease.name)
-        if job is not None:
-            shown = in_slurm.get(job.job_id)
-            state = _where(shown) if shown and job.is_shown_by(shown) else "is no longer in the queue"
-        elif is_locked(results.driver_lock(lease.name)):
-            state = "measuring"
-        elif is_locked(results.measure_lock(lease.name)):
-            state = "composing, releasing or waiting"
-        else:
-            why = _failure(plan, results, lease) if lease.missing else ""
-            open_state = "does not fit" if lease.configuration.name in plan.unfit else "to do"
-            state = (f"failed: {why}" if why else open_state) if lease.missing else "complete"
-        leases.append({
-            "lease": lease.name, "runs": lease.runs, "runs_done": lease.runs - lease.missing, "state": state,
-            "job": job and job.job_id, "last_run": last.get(lease.name),
-        })  # fmt: skip
+def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, Any]:
+    """Return the status of a campaign as a JSON-serialisable document."""
+    plan = read_plan(request, allow_unfit=True, checked=False)
+    results = Results(request.results, plan.campaign.name)
+    jobs = _read_jobs(plan, results, interval_s)
+    race = read_race(results.race) if request.until else None
     return {
         "campaign": plan.campaign.name,
-        "source": str(asked.campaign),
-        "where": asked.where,
-        "race": race.model_dump(mode="json") if asked.until and (race := read_race(results.race)) else None,
-        "leases": leases,
+        "source": str(request.campaign),
+        "where": request.where,
+        "race": race.model_dump(mode="json") if race else None,
+        "leases": _describe_leases(plan, results, jobs),
         "runs": plan.runs,
         "runs_done": plan.runs - plan.missing,
         "left": _left(plan),
@@ -125,8 +102,70 @@ def _status(asked: PlanRequest, interval_s: float | None) -> dict[str, Any]:
         "missing_inputs": missing_inputs(plan.campaign),
         "unfit": dict(plan.unfit),
         "not_measured": missing_reasons(results.directory, tried=True) if results.plan_document.exists() else [],
-        "slurm_problem": problem,
+        "slurm_problem": jobs.problem,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """Jobs of leases as they were submitted, and as Slurm shows them.
+
+    submitted: by name of the lease; shown: by id of the job; problem: reason that Slurm does not answer, '' if it does.
+    """
+
+    submitted: Mapping[str, submitted_jobs.Submitted]
+    shown: Mapping[str, SlurmJob]
+    problem: str
+
+
+def _read_jobs(plan: Plan, results: Results, interval_s: float | None) -> _Jobs:
+    """Read the jobs of the plan's leases. Slurm is asked only if there are any."""
+    jobs = {lease.name: submitted_jobs.read(results, lease.name) for lease in plan.leases}
+    submitted = {name: job for name, job in jobs.items() if job}
+    if not submitted:
+        return _Jobs(submitted, {}, "")
+    poll_s = min(system.slurm.poll_s for system in plan.campaign.systems.values())
+    shown, problem = _queue(results, interval_s and poll_s)
+    return _Jobs(submitted, shown, problem)
+
+
+def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str, Any]]:
+    """Return one document per lease: its runs, state, job, and last run."""
+    last_runs = {line["lease"]: f"{line['what']}: {line['status']}" for line in read_json_lines(results.progress)[0]}
+    documents = []
+    for lease in plan.leases:
+        job = jobs.submitted.get(lease.name)
+        documents.append(
+            {
+                "lease": lease.name,
+                "runs": lease.runs,
+                "runs_done": lease.runs - lease.missing,
+                "state": _describe_job(job, jobs.shown) if job else _describe_state(plan, results, lease),
+                "job": job and job.job_id,
+                "last_run": last_runs.get(lease.name),
+            }
+        )
+    return documents
+
+
+def _describe_job(job: submitted_jobs.Submitted, shown: Mapping[str, SlurmJob]) -> str:
+    """Describe the state of a submitted job: 'running on host1', 'is no longer in the queue'."""
+    slurm_job = shown.get(job.job_id)
+    return _where(slurm_job) if slurm_job and job.is_shown_by(slurm_job) else "is no longer in the queue"
+
+
+def _describe_state(plan: Plan, results: Results, lease: PlannedLease) -> str:
+    """Describe the state of a lease without a job: 'measuring', 'complete', 'failed: ...'."""
+    if is_locked(results.driver_lock(lease.name)):
+        return "measuring"
+    if is_locked(results.measure_lock(lease.name)):
+        return "composing, releasing or waiting"
+    if not lease.missing:
+        return "complete"
+    failure = _failure(plan, results, lease)
+    if failure:
+        return f"failed: {failure}"
+    return "does not fit" if lease.configuration.name in plan.unfit else "to do"
 
 
 def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
