@@ -137,7 +137,7 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
         planned = load_json(results.plan_document)["leases"]
         leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
     manifests = {}
-    for path in sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime):
+    for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
         with reading(path, _REMEDY):
             manifest = load_json(path)
             manifests[manifest["lease"]] = manifest
