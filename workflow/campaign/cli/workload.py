@@ -21,6 +21,7 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, unwritable
 from campaign.run import try_workload
 from campaign.run.try_workload import Trial, Wish
+from campaign.wording import printable
 from campaign.workloads.parsers import Curve, Scope
 from campaign.workloads.protocol import Workload
 
@@ -80,7 +81,7 @@ def show_workload(name: str, as_json: bool) -> None:
         click.echo(json.dumps(document, indent=1))
     else:
         text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
-        click.echo(f"# {found.source.path}\n{text}", nl=False)
+        click.echo(printable(f"# {found.source.path}\n{text}"), nl=False)
 
 
 def _example(found: LoadedFile[Workload]) -> dict[str, Any]:
