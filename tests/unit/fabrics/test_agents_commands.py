@@ -130,7 +130,7 @@ def test_the_exit_code_of_ssh_proves_nothing(code: int, host: EmulatedHost, ssh:
     agent = shell.open_agent(AgentOptions(kind="ssh", sudo=()), root=host.root, processes=host.processes)
     program = host.bin / "ssh"
     program.write_text(f"#!/bin/sh\necho nothing was done; exit {code}\n")
-    with pytest.raises(FabricError, match="cannot be reached|did not end on the host: nothing was done"):
+    with pytest.raises(FabricError, match=r"cannot be reached|did not end on the host: nothing was done"):
         agent.rescan("c1")
     assert (host.root / "sys/bus/pci/rescan").read_text() == ""
     # The command ends well, and fails, whatever ssh says afterwards.
