@@ -52,6 +52,7 @@ def remove_results(results: Results) -> None:
         raise unwritable(error, results.directory) from error
 
 
-def _raise_with_path(function: object, path: str, info: tuple[Any, OSError, Any]) -> NoReturn:
+def _raise_with_path(function: object, path: str, info: tuple[type[BaseException], BaseException, Any]) -> NoReturn:
     """Raise the error of `rmtree` with the whole path of its file: the error itself has the name in its directory only."""
-    raise OSError(info[1].errno, info[1].strerror, path)
+    error = info[1]
+    raise OSError(error.errno, error.strerror, path) if isinstance(error, OSError) else error
