@@ -40,11 +40,22 @@ def mark_ranks(step: Step, directory: Path) -> Step:
     """
     if step.program_at is None:
         return step
-    marks = directory / _DIRECTORY
+    words = marking_words(directory / _DIRECTORY)
+    return replace(step, argv=(*step.argv[: step.program_at], *words, *step.argv[step.program_at :]))
+
+
+def marking_words(marks: Path) -> tuple[str, ...]:
+    """Return the words before a program that mark its start and end in a directory, which is made anew."""
     shutil.rmtree(marks, ignore_errors=True)
     make_directory(marks)
-    words = ("sh", "-c", _SCRIPT, "campaign-rank", str(marks))
-    return replace(step, argv=(*step.argv[: step.program_at], *words, *step.argv[step.program_at :]))
+    return ("sh", "-c", _SCRIPT, "campaign-rank", str(marks))
+
+
+def has_started(marks: Path, output: str) -> bool:
+    """Return whether a program behind `marking_words` has started, or has printed that it cannot mark it."""
+    return _UNMARKED in output or any(
+        "missing" not in path.read_text(encoding="utf-8").split() for path in marks.glob("*")
+    )
 
 
 def judge_marks(step: Step, directory: Path, ended: Ended, log: Path) -> Ended:
