@@ -87,7 +87,8 @@ class Log:
             if whole and not chunk.endswith(b"\n"):
                 chunk = chunk[: chunk.rfind(b"\n") + 1]
             if needles or rows is not None:
-                wanted: Iterable[bytes] = _found(chunk, needles, rows)
+                # A row may be known by what stands behind its number, be it the end of its line.
+                wanted: Iterable[bytes] = _found(chunk if chunk.endswith(b"\n") else chunk + b"\n", needles, rows)
             else:
                 wanted = chunk.removesuffix(b"\n").split(b"\n") if chunk else ()
             for line in wanted:
@@ -120,6 +121,10 @@ class Log:
         with self._opened() as file:
             file.seek(max(0, file.seek(0, SEEK_END) - (1 << 20)))
             return file.read()
+
+    def unended_line(self) -> str:
+        """Return the last line, from its last MiB, if no line feed ends it; else an empty text."""
+        return plain(self.end()).rpartition(b"\n")[2].decode(errors="replace")
 
     def tail(self, characters: int = 400) -> str:
         """The end of the log, as evidence."""
@@ -174,9 +179,9 @@ def _found(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | Non
             at = chunk.find(needle, end)
     if rows is not None:
         # The line feed before the first line of a chunk went with the chunk before.
-        first = chunk[: _end(chunk, 0)]
-        if rows.search(b"\n" + first):
-            found[0] = len(first)
+        end = _end(chunk, 0)
+        if rows.search(b"\n" + chunk[: end + 1]):
+            found[0] = end
         for match in rows.finditer(chunk):
             begin = match.start() + 1
             found[begin] = _end(chunk, begin)

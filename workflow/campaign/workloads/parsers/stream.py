@@ -33,7 +33,7 @@ class Stream(LineReader):
             verdict.incomplete("the output ends before 'Solution Validates'")
         elif ("Failed",) in ends:
             verdict.invalid("the arrays failed their validation")
-        if len(ends) > 1:
+        if len(ends) > 1 or len(self.found["row"]) > len(rows):
             verdict.invalid("several processes of STREAM ran at once")
         array_bytes = (self.number("elements") or 0.0) * (self.number("bytes") or 8.0)
         for name, values in rows.items():
