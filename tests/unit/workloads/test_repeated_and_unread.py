@@ -1,4 +1,4 @@
-"""Values that are no numbers are named beside those that are, and rows of several cycles, sides or tests do not overwrite each other."""
+"""Values that are no numbers are named, and rows of several cycles, sides or tests do not overwrite each other."""
 
 from __future__ import annotations
 
@@ -75,12 +75,14 @@ def test_ior_inside_io500_is_read_from_its_rows() -> None:
     found = take("ior", IO500)
     assert found.status == "ok"
     assert found.metrics["write_bandwidth_gb_per_s"] == pytest.approx(40960 * 2**20 / 1e9)
+    assert flagged(found, "no end mark")
+    assert not take("ior", f"{IO500}Finished            : now\n").flags
     assert take("ior", IO500.replace("40960.12", "50960.12")).status == "invalid"
-    # As many rows as repetitions are all of them, though nothing says that no other operation follows.
-    unended = take("ior", IO500.rpartition("Max")[0])
-    assert unended.metrics == found.metrics
-    assert flagged(unended, "no end mark")
-    assert take("ior", IO500.rpartition("Max")[0].replace("repetitions         : 1", "")).status == "incomplete"
+    # As many rows of each operation as repetitions are all of them.
+    rows = IO500.rpartition("Max")[0]
+    assert take("ior", rows).metrics == found.metrics
+    for less in (("repetitions         : 1", "repetitions         : 2"), (" -w ", " -w -r "), (" -w ", " -f script ")):
+        assert take("ior", rows.replace(*less)).status == "incomplete"
 
 
 def test_a_summary_row_of_ior_without_numbers_is_named() -> None:
@@ -123,7 +125,9 @@ def test_two_barriers_below_one_heading_are_two_processes() -> None:
 
 
 def test_an_epoch_with_other_losses_is_of_another_training() -> None:
-    bar = "      0/0      2.0G     {0}    0.02    0.03    12    640: 100%|##########| 100/100 [00:10<00:00, 10.00it/s]\n"
+    bar = (
+        "      0/0      2.0G     {0}    0.02    0.03    12    640: 100%|##########| 100/100 [00:10<00:00, 10.00it/s]\n"
+    )
     done = "1 epochs completed in 0.005 hours.\n"
     once = bar.format("0.011")
     assert len(read_tests("yolov5", Log.of(once + once + done), Scope())) == 1
@@ -178,8 +182,10 @@ REPORT = {
         ),
         (
             "megatron",
-            " iteration 1/ 3 | elapsed time per iteration (ms): 5.0 | \n iteration 2/ 3 | elapsed time per iteration (ms): 1,010.0 | \n"
-            " iteration 3/ 3 | elapsed time per iteration (ms): 6.0 | \n",
+            "".join(
+                f" iteration {number}/ 3 | elapsed time per iteration (ms): {time_ms} | \n"
+                for number, time_ms in ((1, "5.0"), (2, "1,010.0"), (3, "6.0"))
+            ),
             "the time of iteration 2",
         ),
     ],

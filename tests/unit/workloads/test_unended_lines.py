@@ -8,7 +8,7 @@ import pytest
 
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import LogReading, Scope, read_log
-from campaign.workloads.parsers.expressions import Parser, read_expressions
+from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
 from tests.unit.workloads.parsed import flagged, text_of
 
 GPU_COPY = "cpu_to_gpu0_by_sm_under_numa0_uni 24.1\ngpu0_to_cpu_by_sm_under_numa0_uni 26.2"
@@ -86,3 +86,23 @@ def test_own_parsers_take_a_last_number_that_is_whole(text: str, parser: dict[st
     found = own(text, **parser)
     assert found.metrics == {"rate_per_s": 1020.0}
     assert not flagged(found, "line feed")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_a_log_in_utf_16_says_what_to_do(encoding: str) -> None:
+    log = Log(text_of("stream/ten-million").encode(encoding))
+    for found in (
+        read_log("stream", log, Scope()),
+        read_expressions([Parser(metric="x_s", regex=r"(\d+)")], log, Scope()),
+    ):
+        assert (found.status, "iconv -f UTF-16" in found.problem) == ("incomplete", True)
+    assert hints(log, "stream", ()) == [found.problem]
+
+
+def test_times_of_kubectl_before_lines_are_read_over_or_named() -> None:
+    stamped = "".join(f"2026-05-01T12:00:00.123456789Z {line}\n" for line in OSU.splitlines())
+    assert read_log("osu", Log.of(stamped), Scope()) == read_log("osu", Log.of(f"{OSU}\n"), Scope())
+    document = "".join(f"2026-05-01T12:00:00.1Z {line}\n" for line in SUMMARY.replace(", ", ",\n").splitlines())
+    assert read_log("dlio", Log.of(document), Scope()).throughput_per_s == 8.5
+    anchored = [Parser(metric="latency_us", regex=r"^2 +(\S+)")]
+    assert any("kubectl logs --timestamps" in hint for hint in hints(Log.of(stamped), None, anchored))

@@ -9,7 +9,7 @@ Pieces of 4 MiB, which do not fit a cache, took three times as long.
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from os import SEEK_END
@@ -23,6 +23,7 @@ _CHUNK_BYTES = 128 << 10
 _WHOLE_BYTES = 4 << 20
 _LINE_BYTES = 16 << 20
 _TAIL_BYTES = 256 << 10
+_ENCODING_BYTES = 512
 _PAIRS_LOOKED_AT = 100
 _SIGN_LINES = 100
 _SIGN_LINE_BYTES = 4 << 10
@@ -115,6 +116,13 @@ class Log:
         """The first MiB, as it was printed."""
         with self._opened() as file:
             return file.read(1 << 20)
+
+    def encoding_problem(self) -> str:
+        """Return a sentence for a log of text that is no UTF-8; an empty text for others."""
+        begin = self.head()[:_ENCODING_BYTES]
+        if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or 0.4 * len(begin) < begin.count(b"\0") < 0.6 * len(begin):
+            return "the log is UTF-16 text, as `>` of PowerShell writes it: convert it, such as by `iconv -f UTF-16 -t UTF-8`"
+        return ""
 
     def end(self) -> bytes:
         """The last MiB, as it was printed."""

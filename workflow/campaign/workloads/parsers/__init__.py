@@ -24,6 +24,7 @@ from campaign.workloads.parsers.reading import (
 )
 
 __all__ = [
+    "MAIN_METRICS",
     "OF_SERVICES",
     "PARSERS",
     "WITHOUT_RATE",
@@ -36,6 +37,7 @@ __all__ = [
     "Scope",
     "alike",
     "format_of",
+    "is_timestamped",
     "read_log",
     "read_tests",
     "several",
@@ -85,6 +87,26 @@ WITHOUT_RATE = frozenset(PARSERS) - _WITH_RATE
 """Parsers of programs that process no samples, so that another metric than throughput leads."""
 
 
+MAIN_METRICS: Mapping[str, tuple[str, ...]] = {
+    "hpl": ("hpl_gflops", "hpl_mxp_gflops"),
+    "nccl_tests": ("busbw_peak_gb_per_s", "algbw_peak_gb_per_s", "latency_us"),
+    "p2p_bandwidth_latency": ("unidirectional_p2p_enabled_min_gb_per_s", "bidirectional_p2p_enabled_min_gb_per_s"),
+    "nvbandwidth": ("host_to_device_memcpy_ce_min_gb_per_s", "device_to_host_memcpy_ce_min_gb_per_s"),
+    "osu": ("bandwidth_peak_gb_per_s", "latency_us", "allreduce_latency_us"),
+    "perftest": ("bandwidth_gb_per_s", "latency_us", "latency_mean_us"),
+    "gpu_copy": ("host_to_device_sm_min_gb_per_s", "device_to_host_sm_min_gb_per_s"),
+    "stream": ("triad_gb_per_s", "copy_gb_per_s"),
+    "mlc": ("peak_bandwidth_all_reads_gb_per_s", "loaded_latency_ns"),
+    "hpcg": ("hpcg_gflops", "memory_bandwidth_gb_per_s"),
+    "graph500": ("bfs_gteps", "sssp_gteps"),
+    "gromacs": ("simulated_ns_per_day",),
+    "lammps": ("timesteps_per_s", "atom_steps_per_s"),
+    "fio": ("read_bandwidth_gb_per_s", "write_bandwidth_gb_per_s", "read_operations_per_s", "read_latency_us"),
+    "ior": ("write_bandwidth_gb_per_s", "read_bandwidth_gb_per_s"),
+}
+"""Parser without a rate of samples -> metrics of which one should lead a campaign. Each log has those of its test."""
+
+
 def _known(name: str) -> str:
     if name not in PARSERS:
         raise ValueError(f"'{name}' is not a parser; {nearest(name, PARSERS)}")
@@ -101,6 +123,11 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")
 _LABEL = re.compile(
     r" *\d{1,6}: (?!\d+%)|\[(?:[\w.@-]*@)?\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>: ?|\[(?:default|rank)\d{1,6}\]: ?"
 )
+
+
+def is_timestamped(log: Log) -> bool:
+    """Return whether the log begins with a time as `kubectl logs --timestamps` writes it."""
+    return _TIMESTAMP.match(next(iter(log.lines()), "")) is not None
 
 
 def without_label(line: str) -> str:
@@ -142,6 +169,8 @@ def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
     A last line without a line feed may be cut off. It counts if the program ended well, if the line shows that it is whole, or if
     no number of it is read, as of an end mark. Otherwise the line is left out, and the last test says so.
     """
+    if why := log.encoding_problem():
+        return [LogReading("incomplete", why)]
     form = format_of(name)
     last = "" if scope.ended else log.unended_line()
     if not last.strip() or form.proves_whole(last):

@@ -19,7 +19,7 @@ from campaign.documents.fields import AxisName, FileModel
 from campaign.documents.metric import MEASURED_BY_CAMPAIGN
 from campaign.wording import plural
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, format_of, read_tests, without_label
+from campaign.workloads.parsers import PARSERS, format_of, is_timestamped, read_tests, without_label
 from campaign.workloads.parsers.reading import (
     NO_END_MARK,
     Documents,
@@ -134,6 +134,8 @@ class Parsed:
 
 def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogReading:
     """What a workload's own parsers find. Without a rate, it is that of all steps; of other series the last number counts."""
+    if why := log.encoding_problem():
+        return LogReading("incomplete", why)
     parsed = parse(parsers, log, scope.ranks or 1, ended=scope.ended)
     if parsed.problem[1]:
         return LogReading(*parsed.problem)
@@ -341,8 +343,15 @@ def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
     """Sentences for whoever wonders why nothing was found, from the most to the least certain."""
     if not any(log.chunks()):
         return ["the log is empty: did the program write to a file of its own?"]
+    if why := log.encoding_problem():
+        return [why]
     others = [name for name in PARSERS if name != parser and _reads(name, log)]
     found = [f"the log reads like one of {PARSERS[name]}: try the parser '{name}'" for name in others]
+    if any(one.regex and one.regex.startswith("^") for one in parsers) and is_timestamped(log):
+        found.append(
+            "lines begin with the time that `kubectl logs --timestamps` writes, and an expression begins with ^: leave the option "
+            "out, or the ^"
+        )
     for words, lines in _near(log, parser, parsers):
         found += [f"{words}:", *(f"  {line[:_WIDTH]}" for line in lines)]
     return found or ["no line of the log has a number that looks like a rate, a time or a bandwidth"]

@@ -2,8 +2,8 @@
 
 Rates are in MiB/s, and the mean over repetitions is read: IOR names the largest first. One run of the program may make several
 tests (`Test#`). What a host has just written it may read from its own page cache: unless tasks read what another host wrote
-(-C), the rate of reading can be that of memory. `Finished` is the end. IOR inside IO500 prints no summary: the rows of its table
-count, which `Max Write`, `Max Read` or `Finished` ends, or of which there are as many as repetitions.
+(-C), the rate of reading can be that of memory. `Finished` is the end. IOR inside IO500 may print no summary: then the rows of its
+one table count, if each operation of its command line has as many as there are repetitions, or its `Max Write` and `Max Read`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scop
 _MIB = 2**20 / 1e9
 _ROW = re.compile(rf"(write|read)((?:\s+(?:{F}|-|NA)){{7,12}})\s+(\d{{1,6}})\s*$")
 _MAX = re.compile(rf"Max (Write|Read): +({F}) MiB/sec \(")
+_COMMAND = re.compile(r"Command line(?: used)? *:(.*)")
 _OPTION = re.compile(r"\s*(tasks|clients|repetitions|ordering inter file) *[:=] *(.{1,60}?)\s*$")
 _BEGIN = re.compile(r"IOR-\d[\w.+-]*: MPI Coordinated Test")
 _WRONG = re.compile(r"incorrect data on|data check error", re.IGNORECASE)
@@ -35,6 +36,7 @@ class Ior(LogReader):
         self.options: dict[str, str] = {}
         self.wrong = False
         self.maxima: dict[str, float] = {}  # of the last table
+        self.command: list[str] = []
 
     def line(self, line: str) -> None:
         if _BEGIN.match(line):
@@ -57,6 +59,8 @@ class Ior(LogReader):
                 self.leave_out(f"a row of {found[1]}", found[2].split()[0])
             elif self.tables:
                 self.tables[-1].setdefault(found[1], []).append(rate)
+        elif found := _COMMAND.match(line):
+            self.command = found[1].split()
         elif found := _MAX.match(line):
             self.maxima[found[1].lower()] = float(found[2])
         elif found := _OPTION.match(line):
@@ -89,6 +93,11 @@ class Ior(LogReader):
         at = int(self.number or 0)
         return self.tables[at] if at < len(self.tables) else {}
 
+    @property
+    def only_table(self) -> dict[str, list[float]]:
+        """Rates of the only table, by operation; empty if there are several tests, or may be, as of a script."""
+        return self.tables[0] if len(self.tables) == 1 and "-f" not in self.command else {}
+
     def document(self, document: Any) -> None:
         if not isinstance(document, dict) or not isinstance(document.get("summary"), list):
             return
@@ -111,8 +120,10 @@ class Ior(LogReader):
             verdict.incomplete(
                 "no summary of IOR's reading or writing, and no table that came to its end, in the output"
             )
-        elif self.means and not self.ended:
+        elif not self.ended and (self.only_table.keys() != means.keys() or not self.command):
             verdict.incomplete("the output ends before 'Finished'")
+        elif not self.ended:
+            verdict.no_end()
         if self.ended > 1:
             verdict.invalid("several tests ran at once in place of one: IOR was built without MPI")
         if self.wrong:
@@ -135,16 +146,16 @@ class Ior(LogReader):
 
     def means_of_rows(self, verdict: Verdict) -> dict[str, tuple[float, float, float | None]]:
         """Return mean and maximum of the only table, by operation; nothing unless all of its rows are known to be there."""
-        table = self.tables[0] if len(self.tables) == 1 else {}
-        repetitions = number(self.options.get("repetitions"))
+        table, repetitions = self.only_table, number(self.options.get("repetitions"))
+        planned = {name for name, option in (("write", "-w"), ("read", "-r")) if option in self.command}
+        planned = planned or {"write", "read"}
         stated = table.keys() == self.maxima.keys()
-        if not table or not (stated or self.ended or all(len(rates) == repetitions for rates in table.values())):
+        all_rows = table.keys() == planned and all(len(rates) == repetitions for rates in table.values())
+        if not table or not (stated or self.ended or all_rows):
             return {}
         for name, most in self.maxima.items():
             if not agree(max(table.get(name, [math.nan])), most, 0.001, 0.5):
                 verdict.invalid(f"IOR says that the largest rate of {name} is {most:g} MiB/s; a row is torn or missing")
-        if not stated and not self.ended:
-            verdict.no_end()
         return {name: (math.fsum(rates) / len(rates), max(rates), None) for name, rates in table.items()}
 
     def remarks(self, scope: Scope, verdict: Verdict, means: Mapping[str, object]) -> None:
@@ -163,6 +174,7 @@ FORMAT = Format(
         b"Operation ",
         b"access ",
         b"repetitions ",
+        b"Command line",
         b"Max ",
         b"ordering inter file",
         b"incorrect data",
