@@ -180,6 +180,26 @@ REPORT = {
             text_of("hpcg/one-process").replace("GB/s Summary::Raw Total B/W=", "GB/s Summary::Raw Total B/W=1,0"),
             "Raw Total B/W",
         ),
+        ("gpu_copy", "cpu_to_gpu0_by_sm_under_numa0_uni 24.1\ncpu_to_gpu1_by_sm_under_numa0_uni N/A\n", "gpu1_by_sm"),
+        ("fio", '{"fio version": "fio-3.1", "jobs": [{"jobname": "a", "error": 0}, "b"]}', "an entry of jobs: 'b'"),
+        ("stream", text_of("stream/ten-million").replace("Triad:  ", "Triad:  1,"), "Triad"),
+        (
+            "lammps",
+            "LAMMPS (2 Aug 2023)\nLoop time of 10.0 on 4 procs for 100 steps with 4000 atoms\n"
+            "Performance: 1,010.5 ns/day, 2.3 hours/ns, 10.0 timesteps/s\nTotal wall time: 0:00:10\n",
+            "Performance:: '1,010.5 ns/day",
+        ),
+        (
+            "graph500",
+            "SCALE: 20\nconstruction_time: 1,5\nbfs  harmonic_mean_TEPS: !  1e9\n",
+            "construction_time: '1,5'",
+        ),
+        ("gromacs", "(ns/day) (hour/ns)\nPerformance:  12.0  2.0\nPerformance:  1,012.0  2.0\n", "1,012.0"),
+        (
+            "horovod_synthetic",
+            "Iter #0: 100.0 img/sec per GPU\nIter #1: 1,010.0 img/sec per GPU\n",
+            "Iter #1: '1,010.0",
+        ),
         (
             "megatron",
             "".join(

@@ -223,7 +223,7 @@ def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | No
         wish.warmup_steps,
         wish.measured_steps,
         file.log_test,
-        outcome.status != "incomplete" and set(ended.codes) == {0},
+        set(ended.codes) == {0},
     )
     reading = read_log(file.log_parser, text, scope) if file.log_parser else None
     disturbed = (f"its times mean nothing: {ended.disturbed}",) if ended.disturbed else ()

@@ -23,6 +23,7 @@ class HorovodSynthetic(LineReader):
         total=rf".*?Total img/sec on (\d{{1,6}}) (?:GPU|CPU)\(s\): {_N} \+-{_N}",
         batch=r".*?Batch size: (\d{1,9})\s*$",
         ranks=r".*?Number of (?:GPU|CPU)s: (\d{1,6})\s*$",
+        unread=r".*?(Iter #\d{1,6}|Img/sec per \w+|Total img/sec on \d{1,6} \w+\(s\)): *(.*)",
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:

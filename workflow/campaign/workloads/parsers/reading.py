@@ -439,7 +439,8 @@ def lines(**patterns: str) -> Mapping[str, re.Pattern[str]]:
 class LineReader(LogReader):
     """Reads a format that is lines of text, which `LINES` declares. A line that several expressions match is the first one's.
 
-    found: values of the lines of each name, in the order of the log.
+    found: values of the lines of each name, in the order of the log. The name `unread`, declared last, is of lines that should
+    have numbers and that no other name matches: a label, and the text in place of the numbers.
     """
 
     LINES: ClassVar[Mapping[str, re.Pattern[str]]] = {}
@@ -452,6 +453,8 @@ class LineReader(LogReader):
         for name, pattern in self.LINES.items():
             if found := pattern.match(line):
                 values = tuple(text or "" for text in found.groups())
+                if name == "unread":
+                    return self.leave_out(values[0], values[1])
                 if self.opens(name, values):
                     return self.another(line)
                 if len(self.found[name]) == _MOST_LINES:

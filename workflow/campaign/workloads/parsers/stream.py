@@ -23,6 +23,7 @@ class Stream(LineReader):
         threads=r"Number of Threads counted = (\d{1,9})",
         row=rf"(Copy|Scale|Add|Triad): +({F}) +({F}) +({F}) +({F})\s*$",
         end="(Solution|Failed) Valid",
+        unread=r"(Copy|Scale|Add|Triad): +(.*)",
     )
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
