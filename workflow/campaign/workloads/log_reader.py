@@ -120,7 +120,9 @@ class Log:
     def encoding_problem(self) -> str:
         """Return a sentence for a log of text that is no UTF-8; an empty text for others."""
         begin = self.head()[:_ENCODING_BYTES]
-        if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or 0.4 * len(begin) < begin.count(b"\0") < 0.6 * len(begin):
+        # Without a mark, every second byte of ASCII text is zero.
+        halved = len(begin) > 8 and any(begin) and not (any(begin[::2]) and any(begin[1::2]))
+        if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or halved:
             return "the log is UTF-16 text, as `>` of PowerShell writes it: convert it, such as by `iconv -f UTF-16 -t UTF-8`"
         return ""
 
