@@ -155,7 +155,8 @@ def parse(name: str, log: Path, precision: str | None, as_json: bool, **known: i
     Exits with 1 when the status of the run is not ok.
     """
     batch, ranks = known["batch"], known["ranks"]
-    scope = Scope(**known, batch_global=batch * ranks if batch is not None and ranks is not None else None)
+    batch_global = batch * ranks if batch is not None and ranks is not None else None
+    scope = Scope(**known, batch_global=batch_global, ended=False)  # how the program ended is not known
     _show_result(try_workload.read_saved(name, log, scope, precision), as_json)
 
 

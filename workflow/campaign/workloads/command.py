@@ -299,6 +299,7 @@ class CommandWorkload(Workload):
             warmup_steps=cell.settings.warmup_steps,
             measured_steps=cell.settings.measured_steps,
             test=self.log_test,
+            ended=ended.known,
         )
         reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
         if ended.known:
