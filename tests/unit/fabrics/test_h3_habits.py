@@ -216,7 +216,7 @@ def test_a_device_that_may_be_in_an_unreadable_record_is_not_released(
 
     with monkeypatch.context() as lying:
         lying.setattr(site.emulator, "answer", answer)
-        with pytest.raises(FabricError, match="in an unknown form; .* of one may be one of them"):
+        with pytest.raises(FabricError, match=r"in an unknown form; .* of one may be one of them"):
             site.open().release("one")
     assert site.attached() == attached
     assert site.open().release("one") == ()
