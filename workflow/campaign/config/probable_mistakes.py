@@ -13,7 +13,7 @@ from campaign.config.yaml_file import Location, YamlFile
 from campaign.documents.cell import Configuration
 from campaign.documents.metric import THROUGHPUT, Metric, unit_words
 from campaign.errors import nearest
-from campaign.workloads.parsers import MAIN_METRICS
+from campaign.workloads.main_metrics import MAIN_METRICS
 from campaign.workloads.protocol import Workload
 
 # Lists in which a value may stand twice.

@@ -15,7 +15,7 @@ from campaign.files import load_json, open_regular, read_json, reading
 from campaign.paths import Results
 from campaign.report import in_page_order
 from campaign.report.sections.race import race_lines
-from campaign.workloads.parsers import MAIN_METRICS
+from campaign.workloads.main_metrics import MAIN_METRICS
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
