@@ -40,8 +40,28 @@ class LogsRead:
 def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
     """Read the kept logs of all runs again, and write what they say beside the records.
 
-    ConfigError: the campaign was imported, or none of its workloads reads logs.
+    Raises ConfigError if the campaign was imported, or if none of its workloads reads logs.
     """
+    logs = _KeptLogs(store, _list_readers(campaign))
+    readings: dict[str, Reading] = {}
+    changed, left = 0, Counter[str]()
+    for cell_id, repetition in sorted(store.index(implied=False)):
+        try:
+            reading = logs.read_again(cell_id, repetition)
+        except _UnreadLogError as reason:
+            left[str(reason)] += 1
+        else:
+            changed += logs.is_changed(cell_id, repetition, reading)
+            readings[f"{cell_id}.{repetition}"] = reading
+    if not readings:
+        return LogsRead(left=left)
+    settings = {name: workload.reading() for name, workload in logs.readers.items()}
+    path = keep(store.results, Readings(made=time.time(), version=__version__, workloads=settings, runs=readings))
+    return LogsRead(path, len(readings), changed, left)
+
+
+def _list_readers(campaign: Campaign) -> dict[str, Workload]:
+    """Return the workloads that read logs. Raises ConfigError if there are none, or if the campaign was imported."""
     if campaign.file.imported:
         raise ConfigError(
             f"campaign {campaign.name}: its records are of imported logs; 'campaign import' reads those again"
@@ -51,39 +71,54 @@ def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
         raise ConfigError(
             f"campaign {campaign.name}: none of {', '.join(campaign.workloads)} has a parser; workloads of `kind: command` have"
         )
-    measured_as = cache(lambda name: from_document(store.shared_document(name)))
-    found: dict[str, Reading] = {}
-    changed, left, inside = 0, Counter[str](), store.results.resolve()
-    for key in sorted(store.index(implied=False)):
-        record = store.read_measured(*key)
-        workload = readers.get(record.cell.workload)
+    return readers
+
+
+class _UnreadLogError(Exception):
+    """A kept log is not read again. The message completes 'runs ...'."""
+
+
+class _KeptLogs:
+    """Kept logs of a store, and the workloads that read them now."""
+
+    def __init__(self, store: Store, readers: Mapping[str, Workload]) -> None:
+        self.readers = readers
+        self._store = store
+        self._campaign_as_used = cache(lambda name: from_document(store.shared_document(name)))
+
+    def read_again(self, cell_id: str, repetition: int) -> Reading:
+        """Read the log of a run again. Raises _UnreadLogError with the reason if that is not possible."""
+        record = self._store.read_measured(cell_id, repetition)
+        workload = self.readers.get(record.cell.workload)
         if workload is None:
-            left["of workloads that read no log"] += 1
-        elif record.status not in _ENDED_WELL:
-            left["that failed before they printed their numbers"] += 1
-        elif not record.log or not (log := inside / record.log).is_file() or not log.resolve().is_relative_to(inside):
-            # A record from elsewhere may name any file of this machine.
-            left["without a log here"] += 1
-        elif (measured := measured_as(record.campaign)).workloads[workload.name].runs() != workload.runs():
-            left["of another command"] += 1
-        else:
-            try:
-                read = _read(record, measured, workload, Log(log))
-            except LaunchError:
-                left["whose log says that they were stopped"] += 1
-                continue
-            if read is None:
-                left["whose log is not whole any more"] += 1
-                continue
-            now = store.read(*key).model_dump(mode="json", include=set(read))
-            # Without the flag, which a run has from its first reading on.
-            changed += any(read[name] != now[name] for name in read if name != "flags")
-            found[f"{record.cell_id}.{record.repetition}"] = Reading(started=record.started, record=read)
-    if not found:
-        return LogsRead(left=left)
-    how = {name: workload.reading() for name, workload in readers.items()}
-    path = keep(store.results, Readings(made=time.time(), version=__version__, workloads=how, runs=found))
-    return LogsRead(path, len(found), changed, left)
+            raise _UnreadLogError("of workloads that read no log")
+        if record.status not in _ENDED_WELL:
+            raise _UnreadLogError("that failed before they printed their numbers")
+        log = self._find_log(record)
+        measured = self._campaign_as_used(record.campaign)
+        if measured.workloads[workload.name].runs() != workload.runs():
+            raise _UnreadLogError("of another command")
+        try:
+            fields = _read(record, measured, workload, Log(log))
+        except LaunchError as error:
+            raise _UnreadLogError("whose log says that they were stopped") from error
+        if fields is None:
+            raise _UnreadLogError("whose log is not whole any more")
+        return Reading(started=record.started, record=fields)
+
+    def _find_log(self, record: Record) -> Path:
+        """Return the path of a record's log. A record from elsewhere may name any file, so files outside are no logs."""
+        results = self._store.results.resolve()
+        log = results / record.log if record.log else None
+        if log is None or not log.is_file() or not log.resolve().is_relative_to(results):
+            raise _UnreadLogError("without a log here")
+        return log
+
+    def is_changed(self, cell_id: str, repetition: int, reading: Reading) -> bool:
+        """Return whether a reading differs from the numbers of the run so far, apart from the flag of the first reading."""
+        names = {str(name) for name in reading.record}
+        present = self._store.read(cell_id, repetition).model_dump(mode="json", include=names)
+        return any(value != present[name] for name, value in reading.record.items() if name != "flags")
 
 
 def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[Any, Any] | None:
