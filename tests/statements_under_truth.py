@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from campaign.insight.compare import compare, parse_rule
+from campaign.insight.compare.campaign_spread import estimate_campaign_spread
 from campaign.insight.recommend.advise import advise
 from campaign.insight.recommend.candidates import energy_design, measured_candidates, with_results
 from campaign.insight.recommend.choice import bound_score, score
@@ -21,10 +22,12 @@ from campaign.insight.recommend.objectives import THROUGHPUT, RecommendationObje
 from campaign.insight.recommend.workload_mix import mix_candidates
 from campaign.insight.sample_size import Spread, sample_size
 from campaign.insight.simulated_power import PlannedComparisons, SimulatedPrecision
+from campaign.results_site import history
 from campaign.statistics import comparable_cells, comparisons, scaling_curves
 from campaign.statistics.average_ratio import average_ratio
 from campaign.statistics.combined_cells import combine_cells
 from campaign.statistics.intervals import SIGNIFICANT, holm
+from campaign.statistics.ratios import LogRatios
 from campaign.statistics.slow_hosts import compare_hosts
 from campaign.tables.io import Tables
 from tests import planted_campaigns as planted
@@ -229,6 +232,77 @@ def compared(truth: Truth, campaigns: int = 40, seed: int = 1, make: Maker = pla
     nan = float("nan")
     # `half` has the share of campaigns that --fail-on "throughput < -1%" fails.
     return Statements(nan, 100 * wrong / campaigns, 100 * float(np.mean(found)), 100 * failed / campaigns, nan)
+
+
+def compared_in_site(
+    truth: Truth, day: float, earlier: int = 3, campaigns: int = 40, seed: int = 11, with_spread: bool = True
+) -> Statements:
+    """A campaign beside the one before, as a site compares them; `effect` is planted in the last one.
+
+    wrong: a tie is called slower or faster; half: median half-width of the intervals.
+
+    Args:
+        day: standard deviation of a campaign, common to all of its cells
+        earlier: number of campaigns before the last one
+        with_spread: whether the earlier ones tell how much campaigns differ
+    """
+    random, wrong, found, tested, half = np.random.default_rng(seed), 0, [], [], []
+    changed = np.repeat(truth.times().T != 1, truth.cells)
+    for _ in range(campaigns):
+        every, deviations = [], np.exp(day * random.standard_normal(earlier + 1))
+        for place, deviation in enumerate(deviations):
+            effect = truth.effect if place == earlier and truth.effect else (1.0,) * truth.configurations
+            times = tuple(deviation * time for time in effect)
+            every.append(planted.tables(replace(truth, effect=times), random, name=f"campaign {place}"))
+        measured = [
+            (f"{n}", float(n), history.measured_cells(each.cells, each.context)) for n, each in enumerate(every)
+        ]
+        spread = history.spread_before(measured, earlier) if with_spread else None
+        rows = compare(every[-2], every[-1], spread=spread).rows
+        says = rows["says"].isin(["slower", "faster"]).to_numpy()
+        wrong += bool((says & ~changed).any())
+        found.append(float(says[changed].mean()) if changed.any() else np.nan)
+        tested.append(float(rows["tested"].mean()))
+        half.append(50 * float(np.log(rows["high"] / rows["low"]).median()))
+    parts = 100 * wrong / campaigns, 100 * float(np.mean(found)), float(np.median(half)), 100 * float(np.mean(tested))
+    return Statements(float("nan"), *parts)
+
+
+def changed_between_campaigns(
+    truth: Truth, day: float, earlier: int, campaigns: int = 300, seed: int = 12, with_spread: bool = True
+) -> Statements:
+    """As `compared_in_site`, from tables of runs: many histories at once.
+
+    Args:
+        day: standard deviation of a campaign, common to all of its cells
+        earlier: number of campaigns before the last one
+        with_spread: whether the earlier ones tell how much campaigns differ
+    """
+    size = earlier + 1
+    runs = planted.runs(replace(truth, effect=()), campaigns * size, seed)
+    deviation = day * np.random.default_rng(seed + 1).standard_normal(campaigns * size)
+    effect = np.log(truth.times()[0])
+    last = runs["campaign"] % size == earlier
+    runs["value"] *= np.exp(-deviation[runs["campaign"]] - np.where(last, effect[runs["at"]], 0.0))
+    design = comparisons.design(runs)
+    shape = (campaigns, size, truth.configurations * truth.cells)
+    cells = np.arange(np.prod(shape)).reshape(shape)
+    found = comparisons.ratios(pd.Series(cells[:, -1].ravel()), pd.Series(cells[:, -2].ravel()), design).of
+    means = design.value.reshape(shape)
+    changed = effect.repeat(truth.cells) != 0
+    wrong, named, half = [], [], []
+    for n, own in enumerate(np.split(np.arange(campaigns * shape[2]), campaigns)):
+        of = LogRatios(found.ratio[own], found.variance[own], found.freedom[own])
+        campaign, cell = (axis.ravel() for axis in np.indices(shape[1:]))
+        before = pd.DataFrame({"campaign": campaign, "cell": cell, "mean": means[n].ravel()})
+        spread = estimate_campaign_spread(before[before["campaign"] < earlier])
+        of = spread.widen(of) if with_spread else of
+        differs = (holm(of.p()) < SIGNIFICANT) & (spread.is_known or not with_spread)
+        wrong.append(bool((differs & ~changed).any()))
+        named.append(float(differs[changed].mean()) if changed.any() else np.nan)
+        half.append(float(np.median(50 * np.log(of.bounds()[2] / of.bounds()[1]))))
+    parts = 100 * float(np.mean(wrong)), 100 * float(np.mean(named)), float(np.median(half)), 100.0
+    return Statements(float("nan"), *parts)
 
 
 def recommended(truth: Truth, campaigns: int = 40, seed: int = 2, make: Maker = planted.tables) -> Statements:

@@ -186,6 +186,17 @@ def _public(campaigns: int) -> Iterator[Row]:
     yield "compare, nothing changed, one composition, 8 configurations", lambda: said.compared(many, campaigns)
     changed = Truth(lease=0.015, effect=(1, 1, 1, 1.1))
     yield "compare, one of four 10 % slower", lambda: said.compared(changed, campaigns)
+    for earlier, day, known in itertools.product((1, 2, 3, 5, 9), (0.0, 0.02), (True, False)):
+        name = f"site, nothing changed, {earlier} earlier campaigns, day sd {100 * day:g} %"
+        name += "" if known else ", as without a history"
+        yield (
+            name,
+            lambda e=earlier, d=day, k=known: said.changed_between_campaigns(spread, d, e, campaigns, with_spread=k),
+        )  # type: ignore[misc]
+    for earlier in (3, 5, 9):
+        name = f"site, one of four 30 % slower, {earlier} earlier campaigns, day sd 2 %"
+        slower = replace(spread, effect=(1, 1, 1, 1.3))
+        yield name, lambda e=earlier, truth=slower: said.changed_between_campaigns(truth, 0.02, e, campaigns)  # type: ignore[misc]
     yield "recommend, four equal, 3 compositions", lambda: said.recommended(spread, campaigns)
     yield "recommend, four equal, one composition", lambda: said.recommended(alone, campaigns)
     best = Truth(effect=(1, 1.1, 1.1, 1.1))

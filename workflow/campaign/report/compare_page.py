@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
+from campaign.insight.compare.campaign_spread import MIN_CAMPAIGNS, CampaignSpread
 from campaign.insight.compare.comparison import Comparison
 from campaign.insight.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.report.context_schema import PublishedSaid
@@ -102,6 +104,7 @@ def findings(comparison: Comparison) -> list[str]:
         told.append(f"{_changed(certain)} of {wording.plural(tested, 'cell')} (Holm).")
     elif comparison.rows["tested"].any():
         told.append("No cell shows a significant change (Holm).")
+    told += _describe_spread(comparison.spread)
     alone = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
     if len(alone):
         told.append(f"{wording.plural(len(alone), 'cell')} not tested: {verdict.why_not_tested(alone)}.")
@@ -126,6 +129,22 @@ def findings(comparison: Comparison) -> list[str]:
             f"{wording.plural(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
         )
     return told
+
+
+def _describe_spread(spread: CampaignSpread | None) -> list[str]:
+    """Describe how much campaigns differ although nothing was changed."""
+    if spread is None:
+        return []
+    if not spread.is_known:
+        return [
+            f"How much campaigns on this system differ is unknown before {MIN_CAMPAIGNS} earlier ones measured these cells, so no "
+            "change is tested. Intervals hold the spread within the two campaigns only."
+        ]
+    size = wording.percent(100 * math.sqrt(spread.variance))
+    return [
+        f"The {spread.campaigns:,} earlier campaigns on this system differ by {size} in the same cells (standard deviation). "
+        "No change below this spread is called one."
+    ]
 
 
 def _changed(certain: pd.DataFrame) -> str:

@@ -29,6 +29,8 @@ PAIRED = "within one composition, t paired by block, 95 %"
 RUNS_OF_ONE = "within one composition, t over runs, 95 %"
 ONE_EACH = "one composition each, run-to-run variation only, no test, 95 %"
 CONFOUNDED = "each on hosts of its own, no test, 95 %"
+BETWEEN_CAMPAIGNS = "t over earlier campaigns, 95 %"
+CAMPAIGNS_UNKNOWN = "spread within campaigns only, no test, 95 %"
 
 ONE_RUN = "none: one run"
 NO_RUN = "none: no run"
