@@ -18,7 +18,7 @@ from campaign.report.intervals_column import Interval, column
 from campaign.report.sections.published import published
 from campaign.report.templates import filled
 from campaign.statistics import verdict
-from campaign.statistics.intervals import SIGNIFICANT
+from campaign.statistics.intervals import SIGNIFICANT, simultaneous_width
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
@@ -38,9 +38,7 @@ def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
-    rows = by_change(comparison.rows)
-    compared = rows[rows["ratio"].notna()]
-    shown = compared.head(ROWS_ON_PAGE).to_dict("records")
+    shown = largest_changes(comparison.rows, ROWS_ON_PAGE).to_dict("records")
     return {
         "base": comparison.base,
         "metric": comparison.metric,
@@ -55,7 +53,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "changes": column([Interval(*_bounds(row), _KINDS.get(row["says"], "")) for row in shown]),
         "means": [_mean(row) for row in comparison.means.to_dict("records")],
         "rows": [_row(row) for row in shown],
-        "rows_left_out": max(0, len(compared) - ROWS_ON_PAGE),
+        "rows_left_out": max(0, comparison.compared - ROWS_ON_PAGE),
         "changed": [
             (row["cell"], row["base_outcome"], row["outcome"])
             for row in comparison.changed.head(ROWS_ON_PAGE).to_dict("records")
@@ -73,10 +71,18 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def by_change(rows: pd.DataFrame) -> pd.DataFrame:
-    """The largest change first."""
-    size = np.abs(np.log(rows["ratio"].where(rows["ratio"] > 0)))
-    return rows.assign(_size=size).sort_values("_size", ascending=False, kind="stable").drop(columns="_size")
+def largest_changes(rows: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Return the largest of the known changes, the largest first, with intervals for rows that were selected by their size.
+
+    The intervals of R rows of m hold at 1 - 0.05 R / m each, so that 95 % of those that are shown hold (Benjamini & Yekutieli,
+    2005, "False discovery rate-adjusted multiple confidence intervals for selected parameters", JASA 100(469)).
+    """
+    known = rows[rows["ratio"].notna()]
+    size = np.abs(np.log(known["ratio"].where(known["ratio"] > 0)))
+    shown = known.loc[size.sort_values(ascending=False, kind="stable").index].head(count)
+    wider = np.nan_to_num(simultaneous_width(shown["freedom"], max(1.0, len(known) / count)), nan=1.0)
+    ratio = shown["ratio"]
+    return shown.assign(low=ratio * (shown["low"] / ratio) ** wider, high=ratio * (shown["high"] / ratio) ** wider)
 
 
 def _counts(comparison: Comparison) -> list[tuple[str, str]]:

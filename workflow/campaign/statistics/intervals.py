@@ -48,7 +48,7 @@ def student_quantile(freedom: npt.ArrayLike, confidence: float = CONFIDENCE) -> 
     return np.asarray(scipy.special.stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
 
 
-def simultaneous_width(freedom: npt.ArrayLike, count: int) -> Floats:
+def simultaneous_width(freedom: npt.ArrayLike, count: float) -> Floats:
     """Return how many times as wide intervals are that hold for `count` numbers together (Bonferroni), element-wise."""
     return student_quantile(freedom, 1 - SIGNIFICANT / count) / student_quantile(freedom)
 
