@@ -291,17 +291,19 @@ def changed_between_campaigns(
     means = design.value.reshape(shape)
     changed = effect.repeat(truth.cells) != 0
     wrong, named, half = [], [], []
+    tested = 100.0
     for n, own in enumerate(np.split(np.arange(campaigns * shape[2]), campaigns)):
         of = LogRatios(found.ratio[own], found.variance[own], found.freedom[own])
         campaign, cell = (axis.ravel() for axis in np.indices(shape[1:]))
         before = pd.DataFrame({"campaign": campaign, "cell": cell, "mean": means[n].ravel()})
         spread = estimate_campaign_spread(before[before["campaign"] < earlier])
         of = spread.widen(of) if with_spread else of
-        differs = (holm(of.p()) < SIGNIFICANT) & (spread.is_known or not with_spread)
+        tested = 100.0 * (spread.is_known or not with_spread)
+        differs = (holm(of.p()) < SIGNIFICANT) & (tested > 0)
         wrong.append(bool((differs & ~changed).any()))
         named.append(float(differs[changed].mean()) if changed.any() else np.nan)
         half.append(float(np.median(50 * np.log(of.bounds()[2] / of.bounds()[1]))))
-    parts = 100 * float(np.mean(wrong)), 100 * float(np.mean(named)), float(np.median(half)), 100.0
+    parts = 100 * float(np.mean(wrong)), 100 * float(np.mean(named)), float(np.median(half)), tested
     return Statements(float("nan"), *parts)
 
 

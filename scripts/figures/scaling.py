@@ -188,7 +188,8 @@ def _fits(rows: pd.DataFrame) -> Iterable[str]:
     elif none:
         yield "No model describes the points of the line; the table has the nearest."
     else:
-        yield f"Model that fits best: {scaling_curves.said(lines.to_dict('records')[0])}."
+        row: Any = lines.to_dict("records")[0]
+        yield f"Model that fits best: {scaling_curves.said(row)}."
 
 
 def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:

@@ -79,10 +79,11 @@ def largest_changes(rows: pd.DataFrame, count: int) -> pd.DataFrame:
     """
     known = rows[rows["ratio"].notna()]
     size = np.abs(np.log(known["ratio"].where(known["ratio"] > 0)))
-    shown = known.loc[size.sort_values(ascending=False, kind="stable").index].head(count)
+    shown: pd.DataFrame = known.loc[size.sort_values(ascending=False, kind="stable").index].head(count)
     wider = np.nan_to_num(simultaneous_width(shown["freedom"], max(1.0, len(known) / count)), nan=1.0)
     ratio = shown["ratio"]
-    return shown.assign(low=ratio * (shown["low"] / ratio) ** wider, high=ratio * (shown["high"] / ratio) ** wider)
+    bounds = {end: ratio * (shown[end] / ratio) ** wider for end in ("low", "high")}
+    return shown.assign(**bounds)
 
 
 def _counts(comparison: Comparison) -> list[tuple[str, str]]:
