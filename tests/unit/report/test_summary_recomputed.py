@@ -200,7 +200,7 @@ def test_every_number_of_the_summary_follows_from_the_records(results: Path) -> 
         wrong += [f"{title}: {each}" for each in differences(said, NAMES, FIRST_FINDING[title](of, results))]
     assert advice[0] == "What to build"
     for sentence, expected in zip(advice[1:], _advice(of), strict=True):
-        # The interval holds for all candidates together, which test_recommendation and a simulation judge.
+        # The interval allows for the choice by number, which a simulation judges (test_selected_estimate).
         said = re.sub(r" \(95\u202f% interval [^)]*\)", "", sentence)
         wrong += [f"{advice[0]}: {each}" for each in differences(said, NAMES, expected)]
     assert not wrong, "\n".join(wrong)
