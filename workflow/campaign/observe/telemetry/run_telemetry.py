@@ -87,41 +87,45 @@ class Telemetry:
         devices: Mapping[str, int] | None = None,
         ran_on: Sequence[str] = (),
     ) -> Summary:
-        """Write the samples from `started` to `ended` (Unix seconds), and compute metrics over `steady`, or over all of it.
+        """Write the samples of a run, and compute metrics over its steady window, or over all of it. Nothing is raised.
 
-        samples: that the run worked through in that window; out: the Parquet file (see `write`); devices: how many of each host's
-        devices the run used, `{}` for none that a sampler could see; None: all of the composition; ran_on: what ranks say of their
-        devices (`Record.ran_on`). Nothing is raised.
+        Args:
+            started: start of the run, in Unix seconds.
+            ended: end of the run, in Unix seconds.
+            steady: start and end of the window in which steps were measured; None for a run without.
+            samples: number of samples that the run worked through in that window.
+            out: path of the Parquet file (see `write`).
+            devices: number of devices of each host that the run used, `{}` for none that a sampler could see; None for all.
+            ran_on: devices that ranks reported (`Record.ran_on`).
         """
         if self._interval_s is None:
             return Summary()
-        window = TimeWindow(*(steady or (started, ended)))
-        first, last = min(started, window.start), max(ended, window.end)
-        hosts, silent = self._between(first, last)
-        # A sampler that works has left two samples in a window of two intervals, once it has started.
-        expected = window.length_s > 2 * self._interval_s and window.start > self._since + _STARTS_S
-        flags = [f"telemetry: no samples of {host}" for host in silent if expected or hosts]
+        window, run = TimeWindow(*(steady or (started, ended))), TimeWindow(started, ended)
+        hosts, silent = self._between(min(started, window.start), max(ended, window.end))
         used = self._used(devices, ran_on)
+        is_expected = self._expects_samples(window)
+        flags = [f"telemetry: no samples of {host}" for host in silent if is_expected or hosts]
         if not any(len(series.times) > 1 for host in hosts for series in host.series.values()):
-            wanted = devices is not None and any(each.named for each in used.values())
-            flags += [NO_SAMPLES.format(window.length_s, self._interval_s)] if wanted else []
-            return Summary({}, tuple(flags) if expected or wanted else ())
-        metrics, more = summary(hosts, window, used, samples)
-        flags += more
-        unused, idle = unused_devices(hosts, used, TimeWindow(started, ended))
-        flags += idle
+            names_devices = devices is not None and any(host_devices.named for host_devices in used.values())
+            flags += [NO_SAMPLES.format(window.length_s, self._interval_s)] if names_devices else []
+            return Summary({}, tuple(flags) if is_expected or names_devices else ())
+        metrics, flags_of_metrics = summary(hosts, window, used, samples)
+        unused, flags_of_unused = unused_devices(hosts, used, run)
+        flags += [*flags_of_metrics, *flags_of_unused]
         if metrics and steady is None:
             flags.append(WHOLE_RUN)
-        if not metrics and expected and not more:
+        if not metrics and is_expected and not flags_of_metrics:
             flags.append("telemetry: fewer than 2 samples in the window")
         if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent):
             flags.append(ONE_MACHINE)
-        try:
-            written = write(out, hosts)
-        except Exception as error:  # whatever it is, the run is over and its record counts for more
-            words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            return Summary(metrics, (*flags, f"telemetry: the samples could not be written ({words})"), None, unused)
+        written, problem = _write_or_explain(out, hosts)
+        if problem:
+            flags.append(f"telemetry: the samples could not be written ({problem})")
         return Summary(metrics, tuple(flags), written, unused)
+
+    def _expects_samples(self, window: TimeWindow) -> bool:
+        """Return whether a sampler that works has left two samples in the window: it is long enough, and samplers had started."""
+        return window.length_s > 2 * (self._interval_s or 0.0) and window.start > self._since + _STARTS_S
 
     def _between(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
         """What samplers saw, and the hosts of those that saw nothing. Samples are read once."""
@@ -154,6 +158,17 @@ class Telemetry:
             )
             for sampler, each in names.items()
         }
+
+
+def _write_or_explain(out: Path, hosts: Sequence[HostSamples]) -> tuple[Path | None, str]:
+    """Write a run's samples. Return the path of the file, or None and the problem, whatever it is.
+
+    The run is over then, and its record counts for more than its samples.
+    """
+    try:
+        return write(out, hosts), ""
+    except Exception as error:
+        return None, getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def write(out: Path, hosts: Sequence[HostSamples]) -> Path:
