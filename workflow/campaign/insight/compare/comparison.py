@@ -17,7 +17,7 @@ from campaign.errors import ConfigError
 from campaign.insight.compare.campaign_spread import CampaignSpread
 from campaign.insight.compare.gate import STATE, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.insight.compare.matching import Matched, match
-from campaign.statistics import comparisons, intervals
+from campaign.statistics import changes, comparisons, intervals
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.statistics.comparisons import Ratios
 from campaign.statistics.drift import is_adjusted
@@ -127,7 +127,7 @@ def _rows(matched: Matched, base: Tables, other: Tables, spread: CampaignSpread 
     b = one.assign(cell_id="base " + one["cell_id"].astype("str"))
     by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other), _both_references(base, other))
     found = comparisons.ratios(a["cell_id"], b["cell_id"], by)
-    found = comparisons.among_each_other(found, one["configuration"])
+    found = changes.judge_by_other_groups(found, one["configuration"])
     found = spread.apply(found) if spread else found
     ratio, low, high = found.of.bounds()
     rows = one[["configuration", "workload", "batch", "precision"]].assign(
@@ -281,7 +281,7 @@ def _means(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataF
     for name, group in groups:
         tested = bool(group["tested"].any())
         cells = group[group["tested"]] if tested else group
-        of = comparisons.mean_change(cells["ratio"], cells["configuration"])
+        of = changes.average_changes(cells["ratio"], cells["configuration"])
         of = spread.widen(of) if spread and tested else of
         value, low, high = (float(each[0]) for each in of.bounds())
         numbers = {"low": low, "high": high, "p": float(of.p()[0])} if tested else {}
@@ -331,7 +331,7 @@ def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.Da
             )
     by = comparisons.design(_both(*runs), column=rule.quantity, higher=False)
     of, to = ("other " + matched.other["cell_id"].astype("str"), "base " + matched.base["cell_id"].astype("str"))
-    return comparisons.among_each_other(comparisons.ratios(of, to, by), matched.base["configuration"])
+    return changes.judge_by_other_groups(comparisons.ratios(of, to, by), matched.base["configuration"])
 
 
 def _is_metric(column: str) -> bool:
