@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators import catalog
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import Server
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.control_plane.protocol import WithoutLogin
 from campaign.fabrics.errors import Busy, Conflict
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.lifecycle import acquire
 

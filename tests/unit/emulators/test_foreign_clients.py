@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.redfish import Redfish, Variant, open_emulator
 from campaign.emulators.control_planes.server import Asked, Server
 from campaign.fabrics import open_fabric
 from campaign.fabrics.adapters.redfish.compose import Power
 from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
-from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request
 from tests.unit.fabrics.redfish_bench import wanted
@@ -249,7 +249,7 @@ def await_answer(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def test_a_server_of_others_is_read_as_our_own(static: tuple[str, Redfish], tmp_path: Path) -> None:
     url, emulator = static
-    hosts = [HostSpec(name, 8, 32.0) for name in ("host1", "host2")]
+    hosts = [HostSpec(name=name, cores=8, memory_gib=32.0) for name in ("host1", "host2")]
     theirs = open_fabric("redfish", {"url": url}, hosts, [], tmp_path / "theirs")
     found = theirs.inventory()
     with Server(emulator, tls=False) as server:
@@ -273,7 +273,9 @@ def test_a_server_of_others_is_read_as_our_own(static: tuple[str, Redfish], tmp_
 
 def test_a_server_that_says_yes_and_does_nothing_is_not_believed(static: tuple[str, Redfish], tmp_path: Path) -> None:
     url, _ = static  # it answers 204 to every POST and PATCH
-    fabric = open_fabric("redfish", {"url": url}, [HostSpec("host1", 8, 32.0)], [], tmp_path / "theirs")
+    fabric = open_fabric(
+        "redfish", {"url": url}, [HostSpec(name="host1", cores=8, memory_gib=32.0)], [], tmp_path / "theirs"
+    )
     request = Request("one", "demo", "tester", wanted(1))
     fabric.compose(fabric.select(request, fabric.inventory()))
     composition = fabric.read_back("one")

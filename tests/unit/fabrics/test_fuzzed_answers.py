@@ -128,7 +128,7 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def _site(kind: str) -> System:
     """The example of a kind, with more devices than a lease asks for."""
     system = SYSTEMS[kind]
-    return replace(system, pool=tuple(replace(s, count=4) if s.kind == "gpu" else s for s in system.pool))
+    return replace(system, pool=tuple(s.model_copy(update={"count": 4}) if s.kind == "gpu" else s for s in system.pool))
 
 
 def _honest(kind: str) -> Emulator:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.catalog import reached
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
@@ -21,7 +22,7 @@ from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.server import Server, WireFault
 from campaign.errors import FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
+from campaign.fabrics.hardware import Composition
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request
@@ -31,7 +32,7 @@ from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed
 
-HOSTS = tuple(HostSpec(f"host{number}", 8, 32.0) for number in range(1, 4))
+HOSTS = tuple(HostSpec(name=f"host{number}", cores=8, memory_gib=32.0) for number in range(1, 4))
 DEVICES = 6
 WRITES = ("POST", "DELETE")
 
@@ -47,7 +48,9 @@ class Falcon:
         self.fabric = self.open()
 
     def open(self, **options: Any) -> Any:
-        pool = tuple(PoolSpec("gpu", "a100", DEVICES // 2, drawer) for drawer in self.emulator.boxes)
+        pool = tuple(
+            PoolSpec(kind="gpu", model="a100", count=DEVICES // 2, drawer=drawer) for drawer in self.emulator.boxes
+        )
         quick = {"poll_s": 0, "request_s": 10.0, "operation_s": 30.0}
         return open_fabric(
             "h3", {**reached("h3", self.server), **quick, **options}, HOSTS, pool, self.directory / "state"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.liqid import LiqidEmulator, open_emulator
 from campaign.emulators.control_planes.server import Asked, Server, WireFault
@@ -20,7 +21,6 @@ from campaign.fabrics.adapters.liqid.snapshot import machine_name
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.protocol import Request, Selection, Tag
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 from tests.unit.fabrics import liqid_sdk
@@ -48,7 +48,7 @@ class Site:
         }
         if agent:
             given["agent"] = {"kind": "http", "url": self.server.url + "/_hosts/{host}/devices"}
-        hosts = tuple(HostSpec(name, 8, 32.0) for name in self.emulator.rack.hosts)
+        hosts = tuple(HostSpec(name=name, cores=8, memory_gib=32.0) for name in self.emulator.rack.hosts)
         fabric = open_fabric("liqid", given | options, hosts, (), self.state_dir / state)
         assert isinstance(fabric, ControlledFabric)
         return fabric

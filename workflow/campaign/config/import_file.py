@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field, model_validator
 
 from campaign.config.campaign_file import PrimaryMetric, Shape
-from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
+from campaign.config.system_file import DeviceModel, Links
 from campaign.documents.cell import SHAPE_AXES, Scalar
 from campaign.documents.fields import Argument, AxisName, FileModel, Many, Name
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import nearest
 from campaign.workloads.parsers import OF_SERVICES, ParserName
 from campaign.workloads.parsers.expressions import Parser
@@ -59,9 +60,9 @@ class ImportedSystem(FileModel):
     """Name of the system."""
     description: str = ""
     """Shown in the report."""
-    hosts: tuple[HostGroup, ...] = Field(min_length=1)
+    hosts: tuple[HostSpec, ...] = Field(min_length=1)
     """The hosts, with built-in and attached devices."""
-    pool: tuple[PoolEntry, ...] = ()
+    pool: tuple[PoolSpec, ...] = ()
     """Devices behind the fabric."""
     devices: dict[Name, DeviceModel] = Field(default_factory=dict)
     """Properties of device models. A model without an entry is a GPU."""

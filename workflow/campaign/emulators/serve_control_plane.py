@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from campaign.config.system_file import HostGroup
 from campaign.documents.operation_times import OperationTimes, published_times
+from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.catalog import emulator_module, reached
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.replay import served
@@ -54,7 +54,7 @@ def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: thre
     parsed = [_device(text) for text in wanted.devices or getattr(module, "DEVICES", _DEVICES)]
     asked = getattr(module, "OPTIONS", {}) | dict(_option(text) for text in wanted.options)
     try:
-        hardware = rack(HostGroup(name=wanted.hosts).names(), parsed)
+        hardware = rack(HostSpec(name=wanted.hosts).names(), parsed)
     except ValueError as error:
         raise ConfigError(f"--host {wanted.hosts}: {error}") from error
     planned = [_fault(text) for text in wanted.faults]

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from campaign.config.launch_prefix_rules import rules_of
-from campaign.config.system_file import DeviceCount, DeviceModel, SlurmOptions, SystemFile
+from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
+from campaign.documents.site_hardware import DeviceSpec
 from campaign.errors import CampaignError, ConfigError
 from campaign.fabrics.hardware import Device, Inventory
 from campaign.fabrics.host_agents.protocol import normal
@@ -179,7 +180,7 @@ def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[
     if not gres or system.slurm.strategy == "dynamic":
         return
 
-    def granted(devices: Sequence[DeviceCount]) -> bool:
+    def granted(devices: Sequence[DeviceSpec]) -> bool:
         return any(each.kind == "gpu" and not rules_of(system, each.model) for each in devices)
 
     have = {name for group in system.hosts if granted(group.devices) or granted(system.pool) for name in group.names()}

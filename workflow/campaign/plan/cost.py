@@ -24,10 +24,11 @@ from typing import Literal, get_args
 from campaign.config.open_fabric import PlannedPlacement, recorded_times
 from campaign.config.resolve import Campaign
 from campaign.config.resolve_slurm_options import gres_of, is_pinned, options_of, time_limit_min
-from campaign.config.system_file import SlurmOptions, SystemFile, host_names
+from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.lease_plan import LeaseCharge
 from campaign.documents.operation_times import Operation, OperationTimes
+from campaign.documents.site_hardware import expand_host_names
 from campaign.fabrics.operations import Operations, Steps
 from campaign.fabrics.registry import fabric_kind
 from campaign.plan.past_costs import Costs, LeaseCost, Shape
@@ -423,7 +424,7 @@ def _donors(system: SystemFile, configuration: Configuration, hosts: Collection[
         if entry.home is None:
             wanted[entry.model] -= min(wanted[entry.model], entry.count)
             continue
-        names = host_names(entry.home)
+        names = expand_host_names(entry.home)
         count = math.ceil(entry.count / len(names))
         for name in sorted(names, key=lambda name: name not in hosts):
             taken = min(count, wanted[entry.model])
