@@ -24,7 +24,7 @@ from campaign.fabrics.simulated import FaultKind
 from campaign.plan.request import PlanRequest
 from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver
-from campaign.submit import Fate
+from campaign.submit import DriverStatus
 from tests.campaign_records import write
 from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
@@ -230,7 +230,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
 
     submitter = "campaign.submit.local.LocalSubmitter"
     monkeypatch.setattr(f"{submitter}.submit", lambda _, driver, queue_s: InThisProcess(driver))
-    monkeypatch.setattr(f"{submitter}.fate", lambda *_: Fate(False))
+    monkeypatch.setattr(f"{submitter}.check_driver", lambda *_: DriverStatus(False))
     with pytest.raises(RecordError, match=r"records/\S+\.json: .*No space left on device.*free space"):
         measure_here(project, "1x1-local.c1")
     assert len(project.records()) == 1

@@ -9,21 +9,21 @@ from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store
 from campaign.paths import Results
 from campaign.run.driver_supervisor import Supervisor
-from campaign.submit.protocol import Fate, StillQueued
+from campaign.submit.protocol import DriverStatus, StillQueued
 
 
 class Queue:
     """A job and who waits for it: it is queued for so many looks, then it runs, and leaves its result with the last one."""
 
-    look_s = 0.02
+    poll_interval_s = 0.02
     log_file = Path("log")
 
     def __init__(self, queued: int, running: int = 1) -> None:
         self.looks = [True] * queued + [False] * running
 
-    def fate(self, _: Any) -> Fate:
+    def check_driver(self, _: Any) -> DriverStatus:
         queued = self.looks.pop(0)
-        return Fate(True, "job 7: waits in the queue (Resources)" if queued else "job 7: runs", queued=queued)
+        return DriverStatus(True, "job 7: waits in the queue (Resources)" if queued else "job 7: runs", queued=queued)
 
     def result(self) -> DriverResult | None:
         return None if self.looks else DriverResult(use="lease.1")

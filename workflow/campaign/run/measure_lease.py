@@ -369,7 +369,7 @@ class _Measuring:
                 name = use.rpartition(".")[0]
                 until = time.monotonic() + _POWER_DOWN_S
                 while self.journal(name).state != "RELEASED" and time.monotonic() < until:
-                    time.sleep(self.submitter.look_s)
+                    time.sleep(self.submitter.poll_interval_s)
                 self.keep(self.plan.lease, self.journal(name))
 
     def use(self, fabric: Fabric, lease: HeldLease) -> None:
