@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.emulators.control_planes.server import Server
+from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
@@ -30,7 +30,7 @@ class Bench:
     """One control plane with one adapter; the system has all hosts of the rack."""
 
     kind: str
-    server: Server
+    server: ControlPlaneServer
     rack: Rack
     options: dict[str, Any]
     state_dir: Path

@@ -19,7 +19,7 @@ from campaign.emulators.catalog import reached
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
 from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.errors import FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import Composition
@@ -44,7 +44,7 @@ class Falcon:
         emulator = open_emulator(rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]), **options)
         assert isinstance(emulator, Boxes)
         self.emulator, self.directory = emulator, directory
-        self.server = Server(emulator)
+        self.server = ControlPlaneServer(emulator)
         self.fabric = self.open()
 
     def open(self, **options: Any) -> Any:

@@ -251,7 +251,7 @@ def _pack(
     ordered = {
         name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(part_of(name) or "plan"), name))
     }
-    told, own = _Told(), _beside(campaign)
+    told, own = _ArchiveFacts(), _beside(campaign)
     programs = programs_of(campaign.inputs, inputs, roots, {*own, *ordered}, inputs_mib)
 
     def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
@@ -302,8 +302,8 @@ def _yaml(document: Any) -> bytes:
 
 
 @dataclass
-class _Told:
-    """What the members say of leases and software, taken in while they are packed."""
+class _ArchiveFacts:
+    """Facts about leases and software, collected from the members while they are packed."""
 
     runs: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     of_lease: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))

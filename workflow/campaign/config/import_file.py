@@ -50,7 +50,7 @@ def _relative(path: str) -> str:
     return path
 
 
-_Group = Annotated[str, AfterValidator(_one_group)]
+_ValueRegex = Annotated[str, AfterValidator(_one_group)]
 
 
 class ImportedSystem(FileModel):
@@ -112,11 +112,11 @@ class ImportedWorkload(FileModel):
 class LogTimes(FileModel):
     """When a run started and ended, by its log. Default: it ended when the file was last written; its duration is unknown."""
 
-    start: _Group | None = None
+    start: _ValueRegex | None = None
     """Regular expression with one group for the start time; the first match counts."""
-    end: _Group | None = None
+    end: _ValueRegex | None = None
     """Regular expression with one group for the end time; the last match counts."""
-    duration_s: _Group | None = None
+    duration_s: _ValueRegex | None = None
     """Regular expression with one group for the seconds from start to end; the last match counts."""
     form: str = "iso"
     """Format of the times: `iso`, `unix` (seconds), or a strptime pattern such as `%d/%b/%Y %H:%M:%S`."""
@@ -134,7 +134,7 @@ class LogPattern(FileModel):
     numbered by path), `host` (one, or several joined by `+` or `,`), `lease` (runs that shared a composition), and options."""
     values: dict[str, Scalar] = Field(default_factory=dict)
     """Values that apply to all these logs, by the same names."""
-    read: dict[str, _Group] = Field(default_factory=dict)
+    read: dict[str, _ValueRegex] = Field(default_factory=dict)
     """Values read from the log: name -> regular expression with one group. A log that contradicts its path is not imported."""
     words: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
     """Translations: name -> word in the log -> value, such as `{precision: {amp: fp16, o0: fp32}}`."""
@@ -144,7 +144,7 @@ class LogPattern(FileModel):
     runs of one log started and ended is not known."""
     times: LogTimes = LogTimes()
     """When runs started and ended."""
-    exit_code: _Group | None = None
+    exit_code: _ValueRegex | None = None
     """Regular expression for the exit code. Default: a run that printed its result counts as successful."""
     timed_out: Annotated[str, AfterValidator(_regex)] | None = None
     """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""

@@ -161,7 +161,7 @@ NUMBERS = frozenset(
     {"batch", "batch_global", "repetition", "hosts", "devices_per_host", "devices_used", "devices", "ranks"}
 )
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
-Point = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
+CellPoint = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
 """configuration, workload, batch, precision, and options by name: a cell before there is a campaign."""
 
 
@@ -173,15 +173,15 @@ class Copy(Unread):
 class LogIdentity:
     """Which run a log is of. repetition: None where nothing says it. hosts, lease: empty where not known."""
 
-    point: Point
+    point: CellPoint
     repetition: int | None = None
     hosts: tuple[str, ...] = ()
     lease: str = ""
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the map declares, with the workload files that it names."""
+class MapDeclarations:
+    """Declarations of a map, with the workload files that it names."""
 
     configurations: Sequence[Configuration]
     workloads: Mapping[str, Workload]
@@ -201,7 +201,7 @@ class Known:
         return {name: words.get(name, set()) | set(pattern.words.get(name, ())) for name in {*words, *pattern.words}}
 
 
-def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> LogIdentity:
+def identify(known: MapDeclarations, pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> LogIdentity:
     """What the log is of. path: what stands in its path; Unread says what is missing, unknown or contradicts itself."""
     said = _said(pattern, path, found)
     configuration = _configuration(known, said)
@@ -255,7 +255,7 @@ def _needed(said: Mapping[str, Scalar], name: str) -> Scalar:
     return said[name]
 
 
-def _configuration(known: Known, said: Mapping[str, Scalar]) -> Configuration:
+def _configuration(known: MapDeclarations, said: Mapping[str, Scalar]) -> Configuration:
     names = [c.name for c in known.configurations]
     if "configuration" in said and said["configuration"] not in names:
         name = str(said["configuration"])

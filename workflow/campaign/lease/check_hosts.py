@@ -17,7 +17,7 @@ from campaign.fabrics.hardware import Device, Inventory
 from campaign.fabrics.host_agents.protocol import normal
 from campaign.fabrics.protocol import Controlled, Fabric
 from campaign.lease.campaign_leases import Site
-from campaign.lease.check_site import Finding, Verdict, check, check_control_plane
+from campaign.lease.check_site import Finding, Severity, check, check_control_plane
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
 from campaign.slurm.strategies.controller import count_gres
@@ -141,7 +141,7 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
     """Hosts, partition, features and generic resources of a system file against those of Slurm. Pure."""
     names = system.usable_hosts()
     # Hosts that are deleted, or powered down in a cloud, are listed nowhere until they come back, with their features.
-    missing: Verdict = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
+    missing: Severity = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
     hosts = {name: listed[name] for name in names if name in listed}
     if unknown := [name for name in names if name not in listed]:
         words = f"Slurm does not know {some(unknown, _NAMED)} (`hosts`); it knows: {some(listed, _NAMED) or 'no host'}"

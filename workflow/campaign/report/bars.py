@@ -43,7 +43,7 @@ class Quantity:
 # A rate of so few of the first is told in the others, with the factor to them.
 _SMALLER = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
 
-Groups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
+BarGroups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
 """Groups of bars: the label of each, and its pairs of series and cell."""
 
 MOST_CONFIGURATIONS = 24
@@ -253,7 +253,7 @@ class Bars:
         each = self.looks[key]
         return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
 
-    def draw(self, axes: Axes, groups: Groups) -> None:
+    def draw(self, axes: Axes, groups: BarGroups) -> None:
         """Draw one panel."""
         width = 0.84 / max(len(pairs) for _, pairs in groups)
         legible = sum(len(pairs) for _, pairs in groups) <= _LEGIBLE_BARS
@@ -306,7 +306,7 @@ class Bars:
     def multiples(
         self,
         panels: plot.Panels,
-        groups: Callable[[pd.DataFrame], Groups],
+        groups: Callable[[pd.DataFrame], BarGroups],
         x: str | Callable[[pd.DataFrame], str],
         y: str,
         height_in: float = 2.7,
@@ -325,7 +325,7 @@ class Bars:
 
 def grouped(
     rows: pd.DataFrame, by: Any, series: str, label: Callable[[Any], str] = str, *, sort: bool = False
-) -> Groups:
+) -> BarGroups:
     """Groups of bars: by the values of a column or of several, a bar for each row, in the look of its value of `series`."""
     # The rows of all groups are converted at once: one by one, thousands of groups would take most of a figure's time.
     groups: dict[int, list[dict[Any, Any]]] = {}

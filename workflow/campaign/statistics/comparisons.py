@@ -34,7 +34,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from campaign.statistics.composition_variance import Pooled
-from campaign.statistics.experiment_design import STEPS, Design, Marks, design, of_campaign
+from campaign.statistics.experiment_design import STEPS, Design, design, of_campaign
 from campaign.statistics.intervals import (
     AMONG_CHANGES,
     BETWEEN,
@@ -55,6 +55,7 @@ from campaign.statistics.intervals import (
     SIGNIFICANT,
     Floats,
     Integers,
+    Marks,
     holm,
 )
 from campaign.statistics.ratios import LogRatios, is_paired, paired, welch
@@ -233,10 +234,10 @@ def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.N
     return told
 
 
-_Part = tuple[Floats, Floats]
+_VariancePart = tuple[Floats, Floats]
 
 
-def _sum(by: Design, of: Pooled, i: Integers, j: Integers) -> _Part:
+def _sum(by: Design, of: Pooled, i: Integers, j: Integers) -> _VariancePart:
     """Variance of the difference of two cells, and its degrees of freedom: those of the pool where both cells are from one."""
     variance = of.variance * by.weights
     total = variance[i] + variance[j]
@@ -249,7 +250,7 @@ def _sum(by: Design, of: Pooled, i: Integers, j: Integers) -> _Part:
     )
 
 
-def _either(take: Marks, first: _Part, second: _Part) -> _Part:
+def _either(take: Marks, first: _VariancePart, second: _VariancePart) -> _VariancePart:
     return np.where(take, first[0], second[0]), np.where(take, first[1], second[1])
 
 

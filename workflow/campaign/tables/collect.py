@@ -16,7 +16,7 @@ from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.plan import parse_plan, plan_json
 from campaign.documents.race import read_race
 from campaign.documents.record import Record, Store
-from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
+from campaign.documents.run_numbers import RunKey, composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.files import load_json, reading
 from campaign.observe.links.lease_links import links_of_uses
@@ -26,7 +26,7 @@ from campaign.plan.control_runs import references_of
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
 from campaign.plan.past_costs import COSTS, Costs, Span, costs_document, measure_costs, read_forecast_offs
-from campaign.plan.plan import Key, lease_name
+from campaign.plan.plan import lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.report_context import Collected, context_document
 
@@ -133,7 +133,7 @@ def _share(own: dict[str, Any], other: Mapping[str, Any], names: Iterable[str]) 
     own.update({name: other[name] for name in names if name in other and other[name] == own.get(name)})
 
 
-def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:
+def _counts(key: RunKey, cells: Mapping[str, Settings]) -> bool:
     """Whether a run is one of these cells' planned compositions. Those that the plan asked for when it had fewer compositions, or
     more repetitions in them, are measurements like any other."""
     settings, run = cells.get(key[0]), key[1]

@@ -39,7 +39,7 @@ from campaign.tables.provenance import labels, otherwise_read, read_again, updat
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 
 if TYPE_CHECKING:
-    from campaign.tables.leases import Busy
+    from campaign.tables.leases import BusySpan
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Collected:
     reasons: Mapping[str, str]
     """Why a lease's runs have no record, by lease."""
     store: Store
-    beside: Sequence[Busy] = ()
+    beside: Sequence[BusySpan] = ()
     """What else the leases of these records were busy with: runs of cells that are not asked for."""
     links: Sequence[Mapping[str, Any]] = ()
     """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""

@@ -28,7 +28,7 @@ FELL_BACK = "the framework reports that the CPU did work of the"
 
 
 @dataclass(frozen=True)
-class Storage:
+class RunStorage:
     """A directory on the configuration's kind of storage; gb_per_s: what a host reads from it at most, where emulated."""
 
     path: Path
@@ -50,7 +50,7 @@ class Run:
     composition: Composition
     directory: Path
     runs_on: Kind
-    storage: Storage | None = None
+    storage: RunStorage | None = None
     peak_tflops: float | None = None
     launcher: Literal["local", "slurm"] = "local"
     files: Mapping[str, str] = field(default_factory=dict)

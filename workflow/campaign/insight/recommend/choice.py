@@ -23,8 +23,7 @@ from campaign.insight.recommend.objectives import (
     RecommendationObjective,
 )
 from campaign.statistics.comparisons import Design, ratios
-from campaign.statistics.experiment_design import Marks
-from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm, simultaneous_width
+from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, Marks, holm, simultaneous_width
 
 TIE_PCT = 5.0
 """Configurations tie where none is shown to be better, and a test shows that they differ by less than this."""

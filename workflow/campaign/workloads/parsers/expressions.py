@@ -151,7 +151,7 @@ def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogRe
 
 def parse(parsers: Sequence[Parser], log: Log, ranks: int) -> Parsed:
     """What parsers find in a log; a rate per device is multiplied by `ranks`."""
-    found = [_Found(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
+    found = [_ParserState(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
     in_lines = [(one, needle(one.parser)) for one in found if one.parser.regex is not None]
     in_documents = [one for one in found if one.parser.regex is None]
     needles = [literal.encode() for _, literal in in_lines if literal]
@@ -199,8 +199,8 @@ def needle(parser: Parser) -> str:
 
 
 @dataclass
-class _Found:
-    """What one parser has found so far."""
+class _ParserState:
+    """The state of one parser: the matches so far."""
 
     parser: Parser
     factor: float

@@ -28,7 +28,7 @@ _ROUNDING = 0.005
 
 
 @dataclass
-class _Result:
+class _HplTest:
     n: int
     ranks: int
     time_s: float
@@ -52,7 +52,7 @@ class _Result:
 class Hpl(LogReader):
     def __init__(self) -> None:
         super().__init__()
-        self.results: list[_Result] = []
+        self.results: list[_HplTest] = []
         self.passed: int | None = None
         self.failed = 0
         self.unchecked = 0
@@ -66,7 +66,7 @@ class Hpl(LogReader):
             if self.over:
                 return self.another(line)
             n, p, q = (int(found[group][:20]) for group in (2, 4, 5))
-            self.results.append(_Result(n, p * q, float(found[6]), float(found[7])))
+            self.results.append(_HplTest(n, p * q, float(found[6]), float(found[7])))
         elif found := _CHECK.match(line):
             if self.over:
                 return self.another(line)

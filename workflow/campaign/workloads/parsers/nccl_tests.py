@@ -36,8 +36,8 @@ _NAMES = ("busbw", "algbw", "time", "busbw_in_place", "algbw_in_place", "time_in
 
 
 @dataclass
-class _Run:
-    """What all tables of one run of the program share: its header and its end."""
+class _ProgramRun:
+    """One run of the program: the header and the end that its tables share."""
 
     program: str = ""
     ranks: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class NcclTests(LogReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.run = _Run()
+        self.run = _ProgramRun()
         self.operation = ""
         self.last_size = -1
         self.values: dict[str, dict[int, float]] = {name: {} for name in _NAMES}

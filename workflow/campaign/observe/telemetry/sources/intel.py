@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
+from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
 _DRIVERS = Path("/dev/dri")
@@ -96,7 +96,7 @@ class _Sysman:
         return found
 
 
-class _Device:
+class _IntelDevice:
     """One card. Utilisation is over the time since the last reading, of its busiest tile."""
 
     def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
@@ -109,7 +109,7 @@ class _Device:
             "temperature_c": sysman.temperature_c,
         }
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for name, call in tuple(self._calls.items()):
             try:
                 yield self._part, name, call(self._handle)
@@ -132,7 +132,7 @@ def probes(zes: Any) -> list[Probe]:
         handles = [
             device for driver in drivers for device in sysman.listed("zesDeviceGet", "zes_device_handle_t", driver)
         ]
-        return [_Device(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
+        return [_IntelDevice(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
     except _Refused:
         return []
 
