@@ -273,7 +273,7 @@ class Workload(FileModel):
         return None
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        """The tests in a log, where it holds several and the file chooses none."""
+        """Return what a built-in parser reads of each test in a log: of the chosen one alone, if the file chooses one."""
         return ()
 
     def of_test(self, number: int) -> Self:

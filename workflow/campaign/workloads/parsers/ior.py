@@ -11,11 +11,11 @@ import math
 import re
 from typing import Any
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree, number, size_bytes
 
 _MIB = 2**20 / 1e9
 _ROW = re.compile(rf"(write|read)((?:\s+(?:{F}|-|NA)){{7,12}})\s+(\d{{1,6}})\s*$")
-_OPTION = re.compile(r"\s*(tasks|clients|ordering inter file) *[:=] *(.{1,60}?)\s*$")
+_OPTION = re.compile(r"\s*(tasks|clients|nodes|xfersize|blocksize|ordering inter file) *[:=] *(.{1,60}?)\s*$")
 _BEGIN = re.compile(r"IOR-\d[\w.+-]*: MPI Coordinated Test")
 _WRONG = re.compile(r"incorrect data on|data check error", re.IGNORECASE)
 
@@ -120,6 +120,11 @@ class Ior(LogReader):
         self.program = "" if self.number is None else f"test {self.number:g}"
 
     def remarks(self, scope: Scope, verdict: Verdict) -> None:
+        verdict.settings |= {
+            "hosts": number(self.options.get("nodes")),
+            "transfer_size": size_bytes(self.options.get("xfersize", "")),
+            "block_size": size_bytes(self.options.get("blocksize", "")),
+        }
         verdict.processes("IOR", number(self.options.get("tasks", "").partition(" ")[0]), scope)
         if len(self.means) == 2 and self.options.get("ordering inter file") == "no tasks offsets":
             verdict.flag("tasks read what they wrote themselves: the rate of reading may be that of the page cache")
@@ -131,6 +136,9 @@ FORMAT = Format(
         b"MPI Coordinated Test",
         b"Finished",
         b"tasks ",
+        b"nodes ",
+        b"xfersize ",
+        b"blocksize ",
         b"clients ",
         b"Operation ",
         b"access ",

@@ -17,7 +17,7 @@ _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,60}}) : ({F})(?=\s|$)")
 _ITERATION = re.compile(r"Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})")
 _BAR = re.compile(r"Iteration: 100%\|[^|]*\|\s*(\d{1,12})/(\d{1,12}) \[")
 _SETTING = re.compile(
-    rf"\b(max_steps|num_train_epochs|train_batch_size|gradient_accumulation_steps|log_freq)=({F})(?=[,)\s])"
+    rf"\b(max_steps|max_seq_length|num_train_epochs|train_batch_size|gradient_accumulation_steps|log_freq)=({F})(?=[,)\s])"
 )
 _OPENING = re.compile(r"PARAMETER.*\b(?:Config|SEED|training_features)\b")
 _WRONG = 0.002
@@ -87,6 +87,8 @@ class NvidiaBert(LogReader):
         }
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        verdict.settings["sequence_length"] = self.settings.get("max_seq_length")
+        verdict.expect("the batch per device is", self.settings.get("train_batch_size"), scope.batch)
         time_s = self.summary.get("e2e_train_time")
         printed = self.summary.get("training_sequences_per_second")
         loss = self.summary.get("final_loss")
