@@ -25,6 +25,7 @@ from campaign.files import open_regular
 from campaign.importing.stated_settings import StatedSettings, find_contradiction
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers.expressions import duration_s
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 
@@ -113,7 +114,8 @@ def _number(texts: list[str], name: str, problems: list[str]) -> float | None:
     if not texts:
         return None
     try:
-        return float(texts[-1])
+        seconds = duration_s(texts[-1]) if name == "duration_s" else None
+        return float(texts[-1]) if seconds is None else seconds
     except ValueError:
         problems.append(f"{name} is '{texts[-1]}', which is no number")
         return None

@@ -159,6 +159,10 @@ class CommandWorkload(Workload):
         return self.parser
 
     @property
+    def own_parsers(self) -> Sequence[Parser]:
+        return self.parsers
+
+    @property
     def log_test(self) -> int | Literal["last"] | None:
         return None if self.test == "only" else self.test
 

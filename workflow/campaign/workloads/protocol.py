@@ -22,6 +22,7 @@ from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 
 if TYPE_CHECKING:  # a plan reads no logs
+    from campaign.workloads.parsers.expressions import Parser
     from campaign.workloads.parsers.reading import LogReading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
@@ -266,6 +267,11 @@ class Workload(FileModel):
     def log_parser(self) -> str | None:
         """The built-in parser that reads its log."""
         return None
+
+    @property
+    def own_parsers(self) -> Sequence[Parser]:
+        """The expressions that read its log."""
+        return ()
 
     @property
     def log_test(self) -> int | Literal["last"] | None:

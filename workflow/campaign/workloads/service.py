@@ -24,7 +24,7 @@ from campaign.workloads.command_template import BESIDE, RESERVED, check_template
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import LogReading, Scope, choose_test, read_log, read_tests
-from campaign.workloads.parsers.expressions import hints, misnamed_metrics, read_expressions
+from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.service_run.specification import (
     CLIENT_OUTPUT,
@@ -124,6 +124,10 @@ class ServiceWorkload(Workload):
     @property
     def reads_log(self) -> bool:
         return True
+
+    @property
+    def own_parsers(self) -> Sequence[Parser]:
+        return self.client.parsers
 
     def tests(self, log: Log) -> Sequence[LogReading]:
         chosen = None if self.client.test == "only" else self.client.test
