@@ -109,6 +109,7 @@ def fio_document(**options: str) -> str:
 MEGATRON = """\
   micro_batch_size ................................ 2
   params_dtype .................................... torch.bfloat16
+  num_attention_heads ............................. 16
   seq_length ...................................... 4096
   tensor_model_parallel_size ...................... 4
   world_size ...................................... 4
@@ -121,6 +122,7 @@ def corpus(name: str) -> str:
     return (LOGS / f"{name}.log").read_text()
 
 
+BERT = corpus("nvidia_bert/full-epochs-max-steps-too-large").replace("do_train=True", "do_train=True, fp16=True")
 HOROVOD = corpus("horovod_synthetic/pytorch-4-gpus")
 
 
@@ -129,6 +131,7 @@ HOROVOD = corpus("horovod_synthetic/pytorch-4-gpus")
     [
         ("aiperf", corpus("aiperf/poisson"), "rate_per_s", 4, 2, {}),
         ("aiperf", corpus("aiperf/genai-perf"), "rate_per_s", 4, 3, {}),
+        ("vllm", serving(1 / 3), "rate_per_s", 0.34, 0.33, {}),
         ("vllm", serving(10, max_concurrency=16), "concurrency", 32, 16, {}),
         ("vllm", serving(10, model_id="org/Llama-8B"), "model", "llama-70b", "llama-8b", {}),
         ("sglang", corpus("sglang/concurrency-64"), "max_concurrency", 32, 64, {}),
@@ -152,6 +155,10 @@ HOROVOD = corpus("horovod_synthetic/pytorch-4-gpus")
         ("megatron", MEGATRON, "precision", "fp16", "bf16", {"configuration": "1x4", "batch": 2}),
         ("megatron", MEGATRON, "seq_len", 2048, 4096, {"configuration": "1x4", "batch": 2, "precision": "bf16"}),
         ("megatron", MEGATRON, "configuration", "1x1", "1x4", {"batch": 2, "precision": "bf16"}),
+        ("megatron", MEGATRON, "heads", 32, 16, {"configuration": "1x4", "batch": 2, "precision": "bf16"}),
+        ("nvidia_bert", BERT, "precision", "fp32", "fp16", {"configuration": "1x4", "batch": 8}),
+        ("nvidia_bert", BERT, "seq_len", 128, 384, {"configuration": "1x4", "batch": 8, "precision": "fp16"}),
+        ("gromacs", "Using 8 OpenMP threads \n" + corpus("gromacs/md-log-24-ranks"), "threads", 1, 8, {}),
         ("yolov5", corpus("yolov5/iterations-per-second"), "imgsz", 320, 640, {"batch": 16}),
         ("tf_cnn_benchmarks", corpus("tf_cnn_benchmarks/one-gpu"), "model", "vgg16", "resnet50", {"batch": 128}),
         ("horovod_synthetic", HOROVOD, "model", "vgg16", "resnet50", {"batch": 32, "configuration": "1x4"}),
@@ -169,6 +176,22 @@ def test_a_label_that_the_log_contradicts_is_not_imported(
     assert import_logs({"parser": parser, **options}, {**values, label: right}) == ""
 
 
+def test_tests_of_several_number_formats_are_told_apart_by_an_option() -> None:
+    put(Path("logs"), "a.log", corpus("nccl_tests/types-and-operations"))
+    workload = {"parser": "nccl_tests", "options": {"kind": ""}}
+    values = {"configuration": "1x4", "workload": "x", "batch": 1, "precision": "fp32"}
+    for tests, refused in (("kind", False), ("repetitions", True)):
+        write_map(
+            Path("map.yaml"), workloads={"x": workload}, logs=[{"path": "*.log", "values": values, "tests": tests}]
+        )
+        result = CliRunner().invoke(main, ["import", "logs", "--map", "map.yaml"])
+        assert (
+            "different values of the number format (int8: a.log (test 1), a.log (test 2)"
+            in " ".join(result.output.split())
+        ) == refused, result.output
+        shutil.rmtree("results", ignore_errors=True)
+
+
 def test_a_batch_that_the_settings_of_bert_contradict_is_invalid() -> None:
     log = Log(LOGS / "nvidia_bert/full-epochs-max-steps-too-large.log")
     (reading,) = read_tests("nvidia_bert", log, Scope(batch=4, ranks=8))
@@ -184,4 +207,5 @@ def test_every_setting_that_readers_state_is_known() -> None:
         for name in test.settings
     }
     assert stated <= SETTINGS.keys()
+    assert all(name in setting.labels for name, setting in SETTINGS.items())
     assert len(stated) > 20

@@ -135,6 +135,11 @@ def _runs_in(
     workload = read.known.workloads[first.point[1]]
     tests = workload.tests(Log(path))
     settings = [StatedSettings(test.settings, test.rounded) for test in tests]
+    if named and len({stated.values.get("precision") for stated in settings}) > 1:
+        # The option tells the number formats apart: no label of the whole log could.
+        settings = [
+            replace(each, values={n: v for n, v in each.values.items() if n != "precision"}) for each in settings
+        ]
     if len(tests) < 2 or (pattern.tests == "one" and alike(tests)):
         for stated in settings[:1]:
             found = replace(found, settings=stated)

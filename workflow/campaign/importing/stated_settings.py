@@ -17,6 +17,7 @@ _PRINTED_ERROR = 0.0051
 _SIZE = re.compile(r"([\d.]+)\s*([kmgt]?)(?:i?b|bytes)?", re.IGNORECASE)
 _UNIT_OF_NAME = re.compile(r"_(?:([kmgt])i?b|b|bytes)$")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_AXES = ("precision", "batch", "ranks", "hosts")
 _PRECISIONS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("float", "float32", "fp32"), frozenset({"fp32", "tf32"})),
     **dict.fromkeys(("half", "float16", "fp16"), frozenset({"fp16", "fp16-o2"})),
@@ -48,7 +49,10 @@ class Setting:
             return True
         if math.isinf(stated):
             return math.isinf(number) or number <= 0  # all requests at once is written as either
-        return self.same(number, stated, rounded)
+        # A label such as 0.33 is a rounded third.
+        decimals = len(str(value).partition(".")[2])
+        label_error = 0.51 * 10.0**-decimals if decimals else 0.0
+        return self.same(number, stated, rounded) or agree(number, stated, 0.0, label_error)
 
     def same(self, one: float | str, other: float | str, rounded: bool) -> bool:
         """Return whether two logs state the same value. rounded: whether one of them was printed with few digits."""
@@ -91,18 +95,21 @@ SETTINGS: Mapping[str, Setting] = {
         "pp_size",
     ),
     "sequence_length": _setting("sequence length", "seq_length", "seq_len", "sequence_length", "max_seq_length"),
-    "image_size": _setting("image size", "image_size", "img_size", "imgsz"),
+    "layers": _setting("number of layers", "layers", "num_layers"),
+    "hidden_size": _setting("hidden size", "hidden", "hidden_size"),
+    "attention_heads": _setting("number of attention heads", "attention_heads", "heads", "num_attention_heads"),
+    "image_size": _setting("image size", "image_size", "img_size", "imgsz", "image_px"),
     "message_size": _setting("message size", "message_size", "message", "msg_size", "size", form="size"),
     "queue_pairs": _setting("number of queue pairs", "qps", "queue_pairs", "num_qps"),
     "block_size": _setting("block size", "block_size", "block", "bs", form="size"),
     "transfer_size": _setting("transfer size", "transfer_size", "transfer", "xfer_size", "xfersize", form="size"),
-    "queue_depth": _setting("queue depth", "queue_depth", "iodepth", "io_depth"),
+    "queue_depth": _setting("queue depth", "queue_depth", "iodepth", "io_depth", "depth"),
     "jobs": _setting("number of jobs", "jobs", "numjobs", "num_jobs"),
     "access": _setting("access pattern", "rw", "readwrite", "access", form="word"),
     "problem_size": _setting("problem size N", "n", "hpl_n", "problem_size"),
-    "matrix_block": _setting("block size NB", "nb", "hpl_nb"),
-    "grid_rows": _setting("grid rows P", "p", "grid_p"),
-    "grid_columns": _setting("grid columns Q", "q", "grid_q"),
+    "matrix_block": _setting("block size NB", "matrix_block", "nb", "hpl_nb"),
+    "grid_rows": _setting("grid rows P", "grid_rows", "p", "grid_p"),
+    "grid_columns": _setting("grid columns Q", "grid_columns", "q", "grid_q"),
     "scale": _setting("scale", "scale"),
     "edge_factor": _setting("edge factor", "edgefactor", "edge_factor"),
     "elements": _setting("array size in elements", "elements", "array_elements", "stream_array_size"),
@@ -162,9 +169,10 @@ def find_difference(runs: Sequence[tuple[str, StatedSettings]]) -> str:
         if len(groups) > 1:
             values = "; ".join(f"{_text(value)}: {_listed(files)}" for value, _, files in groups)
             option = "rate_per_s" if setting.form == "rate" else name
+            label = f"their {name}" if name in _AXES else f"an option of the workload, such as '{option}'"
             return (
-                f"logs of one cell state different values of the {setting.words} ({values}); tell them apart by an option of "
-                f"the workload, such as '{option}', in the path or under 'read'"
+                f"logs of one cell state different values of the {setting.words} ({values}); tell them apart by {label}, in the "
+                "path, under 'read' or by 'tests' of the pattern"
             )
     return ""
 

@@ -16,9 +16,17 @@ from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verd
 
 _STEP = re.compile(r"iteration\s+(\d{1,12})\s*/\s*(\d{1,12})\s*\|(.*)")
 _FIELD = re.compile(rf"\s*([^|:]{{3,60}}): +({F})(?:/{F})?\s*(?:\(avg {F}\)\s*)?\|")
-_ARGUMENT = re.compile(
-    r"\s*(micro_batch_size|tensor_model_parallel_size|pipeline_model_parallel_size|world_size|params_dtype|fp8) \.+ (\S+)\s*$"
-)
+_ARGUMENTS = {
+    "micro_batch_size": "micro_batch",
+    "tensor_model_parallel_size": "tensor_parallel",
+    "pipeline_model_parallel_size": "pipeline_parallel",
+    "world_size": "ranks",
+    "num_layers": "layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "attention_heads",
+}
+"""Argument of Megatron -> setting."""
+_ARGUMENT = re.compile(rf"\s*({'|'.join(_ARGUMENTS)}|params_dtype|fp8) \.+ (\S+)\s*$")
 _LENGTH = re.compile(r"\s*seq_length \.+ (\d{1,9})\s*$")
 _LAST = re.compile(r"exiting program (?:at iteration|after)")
 _TFLOPS = ("throughput per GPU (TFLOP/s/GPU)", "compute per GPU (TFLOP/s/GPU)")
@@ -118,10 +126,7 @@ class Megatron(LogReader):
         eight_bits = stated.get("fp8", "None") not in ("None", "False")
         verdict.settings |= {
             "precision": "fp8" if eight_bits else stated.get("params_dtype", "").removeprefix("torch."),
-            "micro_batch": number(stated.get("micro_batch_size")),
-            "tensor_parallel": number(stated.get("tensor_model_parallel_size")),
-            "pipeline_parallel": number(stated.get("pipeline_model_parallel_size")),
-            "ranks": number(stated.get("world_size")),
+            **{name: number(stated.get(argument)) for argument, name in _ARGUMENTS.items()},
             "sequence_length": self.length,
         }
 
@@ -136,6 +141,6 @@ class Megatron(LogReader):
             verdict.nan("the last loss is not a number")
 
 
-_NEEDLES = (b"elapsed time per iteration", b"seq_length", b"exiting program", b"_size ..", b"params_dtype", b"fp8 ..")
+_PRINTED = (b"seq_length", b"_size ..", b"params_dtype", b"fp8 ..", b"num_layers", b"num_attention_heads")
 
-FORMAT = Format(Megatron, needles=_NEEDLES, line_max=16 << 10)
+FORMAT = Format(Megatron, needles=(b"elapsed time per iteration", b"exiting program", *_PRINTED), line_max=16 << 10)
