@@ -86,4 +86,5 @@ FORMAT = Format(
         b"Done with training",
         b"examples/sec",
     ),
+    decimals=2,
 )

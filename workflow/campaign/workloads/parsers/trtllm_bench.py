@@ -59,6 +59,8 @@ class TrtllmBench(LogReader):
             self.found[f"{_OF[found[1]]}_ms_{_WHAT.get(found[2], found[2].lower())}"] = float(found[3])
         elif (found := _LINE.match(line)) and found[1] in _RATES:
             self.found[_RATES[found[1]]] = float(found[2])
+        elif (name := line.partition(":")[0].strip()) in _RATES and (text := line.partition(":")[2].strip()):
+            self.leave_out(name, text)
 
     def document(self, report: Any) -> None:
         """The report of --report_json."""
@@ -83,7 +85,7 @@ class TrtllmBench(LogReader):
         for of, group in groups.items():
             said |= {f"{of}_ms_{_what(key)}": value for key, value in (group or {}).items() if _what(key)}
         after = self.fresh(self.began)
-        after.found = {name: value for name, text in said.items() if (value := number(text)) is not None}
+        after.found = {name: value for name, text in said.items() if (value := after.number_of(name, text)) is not None}
         engine, world = (part if isinstance(part := report.get(key), dict) else {} for key in ("engine", "world_info"))
         stated = {"Model": engine.get("model"), "Dtype": engine.get("dtype"), "TP Size": world.get("tp_size")}
         stated |= {"PP Size": world.get("pp_size"), "ranks": world.get("world_size")}

@@ -37,6 +37,7 @@ _PRINTED = {
     "traffic request rate": "request_rate",
 }
 _ANNOUNCED = ("traffic request rate", "maximum request concurrency")
+_NUMBERS = frozenset(_PRINTED.values())
 
 
 class ServingResult(LogReader):
@@ -84,6 +85,9 @@ class ServingResult(LogReader):
             verdict.incomplete("no result of a serving benchmark in the output")
         if result is None:
             return None
+        for name, value in result.items():
+            if name in _NUMBERS or _LATENCY_KEY.fullmatch(name):
+                self.number_of(name, value)
         rate = _counts(result, verdict)
         _settings({**self.settings, **result}, verdict)
         _latencies(result, verdict)
