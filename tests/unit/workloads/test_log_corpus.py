@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign.workloads.main_metrics import MAIN_METRICS
 
 from campaign.workloads.log_reader import Log
-from campaign.workloads.main_metrics import MAIN_METRICS
 from campaign.workloads.parsers import PARSERS, WITHOUT_RATE, LogReading, Scope, read_log, read_tests
 from campaign.workloads.parsers.reading import NO_END_MARK
 from tests.unit.workloads.parsed import LOGS, flagged
