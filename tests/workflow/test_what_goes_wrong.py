@@ -27,6 +27,7 @@ from campaign.run.driver import Driver
 from campaign.submit import Fate
 from tests.campaign_records import write
 from tests.planned_leases import measured_here
+from tests.unit.fabrics.raw_server import RawServer, reply, says
 from tests.workflow.checkout_twin import Project
 
 TRANSIENT: list[FaultKind] = [
@@ -66,6 +67,25 @@ def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
             assert document["operations"] > 2, document
         else:
             assert document["faults"], document
+
+
+def test_a_control_plane_that_refuses_everything_ends_the_output_with_the_cause(project: Project) -> None:
+    project.campaign(attach=["fabric"], repetitions=4, compositions=4)
+    with RawServer(says(reply(400, b'{"error": {"message": "bad request"}}'))) as server:
+        project.system(kind="redfish", url=server.url, tunnel=True)
+        said = project.run(expect=1)
+        assert len(server.asked) == 1
+    cause = f"answer: GET {server.url}/redfish/v1/: HTTP 400: bad request"
+    assert said.splitlines()[-1] == f"error: system bench: no lease can work: {cause}"
+    assert "attempt 1" not in said
+
+
+def test_the_output_ends_with_the_reasons_why_runs_are_missing(project: Project) -> None:
+    project.campaign(attach=["fabric"], devices=[1, 2], attempts=1)
+    project.system(faults=[{"kind": "lost_request", "times": 9, "lease": "c.1x2-fabric.*"}])
+    lines = project.run(expect=1).splitlines()
+    assert lines[-2] == "error: 1 planned run without a record; the same command measures them. Why:"
+    assert lines[-1].startswith("  1x2-fabric.c1: "), lines
 
 
 def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import runs_of
 from campaign.documents.superseded import set_aside
 from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
-from campaign.fabrics.errors import Incompatible, NoMatch
+from campaign.fabrics.errors import Incompatible, NoMatch, Refused
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import read_json, read_text, write_atomic, write_json, write_once
 from campaign.lease.campaign_leases import (
@@ -287,6 +287,8 @@ class _Measuring:
                     return
                 self.problems.append(str(error))
                 self.tell(f"attempt {attempt} of {self.campaign.protocol.attempts} failed: {error}")
+                if isinstance(error, Refused):
+                    return
                 time.sleep(_RETRY_S)
                 continue
             if not self.missing():
