@@ -24,11 +24,13 @@ from hypothesis import strategies as st
 from campaign.archive import read, zip_file
 from campaign.archive.open_results import tables_from
 from campaign.archive.read import check, opened
-from campaign.archive.write import write_archive
+from campaign.archive.write import parts_of, write_archive
 from campaign.cli.main import main
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError, RecordError
+from campaign.paths import Results
+from campaign.run.check_results import problems
 from tests.unit.archive.archive_data import contents
 
 
@@ -364,6 +366,22 @@ def test_what_readers_reach_through_links_is_packed(
     (results / "telemetry").symlink_to(tmp_path / "telemetry")
     write_archive(campaign, results, tmp_path / "linked.zip")
     assert (tmp_path / "linked.zip").read_bytes() == there.read_bytes()
+
+
+def test_manifests_that_readers_read_are_those_that_are_packed(results: Path, tmp_path: Path) -> None:
+    manifests = next(path for path in (results / "manifests").iterdir() if path.is_dir())
+    manifests.rename(tmp_path / "elsewhere")
+    manifests.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / ".half-written.json").write_text("{")
+    read = Results.at(results).list_manifests()
+    assert [path.name for path in read] == ["0a1b.json"]
+    packed = {name for name in parts_of(results) if name.startswith("manifests/")}
+    assert {path.relative_to(results).as_posix() for path in read} == packed
+    (tmp_path / "elsewhere" / "torn.json").write_text("{")
+    assert any("torn.json" in problem for problem in problems(Results.at(results)))
+    (tmp_path / "elsewhere" / "torn.json").unlink()
+    (tmp_path / "elsewhere" / "round").symlink_to(results / "manifests")
+    assert Results.at(results).list_manifests() == read
 
 
 def _make_directory(path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.cluster import load_system_file
+from campaign.cli.echo import echo
 from campaign.cli.fabric import notes_to_read, tell
 from campaign.cli.options import results_option
 from campaign.config.check import system_problems
@@ -33,6 +34,6 @@ def check(system: str, results: Path) -> None:
     said += [Finding("file", "note", words) for words in in_system(file.source)]
     problems, notes = tell(chain(said, check_system(Site(file.model, results))))
     if problems:
-        click.echo(f"\nNot ready: {problems} to put right; nothing was changed.")
+        echo(f"\nNot ready: {problems} to put right; nothing was changed.")
         sys.exit(1)
-    click.echo(f"\nReady{notes_to_read(notes)}: nothing was changed.")
+    echo(f"\nReady{notes_to_read(notes)}: nothing was changed.")

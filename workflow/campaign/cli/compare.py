@@ -12,8 +12,9 @@ import click
 
 from campaign import wording
 from campaign.archive.open_results import tables_from
+from campaign.cli.echo import echo
 from campaign.cli.options import ERROR_CODE, format_option, output_option, results_option
-from campaign.cli.terminal import echo, say, show, show_rows, table_of
+from campaign.cli.terminal import say, show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import read_yaml

@@ -216,7 +216,14 @@ def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | No
         outcome = file.outcome(run, ended, text)
     ranks = wish.devices * wish.hosts
     scope = Scope(
-        ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps, file.log_test
+        ranks,
+        wish.hosts,
+        wish.batch,
+        wish.batch * ranks,
+        wish.warmup_steps,
+        wish.measured_steps,
+        file.log_test,
+        set(ended.codes) == {0},
     )
     reading = read_log(file.log_parser, text, scope) if file.log_parser else None
     disturbed = (f"its times mean nothing: {ended.disturbed}",) if ended.disturbed else ()
@@ -252,7 +259,7 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
     wish = Wish(scope.batch or 1, precision, scope.ranks or 1)
     campaign = campaign_of(workload, wish, None, "slurm")
     run = replace(run_of(campaign, only_cell(campaign), log.parent), saved=True)
-    outcome = file.outcome(run, Ended((0,), 0.0, 0.0), text)
+    outcome = file.outcome(run, Ended((0,), 0.0, 0.0, known=False), text)
     told = tuple(file.hints(text)) if outcome.status == "incomplete" else ()
     return Trial(file.name, outcome, log=log, hints=told)
 

@@ -266,12 +266,15 @@ class CommandWorkload(Workload):
             environment |= {"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]}
         filled_in = [fill(part, values, f"{where}: command") for part in words]
         program = [run.files.get(word, word) for word in filled_in]
+        started = command_line(run, launch, self.mpi, software, options, program, environment)
         return Step(
-            argv=command_line(run, launch, self.mpi, software, options, program, environment),
+            argv=started.argv,
             environment=environment,
             ranks_by_host=run.ranks_by_host,
             per_rank=launch in ("per_rank", "srun"),
             srun=(*([f"--mpi={self.mpi}"] if self.mpi else []), *options) if launch == "srun" else (),
+            program_at=started.program_at,
+            wrapped_ranks=started.wrapped_ranks,
         )
 
     def _values(self, run: Run) -> dict[str, Scalar]:
@@ -296,6 +299,7 @@ class CommandWorkload(Workload):
             warmup_steps=cell.settings.warmup_steps,
             measured_steps=cell.settings.measured_steps,
             test=self.log_test,
+            ended=ended.known,
         )
         reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
         if ended.known:

@@ -76,7 +76,9 @@ class Step:
     """What a launcher starts: one process, or one a rank.
 
     preload: a package whose `forkserver` forks ranks; a launcher that cannot use it starts `argv`. takes_devices: False for a
-    program that only stands for devices, and is given nothing for them; srun: further words for an srun that starts the ranks.
+    program that only stands for devices, and is given nothing for them; srun: further words for an srun that starts the ranks;
+    program_at: where the program stands in `argv` behind a wrapper that starts it, None without one; wrapped_ranks: how often the
+    wrappers of the step start it altogether.
     """
 
     argv: tuple[str, ...]
@@ -86,6 +88,8 @@ class Step:
     preload: str | None = None
     takes_devices: bool = True
     srun: tuple[str, ...] = ()
+    program_at: int | None = None
+    wrapped_ranks: int = 1
 
     @property
     def ranks(self) -> list[tuple[str, int]]:

@@ -257,7 +257,7 @@ class ServiceWorkload(Workload):
         """Return the outcome that the client wrote or printed. ended: whether the client is known to have ended well."""
         client, configuration = self.client, run.cell.configuration
         test = None if client.test == "only" else client.test
-        scope = Scope(ranks=configuration.ranks, hosts=configuration.hosts, test=test)
+        scope = Scope(ranks=configuration.ranks, hosts=configuration.hosts, test=test, ended=ended)
         reading = read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
         reading = reading.of_ended() if ended else reading
         rate = reading.throughput_per_s

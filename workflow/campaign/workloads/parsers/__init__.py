@@ -12,9 +12,19 @@ from pydantic import AfterValidator, Field
 
 from campaign.errors import nearest
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.reading import Curve, Format, LogReader, LogReading, PairMatrix, Scope
+from campaign.workloads.parsers.reading import (
+    NO_END_MARK,
+    Curve,
+    Format,
+    LogReader,
+    LogReading,
+    PairMatrix,
+    Scope,
+    describe_unended,
+)
 
 __all__ = [
+    "MAIN_METRICS",
     "OF_SERVICES",
     "PARSERS",
     "WITHOUT_RATE",
@@ -27,6 +37,7 @@ __all__ = [
     "Scope",
     "alike",
     "format_of",
+    "is_timestamped",
     "read_log",
     "read_tests",
     "several",
@@ -76,6 +87,26 @@ WITHOUT_RATE = frozenset(PARSERS) - _WITH_RATE
 """Parsers of programs that process no samples, so that another metric than throughput leads."""
 
 
+MAIN_METRICS: Mapping[str, tuple[str, ...]] = {
+    "hpl": ("hpl_gflops", "hpl_mxp_gflops"),
+    "nccl_tests": ("busbw_peak_gb_per_s", "algbw_peak_gb_per_s", "latency_us"),
+    "p2p_bandwidth_latency": ("unidirectional_p2p_enabled_min_gb_per_s", "bidirectional_p2p_enabled_min_gb_per_s"),
+    "nvbandwidth": ("host_to_device_memcpy_ce_min_gb_per_s", "device_to_host_memcpy_ce_min_gb_per_s"),
+    "osu": ("bandwidth_peak_gb_per_s", "latency_us", "allreduce_latency_us"),
+    "perftest": ("bandwidth_gb_per_s", "latency_us", "latency_mean_us"),
+    "gpu_copy": ("host_to_device_sm_min_gb_per_s", "device_to_host_sm_min_gb_per_s"),
+    "stream": ("triad_gb_per_s", "copy_gb_per_s"),
+    "mlc": ("peak_bandwidth_all_reads_gb_per_s", "loaded_latency_ns"),
+    "hpcg": ("hpcg_gflops", "memory_bandwidth_gb_per_s"),
+    "graph500": ("bfs_gteps", "sssp_gteps"),
+    "gromacs": ("simulated_ns_per_day",),
+    "lammps": ("timesteps_per_s", "atom_steps_per_s"),
+    "fio": ("read_bandwidth_gb_per_s", "write_bandwidth_gb_per_s", "read_operations_per_s", "read_latency_us"),
+    "ior": ("write_bandwidth_gb_per_s", "read_bandwidth_gb_per_s"),
+}
+"""Parser without a rate of samples -> metrics of which one should lead a campaign. Each log has those of its test."""
+
+
 def _known(name: str) -> str:
     if name not in PARSERS:
         raise ValueError(f"'{name}' is not a parser; {nearest(name, PARSERS)}")
@@ -87,14 +118,22 @@ ParserName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"en
 
 _LISTED = 12
 
-# srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun, torchrun.
+# srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun, torchrun; before it the time of kubectl logs --timestamps.
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")
 _LABEL = re.compile(
     r" *\d{1,6}: (?!\d+%)|\[(?:[\w.@-]*@)?\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>: ?|\[(?:default|rank)\d{1,6}\]: ?"
 )
 
 
+def is_timestamped(log: Log) -> bool:
+    """Return whether the log begins with a time as `kubectl logs --timestamps` writes it."""
+    return _TIMESTAMP.match(next(iter(log.lines()), "")) is not None
+
+
 def without_label(line: str) -> str:
-    """A line without the label of its rank, which launchers put before it."""
+    """Return a line without the time of kubectl and the label of its rank, which launchers put before it."""
+    if time := _TIMESTAMP.match(line):
+        line = line[time.end() :]
     return line[label.end() :] if (label := _LABEL.match(line)) else line
 
 
@@ -127,12 +166,37 @@ def read_log(name: str, log: Log, scope: Scope) -> LogReading:
 def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
     """What each test says that the log of a program in PARSERS holds; one that is printed and written to a file is one.
 
-    A last line without its end is none: it may be half of one.
+    A last line without a line feed may be cut off. It counts if the program ended well, if the line shows that it is whole, or if
+    no number of it is read, as of an end mark. Otherwise the line is left out, and the last test says so.
     """
+    if why := log.encoding_problem():
+        return [LogReading("incomplete", why)]
     form = format_of(name)
+    last = "" if scope.ended else log.unended_line()
+    if not last.strip() or form.proves_whole(last):
+        return _tests_of(form, log, scope, whole_lines=False)
+    tests, all_lines = (_tests_of(form, log, scope, whole_lines=whole) for whole in (True, False))
+    same = len(tests) == len(all_lines) and all(map(LogReading.agrees, tests, all_lines))
+    if same and all_lines[-1].status == "ok" and NO_END_MARK not in all_lines[-1].flags:
+        return all_lines
+    end = all_lines[-1]
+    if end.status == "incomplete" and (not end.has_numbers or end.agrees(tests[-1])):
+        tests = all_lines  # The last line begins a document, or a test, that does not come to its end.
+    why, end = describe_unended(last), tests[-1]
+    if end.status == "ok":
+        return [*tests[:-1], replace(end, flags=(*end.flags, why))]
+    return [*tests[:-1], replace(end, problem=f"{end.problem}; {why}")]
+
+
+def _tests_of(form: Format, log: Log, scope: Scope, *, whole_lines: bool) -> list[LogReading]:
+    """Read each test of a log. whole_lines: leave out a last line that no line feed ends."""
     readers = [form.reader()]
     every = form.document is not None and any(form.document in end for end in (log.head(), log.end()))
-    lines = log.lines(longest=form.line_max) if every else log.lines(form.needles, form.rows, whole=True)
+    lines = (
+        log.lines(whole=whole_lines, longest=form.line_max)
+        if every
+        else log.lines(form.needles, form.rows, whole=whole_lines)
+    )
     for line in lines:
         if len(line) <= form.line_max:
             readers += readers[-1].feed(without_label(line))

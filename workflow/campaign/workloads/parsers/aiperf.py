@@ -19,6 +19,10 @@ _LATENCIES = {
     "request_latency": "e2e",
 }
 _STATISTICS = {"avg": "mean", "min": "min", "max": "max", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+_COUNTS = (
+    *("request_throughput", "request_count", "benchmark_duration", "error_request_count", "output_token_throughput"),
+    *("input_sequence_length", "output_sequence_length", "goodput"),
+)
 _MS_PER_UNIT = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 
 
@@ -47,6 +51,9 @@ class AiperfExport(LogReader):
             verdict.incomplete("the profile was cancelled")
         for name, latency in _LATENCIES.items():
             _add_latency(profile.get(name), latency, verdict)
+        for name, statistics in profile.items():
+            for key in _STATISTICS if isinstance(statistics, dict) and name in (*_LATENCIES, *_COUNTS) else ():
+                self.number_of(f"{name}.{key}", statistics.get(key))
         return _add_counts(profile, verdict)
 
 

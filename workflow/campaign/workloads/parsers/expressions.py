@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,8 +19,16 @@ from campaign.documents.fields import AxisName, FileModel
 from campaign.documents.metric import MEASURED_BY_CAMPAIGN
 from campaign.wording import plural
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, format_of, read_tests, without_label
-from campaign.workloads.parsers.reading import NO_END_MARK, Documents, LogReading, ReadingStatus, Scope, found_at
+from campaign.workloads.parsers import PARSERS, format_of, is_timestamped, read_tests, without_label
+from campaign.workloads.parsers.reading import (
+    NO_END_MARK,
+    Documents,
+    LogReading,
+    ReadingStatus,
+    Scope,
+    describe_unended,
+    found_at,
+)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _FOLDS: Mapping[str, Callable[[float, float], float]] = {
@@ -100,7 +109,7 @@ class Parsed:
 
     absent: required numbers that were not found. unread: parsers with a match that has digits and is no number, or, for required
     numbers, with no other match. repeated: parsers with `take: only` and several matches. flags: matches without a digit that were
-    left out beside numbers.
+    left out beside numbers. unended: the sentence for a last line that may be cut off, and is left out.
     """
 
     numbers: dict[str, float]
@@ -109,6 +118,7 @@ class Parsed:
     unread: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    unended: str = ""
 
     @property
     def problem(self) -> tuple[ReadingStatus, str]:
@@ -116,7 +126,7 @@ class Parsed:
         told = [f"not found in the output: {', '.join(self.absent)}"] if self.absent else []
         told += [f"matched, but not a number: {', '.join(self.unread)}"] if self.unread else []
         if told:
-            return "incomplete", "; ".join(told)
+            return "incomplete", "; ".join(filter(None, [*told, self.unended]))
         if self.repeated:
             return "invalid", f"several matches where 'take: only' expects one: {', '.join(self.repeated)}"
         return "ok", ""
@@ -124,7 +134,9 @@ class Parsed:
 
 def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogReading:
     """What a workload's own parsers find. Without a rate, it is that of all steps; of other series the last number counts."""
-    parsed = parse(parsers, log, scope.ranks or 1)
+    if why := log.encoding_problem():
+        return LogReading("incomplete", why)
+    parsed = parse(parsers, log, scope.ranks or 1, ended=scope.ended)
     if parsed.problem[1]:
         return LogReading(*parsed.problem)
     numbers, series = parsed.numbers, parsed.series
@@ -145,23 +157,38 @@ def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogRe
         throughput_per_s=throughput,
         step_times_s=(steps,) if steps and finite else (),
         metrics={name: value for name, value in numbers.items() if math.isfinite(value)},
-        flags=(*parsed.flags, NO_END_MARK),
+        flags=(*parsed.flags, *([parsed.unended] if parsed.unended else []), NO_END_MARK),
     )
 
 
-def parse(parsers: Sequence[Parser], log: Log, ranks: int) -> Parsed:
-    """What parsers find in a log; a rate per device is multiplied by `ranks`."""
+def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = False) -> Parsed:
+    """What parsers find in a log; a rate per device is multiplied by `ranks`.
+
+    Of a last line without a line feed, a number at its very end may be cut off: it is left out unless the program `ended` well.
+    """
     found = [_Found(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
     in_lines = [(one, needle(one.parser)) for one in found if one.parser.regex is not None]
     in_documents = [one for one in found if one.parser.regex is None]
     needles = [literal.encode() for _, literal in in_lines if literal]
     documents = Documents()
     # A document may have many lines, of which any may be needed.
-    for line in log.lines(needles if len(needles) == len(found) else ()) if found else ():
+    wanted = needles if len(needles) == len(found) else ()
+    unended = "" if ended else log.unended_line()
+    for line in log.lines(wanted, whole=bool(unended)) if found else ():
         for one, literal in in_lines:
             if literal in line:
                 one.look(line)
         if in_documents and (document := documents.feed(without_label(line))) is not None:
+            for one in in_documents:
+                one.take_all(found_at(document, one.parser.json_key or ""))
+    left_out = bool(unended.strip())
+    if unended:
+        for one, _ in in_lines:
+            left_out = not one.look_before_end(unended) and left_out
+        # Lines from the log, as the last one may be longer than what was looked at here.
+        last = next(iter(deque(log.lines(), maxlen=1)), "") if in_documents else ""
+        if in_documents and (document := documents.feed(without_label(last))) is not None:
+            left_out = False
             for one in in_documents:
                 one.take_all(found_at(document, one.parser.json_key or ""))
     required = [one for one in found if one.parser.required and not one.count]
@@ -179,6 +206,7 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int) -> Parsed:
             for one in found
             if one.words and one not in required
         ),
+        unended=describe_unended(unended) if left_out else "",
     )
 
 
@@ -217,6 +245,13 @@ class _Found:
     def look(self, line: str) -> None:
         if self._pattern is not None:
             self.take_all(_whole_number(match) for match in self._pattern.finditer(line))
+
+    def look_before_end(self, line: str) -> bool:
+        """Take matches of a line that may be cut off, but for a number at its very end; return whether one was taken."""
+        matches = [] if self._pattern is None else list(self._pattern.finditer(line))
+        whole = [_whole_number(match) for match in matches if match.end(1) < len(line)]
+        self.take_all(whole)
+        return bool(whole) and len(whole) == len(matches)
 
     def take_all(self, texts: Iterable[Any]) -> None:
         for text in texts:
@@ -308,8 +343,15 @@ def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
     """Sentences for whoever wonders why nothing was found, from the most to the least certain."""
     if not any(log.chunks()):
         return ["the log is empty: did the program write to a file of its own?"]
+    if why := log.encoding_problem():
+        return [why]
     others = [name for name in PARSERS if name != parser and _reads(name, log)]
     found = [f"the log reads like one of {PARSERS[name]}: try the parser '{name}'" for name in others]
+    if any(one.regex and one.regex.startswith("^") for one in parsers) and is_timestamped(log):
+        found.append(
+            "lines begin with the time that `kubectl logs --timestamps` writes, and an expression begins with ^: leave the option "
+            "out, or the ^"
+        )
     for words, lines in _near(log, parser, parsers):
         found += [f"{words}:", *(f"  {line[:_WIDTH]}" for line in lines)]
     return found or ["no line of the log has a number that looks like a rate, a time or a bandwidth"]

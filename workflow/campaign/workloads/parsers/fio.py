@@ -30,7 +30,10 @@ class Fio(LogReader):
         if not isinstance(document, dict) or "fio version" not in document:
             return
         found = document.get("jobs", document.get("client_stats"))
-        jobs = [job for job in found if isinstance(job, dict)] if isinstance(found, list) else []
+        entries = found if isinstance(found, list) else []
+        jobs = [job for job in entries if isinstance(job, dict)]
+        if len(jobs) < len(entries):
+            self.leave_out("an entry of jobs", next(entry for entry in entries if not isinstance(entry, dict)))
         jobs = [job for job in jobs if job.get("jobname") != _SUM_OF_CLIENTS]
         groups: dict[float, Fio] = {}
         for job in jobs:

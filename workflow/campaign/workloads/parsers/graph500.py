@@ -19,6 +19,7 @@ class Graph500(LineReader):
     LINES = lines(
         invalid=f".*{_INVALID}",
         value=rf"(?:(bfs|sssp) +)?((?i:{_NAMES})): +(?:! +)?({F})\s*$",
+        unread=rf"((?:(?:bfs|sssp) +)?(?i:{_NAMES})): +(.*)",
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:

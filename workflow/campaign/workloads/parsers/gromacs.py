@@ -25,6 +25,7 @@ class Gromacs(LineReader):
         wall=rf"\s*Time: +{F} +({F}) +{F}\s*$",
         rate=rf"Performance: +((?:{F}\s+)*{F})\s*$",
         finished="Finished mdrun",
+        unread=r"(Performance): +(.*)",
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:

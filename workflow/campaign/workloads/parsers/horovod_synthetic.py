@@ -23,11 +23,14 @@ class HorovodSynthetic(LineReader):
         total=rf".*?Total img/sec on (\d{{1,6}}) (?:GPU|CPU)\(s\): {_N} \+-{_N}",
         batch=r".*?Batch size: (\d{1,9})\s*$",
         ranks=r".*?Number of (?:GPU|CPU)s: (\d{1,6})\s*$",
+        unread=r".*?(Iter #\d{1,6}|Img/sec per \w+|Total img/sec on \d{1,6} \w+\(s\)): *(.*)",
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
         if name == "iteration":
             return bool(self.found["total"]) or int(values[0]) <= int((self.last(name) or ("-1",))[0])
+        if name == "each" and self.found["total"]:
+            return True
         return name == "batch" and bool(self.found["total"] or self.found["iteration"])
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
@@ -54,4 +57,4 @@ class HorovodSynthetic(LineReader):
         return float(totals[1]) if totals else None
 
 
-FORMAT = Format(HorovodSynthetic, needles=(b"mg/sec", b"Batch size: ", b"Number of "))
+FORMAT = Format(HorovodSynthetic, needles=(b"mg/sec", b"Batch size: ", b"Number of "), decimals=1)

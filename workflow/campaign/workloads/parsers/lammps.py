@@ -21,6 +21,7 @@ class Lammps(LineReader):
         loop=rf"Loop time of ({F}) on (\d{{1,9}}) procs for (\d{{1,15}}) steps with (\d{{1,15}}) atoms\s*$",
         rate=rf"Performance: ({F}) (ns|tau|fs|ps|sec)/day, (?:{F} hours/ns, )?({F}) timesteps/s(?:, {F} [kMGT]?atom-step/s)?\s*$",
         end="Total wall time:",
+        unread=r"(Performance:|Loop time of) *(.*)",
     )
 
     def __init__(self) -> None:

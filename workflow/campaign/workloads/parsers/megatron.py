@@ -44,6 +44,8 @@ class Megatron(LogReader):
         if found := _STEP.search(line):
             fields = {name.strip(): float(text) for name, text in _FIELD.findall(found[3])}
             if "elapsed time per iteration (ms)" not in fields:
+                if "elapsed time per iteration" in line:
+                    self.leave_out(f"the time of iteration {found[1]}", found[3].partition("elapsed time")[2])
                 return
             if self.lines and (int(found[1]) <= self.lines[-1].iteration or int(found[2]) != self.last):
                 after = self.fresh(True)

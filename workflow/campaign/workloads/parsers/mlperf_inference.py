@@ -89,7 +89,8 @@ class MlperfInference(LogReader):
         if label in _WORDS:
             self.words[_WORDS[label]] = text
         elif not _NUMBER.fullmatch(text):
-            return
+            if label in _RATES or _LATENCY.fullmatch(label) or _KEY.fullmatch(label):
+                self.leave_out(label, text)
         elif label in _RATES:
             self.found[_RATES[label]] = float(text)
         elif found := _LATENCY.fullmatch(label):

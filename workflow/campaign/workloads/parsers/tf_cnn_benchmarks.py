@@ -83,4 +83,5 @@ FORMAT = Format(
         b"Done with training",
         b"examples/sec",
     ),
+    decimals=2,
 )

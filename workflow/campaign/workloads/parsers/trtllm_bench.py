@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree
 
 _RATES = {
     "Request Throughput (req/sec)": "requests_per_s",
@@ -51,6 +51,8 @@ class TrtllmBench(LogReader):
             self.found[f"{_OF[found[1]]}_ms_{_WHAT.get(found[2], found[2].lower())}"] = float(found[3])
         elif (found := _LINE.match(line)) and found[1] in _RATES:
             self.found[_RATES[found[1]]] = float(found[2])
+        elif (name := line.partition(":")[0].strip()) in _RATES and (text := line.partition(":")[2].strip()):
+            self.leave_out(name, text)
 
     def document(self, report: Any) -> None:
         """The report of --report_json."""
@@ -75,7 +77,7 @@ class TrtllmBench(LogReader):
         for of, group in groups.items():
             said |= {f"{of}_ms_{_what(key)}": value for key, value in (group or {}).items() if _what(key)}
         after = self.fresh(self.began)
-        after.found = {name: value for name, text in said.items() if (value := number(text)) is not None}
+        after.found = {name: value for name, text in said.items() if (value := after.number_of(name, text)) is not None}
         after.began = after.from_file = True
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:

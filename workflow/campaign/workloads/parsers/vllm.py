@@ -36,6 +36,7 @@ _PRINTED = {
     "request rate configured (rps)": "request_rate",
     "traffic request rate": "request_rate",
 }
+_NUMBERS = frozenset(_PRINTED.values())
 
 
 class ServingResult(LogReader):
@@ -76,6 +77,9 @@ class ServingResult(LogReader):
             verdict.incomplete("no result of a serving benchmark in the output")
         if result is None:
             return None
+        for name, value in result.items():
+            if name in _NUMBERS or _LATENCY_KEY.fullmatch(name):
+                self.number_of(name, value)
         rate = _counts(result, verdict)
         _latencies(result, verdict)
         limit = number(result.get("max_concurrency"))

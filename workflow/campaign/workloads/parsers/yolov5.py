@@ -1,4 +1,6 @@
-"""YOLOv5 training (also YOLOv8's like rows): the printed log, or results.csv.
+"""YOLOv5 training (also YOLOv8's and YOLO11's like rows): the printed log, or results.csv.
+
+The `time` of newer results.csv counts seconds from the start of training to the end of an epoch, its validation included.
 
 `--batch-size` is that of all devices together. Only the last state of an epoch's progress bar is its mean rate, in it/s or s/it;
 its images per second are recomputed from batches and elapsed time, which have to agree with it. The first epoch warms up, so it
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, number
 
@@ -21,6 +24,7 @@ _DONE = re.compile(rf"\s*(\d{{1,6}}) epochs completed in ({F}) hours")
 _MODEL = re.compile(rf".*\bsummary: [\d,]+ layers, ([\d,]{{1,20}}) parameters, [\d,]+ gradients(?:, ({F}) GFLOPs)?")
 _TOTAL_BATCH = re.compile(r"\btotal_batch_size=(\d{1,9})\b")
 _BATCH = re.compile(r"\bbatch_size=(\d{1,9})\b")
+_MOST_EPOCHS = 100_000
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,16 @@ class Yolov5(LogReader):
         self.columns: list[str] = []
         self.rows = 0
         self.values: dict[str, float] = {}
+        self.times: list[float] = []
 
     def line(self, line: str) -> None:
         if "100%" in line:
             if row := _ROW.match(line):
                 if self.epochs and int(row[1]) < max(self.epochs):
+                    return self.another(line)
+                # A bar is printed at its end once or twice, with the same losses.
+                known = self.epochs.get(int(row[1]))
+                if known and known.losses != tuple(float(text) for text in row[5].split()):
                     return self.another(line)
                 self.row(row)
         elif found := _DONE.match(line):
@@ -75,16 +84,21 @@ class Yolov5(LogReader):
             if parts[0] == "epoch":
                 if self.rows:
                     return self.another(line)
-                self.columns, self.rows, self.values = parts, 0, {}
-            elif self.columns and len(parts) == len(self.columns):
-                values = {
-                    name: value
-                    for name, text in zip(self.columns, parts, strict=True)
-                    if (value := number(text)) is not None
-                }
-                if len(values) == len(set(self.columns)):
-                    self.rows += 1
-                    self.values = values
+                self.columns, self.rows, self.values, self.times = parts, 0, {}, []
+            elif self.columns and parts[0].isdigit():
+                self.csv_row(parts)
+
+    def csv_row(self, parts: list[str]) -> None:
+        values = {
+            name: value for name, text in zip(self.columns, parts, strict=False) if (value := number(text)) is not None
+        }
+        if len(parts) != len(self.columns) or len(values) != len(set(self.columns)):
+            self.leave_out("a row of results.csv", ",".join(parts))
+            return
+        self.rows += 1
+        self.values = values
+        if "time" in values and len(self.times) < _MOST_EPOCHS:
+            self.times.append(values["time"])
 
     def row(self, row: re.Match[str]) -> None:
         epoch, batches, of = int(row[1]), int(row[6]), int(row[7])
@@ -158,9 +172,21 @@ class Yolov5(LogReader):
         losses = [value for name, value in self.values.items() if name.startswith("train/")]
         if not all(map(math.isfinite, losses)):
             verdict.nan("a loss of the last epoch is not a number")
-        verdict.flag("results.csv has no times: no rate of images")
+        without = "no number of images" if self.times else "no times"
+        verdict.flag(f"results.csv has {without}: no rate of images")
         verdict.no_end()
-        verdict.metrics = {"epochs": float(self.rows), **self.precisions}
+        verdict.metrics = {"epochs": float(self.rows), **self.precisions, **self.epoch_times(verdict)}
+
+    def epoch_times(self, verdict: Verdict) -> dict[str, float]:
+        """Return the mean time of an epoch by the column `time`, without the first epoch, which warms up."""
+        if len(self.times) < 2:
+            return {}
+        taken = [after - before for before, after in pairwise(self.times)]
+        if not all(math.isfinite(each) and each > 0 for each in taken):
+            verdict.flag("the times of results.csv do not grow, as where a training was resumed: no time of an epoch")
+            return {}
+        verdict.flag("the time of an epoch is by results.csv, and includes its validation")
+        return {"epoch_and_validation_time_s": math.fsum(taken) / len(taken)}
 
     @property
     def precisions(self) -> dict[str, float | None]:
