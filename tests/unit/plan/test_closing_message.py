@@ -24,7 +24,7 @@ def test_causes_are_grouped_and_those_of_earlier_invocations_are_left_out(tmp_pa
     put_manifest(results, "2x1.c1", 4, "HTTP 400", time_s=900.0)
     put_manifest(results, "2x2.c1", 0, "")
     assert list(list_causes(results, ["lab"], "now", 950.0)) == [
-        "error: 9 planned runs without a record; the same command measures them. Why:",
+        "9 planned runs without a record; the same command measures them. Why:",
         "  1x0.c1, 1x1.c1, 1x2.c1 and 1 more: HTTP 500",
         "  1x8.c1: no host fits",
     ]

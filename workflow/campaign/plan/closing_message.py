@@ -45,7 +45,7 @@ def list_causes(results: Results, systems: Collection[str], invocation: str, sin
             leases.setdefault(manifest["reason"] or "the driver did not get to them", []).append(manifest["lease"])
     if not leases:
         return
-    yield f"error: {plural(missing, 'planned run')} without a record; the same command measures them. Why:"
+    yield f"{plural(missing, 'planned run')} without a record; the same command measures them. Why:"
     causes = sorted(leases.items(), key=lambda cause: -len(cause[1]))
     for reason, names in causes[:_MAX_CAUSES]:
         yield f"  {some(names)}: {reason}"
