@@ -141,7 +141,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def _site(kind: str) -> System:
     """The example of a kind, with devices for two leases."""
     system = SYSTEMS[kind]
-    return replace(system, pool=tuple(replace(s, count=3 * s.count) for s in system.pool))
+    return replace(system, pool=tuple(s.model_copy(update={"count": 3 * s.count}) for s in system.pool))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from campaign.insight.compare.comparison import Comparison
 from campaign.insight.published import NOT_HERE
 from campaign.insight.published.claims import held_against, with_claims
 from campaign.insight.published.judgement import nearness, off, score
-from campaign.report.compare_page import by_change, claims_page, compare_page, findings
+from campaign.report.compare_page import claims_page, compare_page, findings, largest_changes
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER, verdict_of
@@ -216,7 +216,7 @@ def _show_comparison(comparison: Comparison) -> None:
     for sentence in findings(comparison):
         echo(f"  {sentence}")
     echo()
-    rows = by_change(comparison.rows[comparison.rows["ratio"].notna()]).head(_SHOWN).to_dict("records")
+    rows = largest_changes(comparison.rows, _SHOWN).to_dict("records")
     changes = [
         {
             "cell": row["cell"],

@@ -29,7 +29,16 @@ from campaign.workloads.command_template import (
     variables,
 )
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import WITHOUT_RATE, LogReading, ParserName, Scope, format_of, read_log, read_tests
+from campaign.workloads.parsers import (
+    WITHOUT_RATE,
+    LogReading,
+    ParserName,
+    Scope,
+    choose_test,
+    format_of,
+    read_log,
+    read_tests,
+)
 from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.rank_launchers import LaunchMethod, command_line
@@ -150,12 +159,15 @@ class CommandWorkload(Workload):
         return self.parser
 
     @property
+    def own_parsers(self) -> Sequence[Parser]:
+        return self.parsers
+
+    @property
     def log_test(self) -> int | Literal["last"] | None:
         return None if self.test == "only" else self.test
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        found = read_tests(self.parser, log, Scope()) if self.parser is not None and self.log_test is None else []
-        return found if len(found) > 1 else ()
+        return [] if self.parser is None else choose_test(read_tests(self.parser, log, Scope()), self.log_test)
 
     def of_test(self, number: int) -> Self:
         return self.model_copy(update={"test": number})

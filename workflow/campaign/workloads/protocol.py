@@ -22,6 +22,7 @@ from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 
 if TYPE_CHECKING:  # a plan reads no logs
+    from campaign.workloads.parsers.expressions import Parser
     from campaign.workloads.parsers.reading import LogReading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
@@ -272,12 +273,17 @@ class Workload(FileModel):
         return None
 
     @property
+    def own_parsers(self) -> Sequence[Parser]:
+        """The expressions that read its log."""
+        return ()
+
+    @property
     def log_test(self) -> int | Literal["last"] | None:
         """Which test of its log counts, where the file chooses one."""
         return None
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        """The tests in a log, where it holds several and the file chooses none."""
+        """Return what a built-in parser reads of each test in a log: of the chosen one alone, if the file chooses one."""
         return ()
 
     def of_test(self, number: int) -> Self:

@@ -19,7 +19,7 @@ _MIB = 2**20
 _DRIVERS = Path("/dev/dri")
 
 
-class _Refused(Exception):
+class _SysmanError(Exception):
     """A call that did not succeed."""
 
 
@@ -31,7 +31,7 @@ class _Sysman:
 
     def call(self, name: str, *arguments: Any) -> None:
         if getattr(self.zes, name)(*arguments) != self.zes.ZE_RESULT_SUCCESS:
-            raise _Refused(name)
+            raise _SysmanError(name)
 
     def listed(self, name: str, handle_type: str, *of: Any) -> list[Any]:
         """All handles of a kind."""
@@ -113,9 +113,9 @@ class _IntelDevice:
         for name, call in tuple(self._calls.items()):
             try:
                 yield self._part, name, call(self._handle)
-            except (_Refused, AttributeError, IndexError):
+            except (_SysmanError, AttributeError, IndexError):
                 del self._calls[name]  # it is not asked for again
-        with suppress(_Refused, AttributeError):
+        with suppress(_SysmanError, AttributeError):
             now, before = self._sysman.activity_us(self._handle), self._before
             self._before = now
             spans = [(a - b, t - s) for (a, t), (b, s) in zip(now, before, strict=False) if t > s]
@@ -133,7 +133,7 @@ def probes(zes: Any) -> list[Probe]:
             device for driver in drivers for device in sysman.listed("zesDeviceGet", "zes_device_handle_t", driver)
         ]
         return [_IntelDevice(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
-    except _Refused:
+    except _SysmanError:
         return []
 
 
