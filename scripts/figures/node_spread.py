@@ -7,7 +7,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.bars import BarGroups, Bars, grouped
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 from campaign.statistics.experiment_design import Design
@@ -147,7 +147,7 @@ def _several(cells: pd.DataFrame) -> bool:
     return cells["batch"].nunique() > 1
 
 
-def _groups(cells: pd.DataFrame) -> Groups:
+def _groups(cells: pd.DataFrame) -> BarGroups:
     several = _several(cells)
     ordered = cells.sort_values(["ranks", "batch"], kind="stable")
     return grouped(ordered, ["ranks", "batch"], "hosts", lambda key: f"{key[0]}\n{key[1]}" if several else str(key[0]))

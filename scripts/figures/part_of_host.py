@@ -6,7 +6,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import columns, plot
-from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.bars import BarGroups, Bars, grouped
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, verdict
 from campaign.statistics.experiment_design import Design
@@ -104,7 +104,7 @@ def _labelled(rows: pd.DataFrame) -> tuple[bool, bool]:
     return rows["batch"].nunique() > 1, bool(cases.notna().any()) and len(cases) < _MOST_LABELLED
 
 
-def _groups(rows: pd.DataFrame) -> Groups:
+def _groups(rows: pd.DataFrame) -> BarGroups:
     several, varied = _labelled(rows)
     variation = rows.groupby(["devices_used", "batch"])["case_cv_pct"].first()
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import bars, columns, plot
-from campaign.report.bars import Bars, Groups, grouped, tall_enough
+from campaign.report.bars import BarGroups, Bars, grouped, tall_enough
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, only_in_table, telling
 from campaign.statistics import comparable_cells, software_options, verdict
 from campaign.statistics.experiment_design import Design
@@ -79,7 +79,7 @@ def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, .
     return tuple(said) or ("No variant has a measured plain cell beside it.",)
 
 
-def _groups(cells: pd.DataFrame) -> Groups:
+def _groups(cells: pd.DataFrame) -> BarGroups:
     return grouped(cells.sort_values("variant_place", kind="stable"), "configuration", "variant")
 
 

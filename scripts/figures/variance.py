@@ -8,7 +8,7 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import Metric
 from campaign.report import columns, plot
-from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.bars import BarGroups, Bars, grouped
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.statistics import intervals, verdict
 from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
@@ -226,7 +226,7 @@ def _cut(parts: pd.DataFrame) -> str:
     return " An arrow: the interval ends beyond the picture, and is whole in the table." if wider else ""
 
 
-def _values(axes: Any, groups: Groups, highest: float) -> None:
+def _values(axes: Any, groups: BarGroups, highest: float) -> None:
     """Values beside the intervals of their bars, arrows where intervals leave the picture, and room for both."""
     axes.set_ylim(0, 1.12 * highest)
     width = 0.84 / max(len(pairs) for _, pairs in groups)

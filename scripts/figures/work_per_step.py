@@ -6,7 +6,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import bars, columns, plot
-from campaign.report.bars import Bars, Groups, grouped
+from campaign.report.bars import BarGroups, Bars, grouped
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, telling
 from campaign.statistics import comparable_cells, comparisons
 
@@ -97,7 +97,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _groups(cells: pd.DataFrame) -> Groups:
+def _groups(cells: pd.DataFrame) -> BarGroups:
     return grouped(cells[cells["batch"] == cells["batch"].max()], "configuration", "precision")
 
 

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.catalog import open_emulator, reached
 from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Server
+from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.connection import HttpConnection
 from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import acquire, release
@@ -65,15 +65,15 @@ class Composed:
 
 
 @contextmanager
-def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[ControlledFabric, Server]]:
+def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[ControlledFabric, ControlPlaneServer]]:
     """A pool of `gpus` devices behind an emulated control plane over TLS, and its adapter."""
     hosts = ("host1", "host2")
     hardware = rack(hosts, [("gpu", "a100", gpus)], drawers=2)
-    with Server(open_emulator(kind, hardware), directory / "tls") as server:
+    with ControlPlaneServer(open_emulator(kind, hardware), directory / "tls") as server:
         options = {**options_of(kind), **reached(kind, server)}
         del options["agent"]
-        specs = tuple(HostSpec(name, 8, 32.0) for name in hosts)
-        fabric = open_fabric(kind, options, specs, (PoolSpec("gpu", "a100", gpus),), directory)
+        specs = tuple(HostSpec(name=name, cores=8, memory_gib=32.0) for name in hosts)
+        fabric = open_fabric(kind, options, specs, (PoolSpec(kind="gpu", model="a100", count=gpus),), directory)
         assert isinstance(fabric, ControlledFabric)
         try:
             yield fabric, server

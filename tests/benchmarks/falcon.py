@@ -15,7 +15,7 @@ import yaml
 
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Server
+from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.emulators.serve_control_plane import system_document
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import COMMAND, Project
@@ -62,14 +62,14 @@ def falcon(project: Project) -> Iterable[Figure]:
 
 
 @contextmanager
-def served(directory: Path, factor: float = 1.0) -> Iterator[tuple[Server, Boxes]]:
+def served(directory: Path, factor: float = 1.0) -> Iterator[tuple[ControlPlaneServer, Boxes]]:
     """Two boxes of four GPUs, all of them on a third host at first, while somebody else polls the boxes too."""
     hardware = rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 8)])
     for device in hardware.devices:
         hardware.attach(device, "host3")
     emulator = open_emulator(hardware, factor=factor, attached="all", disturbed="always", seed=29)
     assert isinstance(emulator, Boxes)
-    with Server(emulator, directory / "emulator") as server:
+    with ControlPlaneServer(emulator, directory / "emulator") as server:
         yield server, emulator
 
 

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators import catalog
 from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.server import Server
+from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.control_plane.protocol import WithoutLogin
 from campaign.fabrics.errors import Busy, Conflict
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.lifecycle import acquire
 
-SERVERS: dict[Path, Server] = {}
+SERVERS: dict[Path, ControlPlaneServer] = {}
 """The emulated control planes of this process, by the directory of the state that is with them."""
 
 
@@ -82,7 +82,7 @@ def reached(system: System, state_dir: Path) -> dict[str, Any]:
     note = state_dir / "emulator.txt"
     if not note.exists():
         state_dir.mkdir(parents=True, exist_ok=True)
-        server = SERVERS[state_dir] = Server(
+        server = SERVERS[state_dir] = ControlPlaneServer(
             catalog.open_emulator(system.fabric, system.rack(), **system.variant), state_dir / "tls"
         )
         note.write_text(json.dumps(catalog.reached(system.fabric, server)))

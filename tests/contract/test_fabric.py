@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from campaign.emulators.control_planes.server import FaultKind, WireFault
+from campaign.emulators.control_planes.server import HttpFaultKind, WireFault
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
@@ -298,7 +298,7 @@ def test_an_unknown_outcome_is_told_by_reading_back(name: str, kind: str, happen
 
 @pytest.mark.parametrize("name", COMPOSING)
 @pytest.mark.parametrize("kind", ["drop_before", "drop_after"])
-def test_a_lost_answer_is_told_by_reading_back(name: str, kind: FaultKind, tmp_path: Path) -> None:
+def test_a_lost_answer_is_told_by_reading_back(name: str, kind: HttpFaultKind, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     fabric = system.open(tmp_path)
     (server,) = SERVERS.values()

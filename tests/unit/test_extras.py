@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from campaign import errors
-from campaign.emulators.control_planes.server import Server
+from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.errors import ConfigError, needs_extra
 from campaign.paths import ROOT
 
 
 def _server(tmp_path: Path) -> None:
-    Server(cast(Any, None), tmp_path)
+    ControlPlaneServer(cast(Any, None), tmp_path)
 
 
 MISSING: dict[str, tuple[str, Callable[[Path], object]]] = {

@@ -14,7 +14,7 @@ from campaign.config.resolve import load_campaign
 from campaign.emulators.catalog import emulator_module, open_emulator
 from campaign.emulators.control_planes.h3 import Boxes
 from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.emulators.serve_control_plane import PASSWORD, USER, system_document
 from campaign.plan.matrix import expand
 from tests.workflow.checkout_twin import ROOT, Project
@@ -27,7 +27,7 @@ H3 = {"factor": 0.01, "attached": "all", "disturbed": "always"}
 
 
 @pytest.fixture(params=["redfish", "liqid", "h3"])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, Server]]:
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, ControlPlaneServer]]:
     """The demo's hosts and pool behind another control plane, and the demo with short runs: all its cells behind one of them,
     one configuration of each kind behind the others."""
     demo = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())
@@ -37,7 +37,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
     h3 = request.param == "h3"
     devices = [(kind, model, n) for (kind, model), n in counts.items() if kind == "gpu" or not h3]
     hardware = rack([f"host{n}" for n in range(1, 5)], devices)
-    with Server(open_emulator(request.param, hardware, **(H3 if h3 else {})), tmp_path / "tls") as server:
+    with ControlPlaneServer(open_emulator(request.param, hardware, **(H3 if h3 else {})), tmp_path / "tls") as server:
         (tmp_path / "tls").mkdir(exist_ok=True)
         (tmp_path / "tls" / "credentials").write_text(f"{USER}\n{PASSWORD}\n")
         (tmp_path / "tls" / "credentials").chmod(0o600)
@@ -62,7 +62,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
         yield project, server
 
 
-def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Server]) -> None:
+def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, ControlPlaneServer]) -> None:
     project, server = site
     campaign = load_campaign(project.campaigns / "c.yaml")
     before = {device.name: device.attached_to for device in server.emulator.rack.devices.values()}
@@ -106,7 +106,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
 
 def test_what_is_measured_inherits_no_secret(tmp_path: Path) -> None:
     hardware = rack(["host1", "host2"], [("gpu", "cpu-rank", 2)])
-    with Server(open_emulator("redfish", hardware), tmp_path / "tls") as server:
+    with ControlPlaneServer(open_emulator("redfish", hardware), tmp_path / "tls") as server:
         project = Project(tmp_path / "project")
         project.environment |= {"SITE_USER": USER, "SITE_PASSWORD": PASSWORD, "SITE_OTHER": "inherited"}
         project.environment.pop("FABRIC_PASSWORD", None)  # of other tests

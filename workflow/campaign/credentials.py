@@ -71,8 +71,8 @@ _NAMED = re.compile(
 )
 
 
-class Found(NamedTuple):
-    """A secret in a text. what: in words, without the secret itself; begin, end: of the secret."""
+class FoundSecret(NamedTuple):
+    """A secret in a text. what: kind of secret, without the secret itself; begin, end: its place in the text."""
 
     what: str
     begin: int
@@ -105,7 +105,7 @@ def is_secret(name: str, value: object) -> bool:
     return not _NUMBER.fullmatch(text) or "pass" in name.lower()
 
 
-def find(text: str) -> Iterator[Found]:
+def find(text: str) -> Iterator[FoundSecret]:
     """The secrets in a text, such as a log, a command line or a JSON document, in order; none overlaps another."""
     found = [_of_shape(match) for match in _SHAPES.finditer(text) if match[match.lastgroup or ""] != MASK]
     found += [_of_name(match) for match in _NAMED.finditer(text) if _is_given(match)]
@@ -168,13 +168,13 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     return [value for name, value in environment.items() if len(value) >= 6 and is_secret(name, value)]
 
 
-def _of_shape(match: re.Match[str]) -> Found:
+def _of_shape(match: re.Match[str]) -> FoundSecret:
     kind = match.lastgroup or ""
-    return Found(_SHAPE_NAMES[kind], match.start(kind), match.end(kind))
+    return FoundSecret(_SHAPE_NAMES[kind], match.start(kind), match.end(kind))
 
 
-def _of_name(match: re.Match[str]) -> Found:
-    return Found(f"the value of {match['name']}", match.start("value"), match.end("value"))
+def _of_name(match: re.Match[str]) -> FoundSecret:
+    return FoundSecret(f"the value of {match['name']}", match.start("value"), match.end("value"))
 
 
 def _is_given(match: re.Match[str]) -> bool:

@@ -22,7 +22,7 @@ from campaign.documents.operation_times import from_document, read_times
 from campaign.emulators.catalog import emulated_kinds, open_emulator
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.replay import served
-from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve, system_document
 from campaign.fabrics import fabric_kind
 from campaign.fabrics.http import client
@@ -50,7 +50,7 @@ class Place:
     ) -> None:
         self.directory = directory
         self.rack = rack(["host1", "host2"], devices)
-        self.server = Server(open_emulator(kind, self.rack, **variant), directory / "tls", tls=tls)
+        self.server = ControlPlaneServer(open_emulator(kind, self.rack, **variant), directory / "tls", tls=tls)
         (directory / "tls").mkdir(exist_ok=True)
         (directory / "tls" / "credentials").write_text(f"campaign\n{SECRET}\n")
         (directory / "tls" / "credentials").chmod(0o600)

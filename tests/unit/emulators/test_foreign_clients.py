@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.redfish import Redfish, Variant, open_emulator
-from campaign.emulators.control_planes.server import Asked, Server
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest
 from campaign.fabrics import open_fabric
 from campaign.fabrics.adapters.redfish.compose import Power
 from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
-from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request
 from tests.unit.fabrics.redfish_bench import wanted
@@ -42,8 +42,8 @@ def emulator() -> Redfish:
 
 
 @pytest.fixture
-def server(emulator: Redfish, tmp_path: Path) -> Iterator[Server]:
-    with Server(emulator, tmp_path) as running:
+def server(emulator: Redfish, tmp_path: Path) -> Iterator[ControlPlaneServer]:
+    with ControlPlaneServer(emulator, tmp_path) as running:
         yield running
 
 
@@ -51,7 +51,7 @@ def links(*names: str) -> dict[str, Any]:
     return {"ResourceBlocks": [{"@odata.id": f"{BLOCKS}/{name}"} for name in names]}
 
 
-def test_the_client_of_the_standards_body_composes(server: Server, emulator: Redfish) -> None:
+def test_the_client_of_the_standards_body_composes(server: ControlPlaneServer, emulator: Redfish) -> None:
     redfish = pytest.importorskip("redfish")
     client = redfish.redfish_client(
         base_url=server.url, username="campaign", password=PASSWORD, cafile=str(server.ca_file)
@@ -71,7 +71,7 @@ def test_the_client_of_the_standards_body_composes(server: Server, emulator: Red
     assert emulator.access.sessions == {}
 
 
-def test_a_client_of_an_openstack_project_reads_and_switches(server: Server, emulator: Redfish) -> None:
+def test_a_client_of_an_openstack_project_reads_and_switches(server: ControlPlaneServer, emulator: Redfish) -> None:
     sushy = pytest.importorskip("sushy")
     resourceblock = pytest.importorskip("sushy.resources.compositionservice.resourceblock")
     emulator.machine.compose("theirs", "", ["host1", "gpu1"])
@@ -105,7 +105,7 @@ console_scripts.main()
 """
 
 
-def test_the_protocol_validator_finds_no_fault(server: Server, tmp_path: Path) -> None:
+def test_the_protocol_validator_finds_no_fault(server: ControlPlaneServer, tmp_path: Path) -> None:
     pytest.importorskip("redfish_protocol_validator")
     command = [sys.executable, "-c", _VALIDATE, "--rhost", server.url, "-u", "campaign", "-p", PASSWORD]
     command += ["--ca-bundle", str(server.ca_file), "--avoid-http-redirect", "--report-type", "tsv"]
@@ -137,7 +137,7 @@ def tree(emulator: Redfish, directory: Path) -> None:
         if path in seen:
             continue
         seen.add(path)
-        reply = emulator.answer(Asked("GET", path, {}, {}, None, ""))
+        reply = emulator.answer(HttpRequest("GET", path, {}, {}, None, ""))
         assert reply.status == 200, path
         place = directory / path.removeprefix("/redfish/v1").strip("/")
         place.mkdir(parents=True, exist_ok=True)
@@ -249,10 +249,10 @@ def await_answer(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def test_a_server_of_others_is_read_as_our_own(static: tuple[str, Redfish], tmp_path: Path) -> None:
     url, emulator = static
-    hosts = [HostSpec(name, 8, 32.0) for name in ("host1", "host2")]
+    hosts = [HostSpec(name=name, cores=8, memory_gib=32.0) for name in ("host1", "host2")]
     theirs = open_fabric("redfish", {"url": url}, hosts, [], tmp_path / "theirs")
     found = theirs.inventory()
-    with Server(emulator, tls=False) as server:
+    with ControlPlaneServer(emulator, tls=False) as server:
         ours = open_fabric("redfish", {"url": server.url}, hosts, [], tmp_path / "ours")
         expected = ours.inventory()
         ours.close()
@@ -273,7 +273,9 @@ def test_a_server_of_others_is_read_as_our_own(static: tuple[str, Redfish], tmp_
 
 def test_a_server_that_says_yes_and_does_nothing_is_not_believed(static: tuple[str, Redfish], tmp_path: Path) -> None:
     url, _ = static  # it answers 204 to every POST and PATCH
-    fabric = open_fabric("redfish", {"url": url}, [HostSpec("host1", 8, 32.0)], [], tmp_path / "theirs")
+    fabric = open_fabric(
+        "redfish", {"url": url}, [HostSpec(name="host1", cores=8, memory_gib=32.0)], [], tmp_path / "theirs"
+    )
     request = Request("one", "demo", "tester", wanted(1))
     fabric.compose(fabric.select(request, fabric.inventory()))
     composition = fabric.read_back("one")

@@ -24,7 +24,7 @@ from campaign.documents.operation_times import Operation, published_times
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.h3.habits import READS, WRONG_LISTS, BoxOptions, Habits
 from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.server import Asked, Reply, Server
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply
 
 RECORDED = yaml.safe_load((Path(__file__).parents[2] / "data" / "fabrics" / "h3" / "recorded.yaml").read_text())
 P, R, A = "/h3api/v1", "/h3api/v1/resources", "/h3api/v1/allocation"
@@ -46,7 +46,7 @@ def ask(emulator: Boxes, method: str, body: str = "", *, box: int = 0, path: str
         parsed = None
     told = {"User-Agent": "test"} | (TEXT if body else {}) | headers
     path = path or (R if method == "GET" else A)
-    return emulator.answer(Asked(method, path, {}, told, parsed, body, part=list(emulator.boxes)[box]))
+    return emulator.answer(HttpRequest(method, path, {}, told, parsed, body, part=list(emulator.boxes)[box]))
 
 
 def detach(gid: str) -> str:
@@ -234,7 +234,7 @@ def over_http(url: str, method: str, body: str = "", timeout: float = 10) -> str
 
 def test_a_read_waits_for_the_attach_and_another_box_does_not() -> None:
     emulator = boxes(factor=0.03, answers="false")
-    with Server(emulator) as server:
+    with ControlPlaneServer(emulator) as server:
         one, two = server.urls.values()
         assert one != two
         assert one.startswith("http://")
@@ -269,7 +269,10 @@ def test_the_bytes_of_the_recorded_client_are_answered() -> None:
         ),
     ]
     emulator = boxes()
-    with Server(emulator) as server, socket.create_connection(urlsplit(server.url).netloc.split(":")) as wire:  # type: ignore[arg-type]
+    with (
+        ControlPlaneServer(emulator) as server,
+        socket.create_connection(urlsplit(server.url).netloc.split(":")) as wire,
+    ):  # type: ignore[arg-type]
         for text in texts:
             wire.sendall(text.encode())
             answer = http.client.HTTPResponse(wire)
@@ -282,7 +285,7 @@ def test_the_bytes_of_the_recorded_client_are_answered() -> None:
 
 def test_an_attach_whose_client_is_gone_is_finished() -> None:
     emulator = boxes(factor=0.02)
-    with Server(emulator) as server:
+    with ControlPlaneServer(emulator) as server:
         url = server.urls["drawer2"]
         over_http(url, "DELETE", detach("001800"))
         with pytest.raises(TimeoutError):
@@ -301,7 +304,7 @@ def test_two_clients_that_poll_get_wrong_lists_and_one_does_not() -> None:
 
     seen: list[str] = []
     emulator = boxes(disturbed="overlap", rate=5.0, factor=0.0003)
-    with Server(emulator) as server:
+    with ControlPlaneServer(emulator) as server:
         poll(60)
         assert len(set(seen)) == 1
         pollers = [threading.Thread(target=poll, args=(60,)) for _ in range(2)]
@@ -335,7 +338,7 @@ NEVER_SENT: dict[str, Callable[[Boxes], Reply | None]] = {
     "another method": lambda d: ask(d, "PATCH", detach("000500")),
     "another path": lambda d: ask(d, "GET", path=f"{P}/resources/"),
     "Redfish": lambda d: ask(d, "GET", path="/redfish/v1"),
-    "a query": lambda d: d.answer(Asked("GET", R, {"all": "1"}, {}, None, "", part="drawer1")),
+    "a query": lambda d: d.answer(HttpRequest("GET", R, {"all": "1"}, {}, None, "", part="drawer1")),
     "a read with a body": lambda d: ask(d, "GET", "{}", path=R),
     "a read with a header": lambda d: ask(d, "GET", Authorization="Basic eDp5"),
     "JSON as such": lambda d: ask(d, "DELETE", detach("000500"), **{"Content-Type": "application/json"}),

@@ -13,7 +13,7 @@ import pytest
 from campaign.emulators.catalog import open_emulator
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.liqid import LiqidEmulator
-from campaign.emulators.control_planes.server import Server
+from campaign.emulators.control_planes.server import ControlPlaneServer
 from tests.unit.fabrics import liqid_sdk
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "liqid"
@@ -28,7 +28,7 @@ class Matrix:
         emulator = open_emulator("liqid", rack(["host1", "host2"], parts), **behaviour)
         assert isinstance(emulator, LiqidEmulator)
         self.emulator = emulator
-        self.server = Server(emulator, tls=False)
+        self.server = ControlPlaneServer(emulator, tls=False)
         self.http = httpx.Client(base_url=self.server.url + "/liqid/api/v2/", trust_env=False)
         self.basic = httpx.BasicAuth("campaign", "learn-2-compose")
 

@@ -11,7 +11,7 @@ import pytest
 
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.redfish import Redfish, Variant, open_emulator
-from campaign.emulators.control_planes.server import Asked, Reply
+from campaign.emulators.control_planes.server import HttpRequest, Reply
 
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"
 SYSTEMS = "/redfish/v1/Systems"
@@ -29,7 +29,7 @@ def ask(emulator: Redfish, method: str, path: str, body: Any = None, **headers: 
     login = {"Authorization": f"Basic {b64encode(LOGIN.encode()).decode()}"}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     text = "" if body is None else json.dumps(body)
-    return emulator.answer(Asked(method, split, pairs, login | named, body, text))
+    return emulator.answer(HttpRequest(method, split, pairs, login | named, body, text))
 
 
 def system(*blocks: str, name: str = "s") -> dict[str, Any]:

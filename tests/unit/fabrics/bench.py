@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.emulators.control_planes.server import Server
+from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
+from campaign.fabrics.hardware import Composition
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 
@@ -29,7 +30,7 @@ class Bench:
     """One control plane with one adapter; the system has all hosts of the rack."""
 
     kind: str
-    server: Server
+    server: ControlPlaneServer
     rack: Rack
     options: dict[str, Any]
     state_dir: Path
@@ -47,7 +48,7 @@ class Bench:
 
     def again(self, state_dir: Path | None = None, **options: Any) -> ControlledFabric:
         """Another adapter on the same state, as another process has it."""
-        hosts = tuple(HostSpec(name, 8, 32.0) for name in self.rack.hosts)
+        hosts = tuple(HostSpec(name=name, cores=8, memory_gib=32.0) for name in self.rack.hosts)
         told = {"url": self.server.url, "credentials": CREDENTIALS, **self.options, **options}
         return cast(ControlledFabric, open_fabric(self.kind, told, hosts, self.pool, state_dir or self.state_dir))
 

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from campaign.fabrics.host_agents.drain import Done, Run, Terms
+from campaign.fabrics.host_agents.drain import Done, RunCommand, Terms
 from campaign.fabrics.host_agents.protocol import HostDevice
-from campaign.fabrics.host_agents.shell import Commands, run_here
+from campaign.fabrics.host_agents.shell import ShellAgent, run_here
 
 MODULES = ("nvidia_drm", "nvidia_modeset", "nvidia_uvm")
 LINK = {
@@ -85,7 +85,7 @@ class EmulatedHost:
         self.processes = directory / "processes"
         self.changes: list[str] = []
         self.dies_at: int | None = None
-        self.way: Run = run_here
+        self.way: RunCommand = run_here
         for path in (self.state / "gpus", self.state / "keep", self.bin, self.processes, self.root / "dev"):
             path.mkdir(parents=True)
         (self.root / "sys/bus/pci/devices").mkdir(parents=True)
@@ -185,10 +185,10 @@ class EmulatedHost:
         file = self.state / "wounds"
         return file.read_text().splitlines() if file.exists() else []
 
-    def agent(self, *, processes: Path | None = None, sudo: tuple[str, ...] = (), detach_s: float = 0.05) -> Commands:
+    def agent(self, *, processes: Path | None = None, sudo: tuple[str, ...] = (), detach_s: float = 0.05) -> ShellAgent:
         virtual = (self.state / "virtual").exists()
         where = str(processes or self.processes)
-        return Commands(self.run, Terms(sudo, virtual, detach_s, 20, 0.01, str(self.root), where))
+        return ShellAgent(self.run, Terms(sudo, virtual, detach_s, 20, 0.01, str(self.root), where))
 
     def run(self, host: str, command: Sequence[str], timeout_s: float) -> Done:
         words = " ".join(command).replace(str(self.root), "")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import PoolSpec
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.redfish import Redfish
 from campaign.emulators.control_planes.redfish import open_emulator as open_redfish
 from campaign.emulators.control_planes.redfish.composition import Made
-from campaign.emulators.control_planes.server import Server, WireFault
-from campaign.fabrics.hardware import PoolSpec
+from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.fabrics.protocol import Selection
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import Bench
@@ -65,10 +65,12 @@ def bench(
 ) -> Iterator[RedfishBench]:
     """Two hosts and eight a100 unless a rack is given; plain HTTP, no time between two looks."""
     hardware = built or rack(["host1", "host2"], [("gpu", "a100", 8), ("nvme", "ssd", 2)])
-    with Server(open_redfish(hardware, **variant), tls=False) as server:
+    with ControlPlaneServer(open_redfish(hardware, **variant), tls=False) as server:
         agent = {"kind": "http", "url": f"{server.url}/_hosts/{{host}}/devices"}
         options = {"agent": agent, "operation_s": 20.0, "poll_s": 0.01, **(adapter or {})}
-        with RedfishBench("redfish", server, hardware, options, tmp_path, [PoolSpec("gpu", "a100", 8)]) as made:
+        with RedfishBench(
+            "redfish", server, hardware, options, tmp_path, [PoolSpec(kind="gpu", model="a100", count=8)]
+        ) as made:
             yield made
 
 

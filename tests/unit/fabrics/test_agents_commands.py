@@ -14,7 +14,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Link
 from campaign.fabrics.host_agents import AgentOptions, open_agent, shell
 from campaign.fabrics.host_agents.drain import Done
-from campaign.fabrics.host_agents.shell import Commands, run_here, through
+from campaign.fabrics.host_agents.shell import ShellAgent, run_here, through
 from tests.unit.fabrics.emulated_host import EmulatedHost
 
 
@@ -176,7 +176,7 @@ def test_a_program_that_is_not_there_is_told() -> None:
 def test_this_machine_shows_its_cards() -> None:
     """Only looks. Whatever the machine has, its cards are those that have a MAC and a PCI function."""
     agent = open_agent(AgentOptions(kind="local"), 1)
-    assert isinstance(agent, Commands)
+    assert isinstance(agent, ShellAgent)
     cards = {device.identity for device in agent.devices("here") if device.kind == "nic"}
     real = [path for path in Path("/sys/class/net").glob("*/device") if "/pci" in str(path.resolve())]
     bonded = [path for path in real if (path.parent / "bonding_slave").exists()]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.server import Asked, Reply, Server, WireFault
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireFault
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Link
 from campaign.fabrics.host_agents import AgentOptions, open_agent
@@ -24,24 +24,24 @@ class Site:
         self.rack: Rack = rack(["c1", "c2"], [("gpu", "a100", 4), ("nvme", "ssd", 2)])
         self.reply = Reply(200, [])
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: HttpRequest) -> Reply:
         return self.reply
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(Site(), tmp_path) as server:
+def server(tmp_path: Path) -> Iterator[ControlPlaneServer]:
+    with ControlPlaneServer(Site(), tmp_path) as server:
         yield server
 
 
-def agent(server: Server, path: str = "/_hosts/{host}/devices", **options: Any) -> HostAgent:
+def agent(server: ControlPlaneServer, path: str = "/_hosts/{host}/devices", **options: Any) -> HostAgent:
     fields = {"kind": "http", "url": server.url + path, "ca_file": str(server.ca_file)} | options
     opened = open_agent(AgentOptions(**fields), 1)
     assert opened is not None
     return opened
 
 
-def test_it_tells_what_the_rack_has_attached(server: Server) -> None:
+def test_it_tells_what_the_rack_has_attached(server: ControlPlaneServer) -> None:
     hardware = server.emulator.rack
     looks = agent(server)
     assert looks.devices("c1") == ()
@@ -59,7 +59,7 @@ def test_it_tells_what_the_rack_has_attached(server: Server) -> None:
     looks.close()
 
 
-def test_a_host_that_it_does_not_know_is_an_error_and_its_name_stays_one_word(server: Server) -> None:
+def test_a_host_that_it_does_not_know_is_an_error_and_its_name_stays_one_word(server: ControlPlaneServer) -> None:
     with pytest.raises(FabricError, match=r"GET https.*/_hosts/mars/devices: refused: HTTP 404 .*hosts are c1, c2"):
         agent(server).devices("mars")
     with pytest.raises(FabricError, match="404"):
@@ -87,7 +87,7 @@ NONSENSE: list[Any] = [
 
 
 @pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
-def test_what_describes_no_devices_is_an_error_that_names_the_address(body: Any, server: Server) -> None:
+def test_what_describes_no_devices_is_an_error_that_names_the_address(body: Any, server: ControlPlaneServer) -> None:
     assert isinstance(server.emulator, Site)
     server.emulator.reply = Reply(200, body)
     with pytest.raises(
@@ -96,14 +96,14 @@ def test_what_describes_no_devices_is_an_error_that_names_the_address(body: Any,
         agent(server, "/site/{host}").devices("c1")
 
 
-def test_members_that_are_not_known_and_those_that_lack_are_no_error(server: Server) -> None:
+def test_members_that_are_not_known_and_those_that_lack_are_no_error(server: ControlPlaneServer) -> None:
     assert isinstance(server.emulator, Site)
     server.emulator.reply = Reply(200, [{"identity": "GPU-1", "colour": "blue", "link": None, "users": None}])
     (device,) = agent(server, "/site/{host}").devices("c1")
     assert (device.identity, device.address, device.kind, device.link, device.ready) == ("GPU-1", "", "gpu", None, True)
 
 
-def test_users_that_it_tells_of_keep_a_device(server: Server) -> None:
+def test_users_that_it_tells_of_keep_a_device(server: ControlPlaneServer) -> None:
     assert isinstance(server.emulator, Site)
     entries = [{"identity": "GPU-AB", "users": ["pid 4711 python"]}, {"identity": "GPU-CD"}]
     server.emulator.reply = Reply(200, entries)
@@ -124,7 +124,7 @@ def test_users_that_it_tells_of_keep_a_device(server: Server) -> None:
     assert server.changing() == []
 
 
-def test_redirects_and_failures_are_refused(server: Server) -> None:
+def test_redirects_and_failures_are_refused(server: ControlPlaneServer) -> None:
     assert isinstance(server.emulator, Site)
     for status in (302, 401, 500, 503):
         server.emulator.reply = Reply(status, "[]", {"Location": "/site/c1"})
@@ -132,7 +132,7 @@ def test_redirects_and_failures_are_refused(server: Server) -> None:
             agent(server, "/site/{host}").devices("c1")
 
 
-def test_nobody_there_and_a_foreign_certificate_are_errors(server: Server) -> None:
+def test_nobody_there_and_a_foreign_certificate_are_errors(server: ControlPlaneServer) -> None:
     with pytest.raises(FabricError, match="its certificate cannot be verified"):
         agent(server, ca_file=None).devices("c1")
     looks = agent(server)
@@ -141,7 +141,7 @@ def test_nobody_there_and_a_foreign_certificate_are_errors(server: Server) -> No
         looks.devices("c1")
 
 
-def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: Server) -> None:
+def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: ControlPlaneServer) -> None:
     assert isinstance(server.emulator, Site)
     server.emulator.reply = Reply(200, [{"identity": "GPU-1"}] * 20)
     server.faults.add(WireFault("slow", delay_s=0.02))

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import ConfigError
 from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, violation
-from campaign.fabrics.hardware import HostSpec, PoolSpec
-from campaign.fabrics.simulated import ChassisOptions, banks, fill, ports_of
+from campaign.fabrics.simulated import ChassisOptions, banks, fill, find_host_ports
 
 
 def hosts(count: int) -> list[HostSpec]:
-    return [HostSpec(f"host{number}", 4, 16.0) for number in range(1, count + 1)]
+    return [HostSpec(name=f"host{number}", cores=4, memory_gib=16.0) for number in range(1, count + 1)]
 
 
 def chassis(*drawers: dict[str, Any], **options: Any) -> ChassisOptions:
@@ -64,7 +64,7 @@ def test_a_drawer_without_ports_of_its_own_takes_the_next_host() -> None:
 
 def test_hosts_are_cabled_in_order_over_several_chassis() -> None:
     second = ChassisOptions(name="falcon2")
-    assert ports_of([chassis(), second], hosts(6)) == {
+    assert find_host_ports([chassis(), second], hosts(6)) == {
         "host1": ("falcon1/H1",),
         "host2": ("falcon1/H2",),
         "host3": ("falcon1/H3",),
@@ -126,9 +126,9 @@ def test_a_hosts_own_devices_break_no_rule() -> None:
 
 def test_the_pool_fills_slots_in_order_after_the_drawers_it_names() -> None:
     pool = [
-        PoolSpec("gpu", "a100", 7),
-        PoolSpec("nvme", "ssd", 2, "drawer1"),
-        PoolSpec("nic", "cx6", 1, "falcon1/drawer2"),
+        PoolSpec(kind="gpu", model="a100", count=7),
+        PoolSpec(kind="nvme", model="ssd", count=2, drawer="drawer1"),
+        PoolSpec(kind="nic", model="cx6", count=1, drawer="falcon1/drawer2"),
     ]
     placed = {slotted.location: slotted.model for slotted in fill([chassis()], pool)}
     assert [placed[f"falcon1/drawer1/slot{slot}"] for slot in range(1, 9)] == ["ssd"] * 2 + ["a100"] * 6
@@ -139,9 +139,9 @@ def test_the_pool_fills_slots_in_order_after_the_drawers_it_names() -> None:
 @pytest.mark.parametrize(
     ("pool", "says"),
     [
-        (PoolSpec("gpu", "a100", 17), "no slot left in the chassis for 17 x 'a100'"),
-        (PoolSpec("gpu", "a100", 9, "drawer2"), "no slot left in drawer2"),
-        (PoolSpec("gpu", "a100", 1, "drawer3"), "there are falcon1/drawer1, falcon1/drawer2"),
+        (PoolSpec(kind="gpu", model="a100", count=17), "no slot left in the chassis for 17 x 'a100'"),
+        (PoolSpec(kind="gpu", model="a100", count=9, drawer="drawer2"), "no slot left in drawer2"),
+        (PoolSpec(kind="gpu", model="a100", count=1, drawer="drawer3"), "there are falcon1/drawer1, falcon1/drawer2"),
     ],
 )
 def test_a_pool_that_does_not_fit_is_refused(pool: PoolSpec, says: str) -> None:

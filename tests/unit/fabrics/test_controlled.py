@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
@@ -20,7 +21,6 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents.protocol import HostBusy
 from campaign.fabrics.protocol import Request, Tag
 from campaign.lease.journal import Journal, is_owned
@@ -30,8 +30,8 @@ from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 
-HOSTS = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
-POOL = (PoolSpec("gpu", "a100", 4, "drawer1"),)
+HOSTS = (HostSpec(name="host1", cores=8, memory_gib=32.0), HostSpec(name="host2", cores=8, memory_gib=32.0))
+POOL = (PoolSpec(kind="gpu", model="a100", count=4, drawer="drawer1"),)
 
 
 def hardware() -> Rack:

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.control_planes.hardware import rack
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import HeldLease, acquire, release
 from campaign.lease.reconcile import reconcile
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 
-HOSTS = tuple(HostSpec(f"host{number}", 8, 32.0) for number in range(1, 4))
+HOSTS = tuple(HostSpec(name=f"host{number}", cores=8, memory_gib=32.0) for number in range(1, 4))
 DEVICES = 6
 FAULTS = st.lists(
     st.sampled_from(["busy", "partial", "lost_before", "lost_after", "killed_amid", "lie", "stuck"]), max_size=2

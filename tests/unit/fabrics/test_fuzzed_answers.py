@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.emulators.control_planes.server import Asked, Emulator, Reply, Server
+from campaign.emulators.control_planes.server import ControlPlaneServer, Emulator, HttpRequest, Reply
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import Composition
@@ -85,7 +85,7 @@ class Mad:
         self._chance = random.Random(seed)
         self._rate = rate
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: HttpRequest) -> Reply:
         self.asked += 1
         told = self.emulator.answer(asked)
         if self.honest:
@@ -111,7 +111,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlaneServer]:
     """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
 
     def sleep(client: Client, seconds: float) -> None:
@@ -121,14 +121,14 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     monkeypatch.setattr(Client, "sleep", sleep)
     monkeypatch.setattr(http_client, "RETRY_S", ())
-    with Server(_honest(kind), tls=False) as served:
+    with ControlPlaneServer(_honest(kind), tls=False) as served:
         yield served
 
 
 def _site(kind: str) -> System:
     """The example of a kind, with more devices than a lease asks for."""
     system = SYSTEMS[kind]
-    return replace(system, pool=tuple(replace(s, count=4) if s.kind == "gpu" else s for s in system.pool))
+    return replace(system, pool=tuple(s.model_copy(update={"count": 4}) if s.kind == "gpu" else s for s in system.pool))
 
 
 def _honest(kind: str) -> Emulator:
@@ -136,7 +136,7 @@ def _honest(kind: str) -> Emulator:
     return open_emulator(site.fabric, site.rack(), **site.variant)
 
 
-def _open(kind: str, server: Server, state_dir: Path) -> Fabric:
+def _open(kind: str, server: ControlPlaneServer, state_dir: Path) -> Fabric:
     system = _site(kind)
     own = {**reached(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
     return open_fabric(system.fabric, {**system.options, **own}, system.hosts, system.pool, state_dir)
@@ -202,7 +202,7 @@ def _give_back(fabric: Fabric, mad: Mad, *, lied_to: bool) -> None:
     assert {host.holder for host in fabric.inventory().hosts} == {None}
 
 
-def run(kind: str, server: Server, state_dir: Path, seed: int, rate: float) -> None:
+def run(kind: str, server: ControlPlaneServer, state_dir: Path, seed: int, rate: float) -> None:
     """A lease with a control plane that is mad, and then, in another process, with one that is not."""
     mad = Mad(_honest(kind), seed, rate)
     server.emulator = mad
@@ -227,6 +227,6 @@ def run(kind: str, server: Server, state_dir: Path, seed: int, rate: float) -> N
 )
 @given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.003, 0.01, 0.05, 0.2, 1]))
 def test_a_mad_control_plane_is_survived_and_not_believed(
-    kind: str, server: Server, tmp_path_factory: pytest.TempPathFactory, seed: int, rate: float
+    kind: str, server: ControlPlaneServer, tmp_path_factory: pytest.TempPathFactory, seed: int, rate: float
 ) -> None:
     run(kind, server, tmp_path_factory.mktemp("state"), seed, rate)

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.adapters.h3 import control_plane
 from campaign.fabrics.adapters.h3.box import listing
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.protocol import Request, Selection
 from campaign.files import try_lock
@@ -30,7 +30,7 @@ from tests.unit.fabrics.memory_plane import Killed
 from tests.unit.fabrics.raw_server import RawServer
 
 RECORDED = yaml.safe_load((Path(__file__).parents[2] / "data" / "fabrics" / "h3" / "recorded.yaml").read_text())
-HOSTS = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
+HOSTS = (HostSpec(name="host1", cores=8, memory_gib=32.0), HostSpec(name="host2", cores=8, memory_gib=32.0))
 PORTS = {"host1": "0", "host2": "48"}
 GIDS = ("000500", "000C00", "001300")
 UUIDS = {(box, gid): f"GPU-{box}-{gid}" for box in "ab" for gid in GIDS}
@@ -127,7 +127,10 @@ class Site:
 
     def open(self, **options: Any) -> ControlledFabric:
         told = {"boxes": {n: b.server.url for n, b in self.boxes.items()}, "hosts": PORTS, "poll_s": 0, **options}
-        pool = (PoolSpec("gpu", "a100", 3, "a"), PoolSpec("gpu", "a100", 3, "b"))
+        pool = (
+            PoolSpec(kind="gpu", model="a100", count=3, drawer="a"),
+            PoolSpec(kind="gpu", model="a100", count=3, drawer="b"),
+        )
         fabric = open_fabric("h3", told, HOSTS, pool, self.directory)
         assert isinstance(fabric, ControlledFabric)
         fabric._host_view._agent = self.agent
@@ -405,7 +408,13 @@ def test_plans_know_boxes_ports_and_modes(site: Site) -> None:
     with pytest.raises(Incompatible, match="standard_one_host"):
         site.open(modes={"a": "standard_one_host"}, ports={"b": {}}).select_planned(few)
     with pytest.raises(ConfigError, match="pool: drawer: no box 'c'; there are: a"):
-        open_fabric("h3", {"boxes": {"a": "http://a"}}, HOSTS, (PoolSpec("gpu", "a100", 1, "c"),), site.directory)
+        open_fabric(
+            "h3",
+            {"boxes": {"a": "http://a"}},
+            HOSTS,
+            (PoolSpec(kind="gpu", model="a100", count=1, drawer="c"),),
+            site.directory,
+        )
 
 
 def test_two_names_for_one_box_are_noticed(site: Site) -> None:

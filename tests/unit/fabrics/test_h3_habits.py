@@ -16,14 +16,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.catalog import reached
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
 from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Asked, Reply, Server, WireFault
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireFault
 from campaign.errors import FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
+from campaign.fabrics.hardware import Composition
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request
@@ -33,7 +34,7 @@ from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed
 
-HOSTS = tuple(HostSpec(f"host{number}", 8, 32.0) for number in range(1, 4))
+HOSTS = tuple(HostSpec(name=f"host{number}", cores=8, memory_gib=32.0) for number in range(1, 4))
 DEVICES = 6
 WRITES = ("POST", "DELETE")
 
@@ -45,11 +46,13 @@ class Falcon:
         emulator = open_emulator(rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]), **options)
         assert isinstance(emulator, Boxes)
         self.emulator, self.directory = emulator, directory
-        self.server = Server(emulator)
+        self.server = ControlPlaneServer(emulator)
         self.fabric = self.open()
 
     def open(self, **options: Any) -> Any:
-        pool = tuple(PoolSpec("gpu", "a100", DEVICES // 2, drawer) for drawer in self.emulator.boxes)
+        pool = tuple(
+            PoolSpec(kind="gpu", model="a100", count=DEVICES // 2, drawer=drawer) for drawer in self.emulator.boxes
+        )
         quick = {"poll_s": 0, "request_s": 10.0, "operation_s": 30.0}
         return open_fabric(
             "h3", {**reached("h3", self.server), **quick, **options}, HOSTS, pool, self.directory / "state"
@@ -207,7 +210,7 @@ def test_a_device_that_may_be_in_an_unreadable_record_is_not_released(
     site.fabric.compose(site.fabric.select(request(), site.fabric.inventory()))
     attached, real = site.attached(), site.emulator.answer
 
-    def answer(asked: Asked) -> Reply | None:
+    def answer(asked: HttpRequest) -> Reply | None:
         told = real(asked)
         if told is None or not asked.path.endswith("/resources"):
             return told

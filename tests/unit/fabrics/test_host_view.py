@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from campaign.documents.site_hardware import DeviceSpec, HostSpec
 from campaign.emulators.control_planes.hardware import rack
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.control_plane.protocol import View
-from campaign.fabrics.hardware import Composition, DeviceSpec, HostSpec
+from campaign.fabrics.hardware import Composition
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.protocol import Request
 from tests.contract.fabric_fixtures import configuration
@@ -20,7 +21,7 @@ from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import MemoryPlane, RackAgent
 
 BUILT_IN = ("GPU-aaaa", "GPU-bbbb")
-HOSTS = (HostSpec("host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2),)),)
+HOSTS = (HostSpec(name="host1", cores=8, memory_gib=32.0, devices=(DeviceSpec(kind="gpu", model="a100", count=2),)),)
 
 
 class Silent(MemoryPlane):
@@ -96,5 +97,5 @@ def test_what_cannot_be_told_apart_is_not_taken_out_of_use(
 def test_this_machine_cannot_stand_for_several_hosts(tmp_path: Path) -> None:
     options = {"url": "http://127.0.0.1:1", "agent": {"kind": "local"}}
     with pytest.raises(ConfigError, match="there are 2 hosts; use ssh"):
-        open_fabric("redfish", options, (*HOSTS, HostSpec("host2", 8, 32.0)), (), tmp_path)
+        open_fabric("redfish", options, (*HOSTS, HostSpec(name="host2", cores=8, memory_gib=32.0)), (), tmp_path)
     open_fabric("redfish", options, HOSTS, (), tmp_path).close()

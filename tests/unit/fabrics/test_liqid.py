@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.liqid import LiqidEmulator, open_emulator
-from campaign.emulators.control_planes.server import Asked, Server, WireFault
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, WireFault
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.adapters.liqid.snapshot import machine_name
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.protocol import Request, Selection, Tag
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 from tests.unit.fabrics import liqid_sdk
@@ -36,7 +36,7 @@ TAG = Tag(LEASE, "demo", "tester", 1700000000.0, ())
 class Site:
     """An emulated Matrix, and what it takes to open a fabric on it as often as needed."""
 
-    server: Server
+    server: ControlPlaneServer
     emulator: LiqidEmulator
     state_dir: Path
 
@@ -48,12 +48,12 @@ class Site:
         }
         if agent:
             given["agent"] = {"kind": "http", "url": self.server.url + "/_hosts/{host}/devices"}
-        hosts = tuple(HostSpec(name, 8, 32.0) for name in self.emulator.rack.hosts)
+        hosts = tuple(HostSpec(name=name, cores=8, memory_gib=32.0) for name in self.emulator.rack.hosts)
         fabric = open_fabric("liqid", given | options, hosts, (), self.state_dir / state)
         assert isinstance(fabric, ControlledFabric)
         return fabric
 
-    def changes(self) -> list[Asked]:
+    def changes(self) -> list[HttpRequest]:
         """Requests that changed something, logging in left out."""
         return [asked for asked in self.server.changing() if "/digest/" not in asked.path]
 
@@ -84,14 +84,14 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[ControlPlaneServer]:
     """One for all tests: to end one takes longer than most of them."""
-    with Server(open_emulator(rack(["host1"], [])), tls=False) as server:
+    with ControlPlaneServer(open_emulator(rack(["host1"], [])), tls=False) as server:
         yield server
 
 
 @pytest.fixture
-def serve(server: Server, tmp_path: Path) -> Callable[..., Site]:
+def serve(server: ControlPlaneServer, tmp_path: Path) -> Callable[..., Site]:
     """Put a new Matrix behind the server, instead of the last one."""
 
     def served(gpus: int = 4, drives: int = 0, hosts: int = 2, **behaviour: Any) -> Site:
@@ -115,7 +115,7 @@ def selected(fabric: ControlledFabric, lease_id: str = LEASE, **changes: Any) ->
     return fabric.select(request, fabric.inventory())
 
 
-def told(asked: Asked) -> str:
+def told(asked: HttpRequest) -> str:
     """A request in one line: its method, its address, and what matters of its body."""
     query = "?" + "&".join(f"{name}={value}" for name, value in asked.query.items()) if asked.query else ""
     parts = [asked.method, asked.path.removeprefix(BASE) + query]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
-from campaign.emulators.control_planes.server import HOSTS_PATH, Asked, Emulator, Reply, Server
+from campaign.emulators.control_planes.server import HOSTS_PATH, ControlPlaneServer, Emulator, HttpRequest, Reply
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.http import client as http_client
@@ -122,7 +122,7 @@ class Liar:
         self.stale = False
         self.first: dict[str, Reply] = {}
 
-    def answer(self, asked: Asked) -> Reply | None:
+    def answer(self, asked: HttpRequest) -> Reply | None:
         told = self.emulator.answer(asked)
         if told is None or asked.method != "GET" or asked.path.startswith(HOSTS_PATH) or told.status != 200:
             return told
@@ -141,11 +141,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 def _site(kind: str) -> System:
     """The example of a kind, with devices for two leases."""
     system = SYSTEMS[kind]
-    return replace(system, pool=tuple(replace(s, count=3 * s.count) for s in system.pool))
+    return replace(system, pool=tuple(s.model_copy(update={"count": 3 * s.count}) for s in system.pool))
 
 
 @pytest.fixture
-def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlaneServer]:
     """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
 
     def sleep(client: Client, seconds: float) -> None:
@@ -155,7 +155,7 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     monkeypatch.setattr(Client, "sleep", sleep)
     monkeypatch.setattr(http_client, "RETRY_S", ())
-    with Server(_emulator(kind), tls=False) as served:
+    with ControlPlaneServer(_emulator(kind), tls=False) as served:
         yield served
 
 
@@ -164,7 +164,7 @@ def _emulator(kind: str) -> Emulator:
     return open_emulator(site.fabric, site.rack(), **site.variant)
 
 
-def _open(kind: str, server: Server, state_dir: Path) -> Fabric:
+def _open(kind: str, server: ControlPlaneServer, state_dir: Path) -> Fabric:
     system = _site(kind)
     own = {**reached(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
     return open_fabric(system.fabric, {**system.options, **own}, system.hosts, system.pool, state_dir)
@@ -177,7 +177,7 @@ def _attached(liar: Liar) -> dict[str, str]:
 class Bench:
     """Another lease that is composed, and ours to come, on a control plane that does not lie yet."""
 
-    def __init__(self, kind: str, server: Server, directory: Path) -> None:
+    def __init__(self, kind: str, server: ControlPlaneServer, directory: Path) -> None:
         self.kind, self.server, self.directory = kind, server, directory
         self.liar = Liar(_emulator(kind))
         server.emulator = self.liar
@@ -232,7 +232,7 @@ class Bench:
         assert composition is not None, words
 
 
-def lies_of(kind: str, server: Server, directory: Path) -> list[tuple[str, str, Lie | None]]:
+def lies_of(kind: str, server: ControlPlaneServer, directory: Path) -> list[tuple[str, str, Lie | None]]:
     """Addresses that are read while composing and releasing, one of each kind, with every lie; None: an old answer."""
     bench = Bench(kind, server, directory)
     assert bench.compose() == "ready"
@@ -252,7 +252,7 @@ def lies_of(kind: str, server: Server, directory: Path) -> list[tuple[str, str, 
 @pytest.mark.parametrize("lies", ["of a whole answer", "of one field"])
 @pytest.mark.parametrize("moment", ["compose", "release"])
 def test_a_lie_to_a_reader_makes_no_false_lease_and_touches_nothing_of_others(
-    moment: str, lies: str, kind: str, server: Server, tmp_path: Path
+    moment: str, lies: str, kind: str, server: ControlPlaneServer, tmp_path: Path
 ) -> None:
     wrong = []
     for number, (path, name, lie) in enumerate(lies_of(kind, server, tmp_path / "honest")):

@@ -1,9 +1,15 @@
 """Operations of composing, counted before anything is touched."""
 
-from campaign.fabrics.hardware import PoolSpec, pool_devices
+from campaign.documents.site_hardware import PoolSpec
+from campaign.fabrics.hardware import pool_devices
 from campaign.fabrics.operations import Steps, operations
 
-ONE, TWO, THREE, DRIVE = pool_devices([PoolSpec("gpu", "a100", 3, "box1"), PoolSpec("nvme", "ssd", 1, "box2")])
+ONE, TWO, THREE, DRIVE = pool_devices(
+    [
+        PoolSpec(kind="gpu", model="a100", count=3, drawer="box1"),
+        PoolSpec(kind="nvme", model="ssd", count=1, drawer="box2"),
+    ]
+)
 
 
 def test_every_device_is_attached_and_counts_in_its_box():

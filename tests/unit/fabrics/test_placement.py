@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.banks import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
-from campaign.fabrics.hardware import Device, DeviceSpec, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.hardware import Device, Inventory
 from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from tests.contract.fabric_fixtures import configuration
@@ -22,8 +23,12 @@ from tests.contract.fabric_fixtures import configuration
 def system(
     tmp_path: Path, hosts: int, *pool: PoolSpec, own: int = 0, drawers: list[dict[str, Any]] | None = None
 ) -> SimulatedFabric:
-    devices = (DeviceSpec("gpu", "a100", own), DeviceSpec("nvme", "ssd", 1)) if own else ()
-    specs = [HostSpec(f"host{number}", 4, 16.0, devices) for number in range(1, hosts + 1)]
+    devices = (
+        (DeviceSpec(kind="gpu", model="a100", count=own), DeviceSpec(kind="nvme", model="ssd", count=1)) if own else ()
+    )
+    specs = [
+        HostSpec(name=f"host{number}", cores=4, memory_gib=16.0, devices=devices) for number in range(1, hosts + 1)
+    ]
     options = {"chassis": [{"name": "f", "drawers": drawers}]} if drawers else {}
     return SimulatedFabric(SimulatedOptions.model_validate(options), specs, pool, tmp_path)
 
@@ -38,8 +43,11 @@ def drawers_of(selection: Selection) -> list[list[str]]:
     return [sorted({name.split("/")[1] for name in host.fabric}) for host in selection.hosts]
 
 
-A100 = PoolSpec("gpu", "a100", 8)
-BOTH = (PoolSpec("gpu", "a100", 2, "drawer1"), PoolSpec("gpu", "a100", 2, "drawer2"))
+A100 = PoolSpec(kind="gpu", model="a100", count=8)
+BOTH = (
+    PoolSpec(kind="gpu", model="a100", count=2, drawer="drawer1"),
+    PoolSpec(kind="gpu", model="a100", count=2, drawer="drawer2"),
+)
 
 
 def changed(inventory: Inventory, fabric_id: str, **changes: Any) -> Inventory:
@@ -48,22 +56,37 @@ def changed(inventory: Inventory, fabric_id: str, **changes: Any) -> Inventory:
 
 
 def test_devices_of_one_host_come_from_one_drawer_when_they_can(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 2, PoolSpec("gpu", "a100", 1, "drawer1"), PoolSpec("gpu", "a100", 2, "drawer2"))
+    fabric = system(
+        tmp_path,
+        2,
+        PoolSpec(kind="gpu", model="a100", count=1, drawer="drawer1"),
+        PoolSpec(kind="gpu", model="a100", count=2, drawer="drawer2"),
+    )
     assert drawers_of(select(fabric, configuration(devices_per_host=2))) == [["drawer2"]]
 
 
 def test_hosts_are_given_equal_spreads(tmp_path: Path) -> None:
     # 3 + 3 devices for two hosts of three: (3) and (3) is even, though (2, 1) and (2, 1) would also do.
-    fabric = system(tmp_path, 2, PoolSpec("gpu", "a100", 4, "drawer1"), PoolSpec("gpu", "a100", 3, "drawer2"))
+    fabric = system(
+        tmp_path,
+        2,
+        PoolSpec(kind="gpu", model="a100", count=4, drawer="drawer1"),
+        PoolSpec(kind="gpu", model="a100", count=3, drawer="drawer2"),
+    )
     assert drawers_of(select(fabric, configuration(hosts=2, devices_per_host=3))) == [["drawer1"], ["drawer2"]]
     # 5 in one drawer and 1 in the other for two hosts of three: only an uneven choice is left.
-    uneven = system(tmp_path / "u", 2, PoolSpec("gpu", "a100", 5, "drawer1"), PoolSpec("gpu", "a100", 1, "drawer2"))
+    uneven = system(
+        tmp_path / "u",
+        2,
+        PoolSpec(kind="gpu", model="a100", count=5, drawer="drawer1"),
+        PoolSpec(kind="gpu", model="a100", count=1, drawer="drawer2"),
+    )
     assert sorted(map(len, drawers_of(select(uneven, configuration(hosts=2, devices_per_host=3))))) == [1, 2]
 
 
 def test_one_host_takes_all_sixteen_slots(tmp_path: Path) -> None:
     modes = [{"name": "d1", "mode": "standard_one_host"}, {"name": "d2", "mode": "standard_one_host"}]
-    fabric = system(tmp_path, 1, PoolSpec("gpu", "a100", 16), drawers=modes)
+    fabric = system(tmp_path, 1, PoolSpec(kind="gpu", model="a100", count=16), drawers=modes)
     assert fabric.capabilities().max_devices_per_host == 16
     assert len(select(fabric, configuration(devices_per_host=16)).ids) == 16
 
@@ -102,7 +125,7 @@ def test_local_hybrid_and_fabric_devices(tmp_path: Path) -> None:
 
 
 def test_storage_is_the_hosts_own_or_the_pools(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 2, A100, PoolSpec("nvme", "ssd", 2), own=1)
+    fabric = system(tmp_path, 2, A100, PoolSpec(kind="nvme", model="ssd", count=2), own=1)
     assert select(fabric, configuration(storage="local")).hosts[0].storage == ()
     assert select(fabric, configuration(storage="nvme")).hosts[0].storage == ("host1/nvme0",)
     pooled = select(fabric, configuration(hosts=2, storage="fabric-nvme"))
@@ -112,7 +135,9 @@ def test_storage_is_the_hosts_own_or_the_pools(tmp_path: Path) -> None:
 
 
 def test_a_drive_or_network_card_never_stands_in_for_a_device(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 1, PoolSpec("nvme", "a100", 1), PoolSpec("nic", "a100", 1))
+    fabric = system(
+        tmp_path, 1, PoolSpec(kind="nvme", model="a100", count=1), PoolSpec(kind="nic", model="a100", count=1)
+    )
     with pytest.raises(NoMatch, match="1 host with 1 pooled 'a100' exceeds the system"):
         select(fabric, configuration())
 
@@ -123,7 +148,9 @@ def test_too_little_names_what_there_is(tmp_path: Path) -> None:
 
 
 def test_held_devices_are_a_conflict_with_all_their_holders(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 2, PoolSpec("gpu", "a100", 2), PoolSpec("gpu", "h100", 1))
+    fabric = system(
+        tmp_path, 2, PoolSpec(kind="gpu", model="a100", count=2), PoolSpec(kind="gpu", model="h100", count=1)
+    )
     inventory = changed(fabric.inventory(), "falcon1/drawer1/slot1", holder="x", state="in_use")
     inventory = changed(inventory, "falcon1/drawer1/slot3", holder="irrelevant", state="in_use")
     with pytest.raises(Conflict) as caught:
@@ -132,7 +159,7 @@ def test_held_devices_are_a_conflict_with_all_their_holders(tmp_path: Path) -> N
 
 
 def test_broken_devices_are_passed_over_or_named(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 1, PoolSpec("gpu", "a100", 2))
+    fabric = system(tmp_path, 1, PoolSpec(kind="gpu", model="a100", count=2))
     inventory = changed(fabric.inventory(), "falcon1/drawer1/slot1", health="critical", state="failed")
     assert select(fabric, configuration(), inventory).ids == ("falcon1/drawer1/slot2",)
     with pytest.raises(Unhealthy) as caught:
@@ -143,15 +170,15 @@ def test_broken_devices_are_passed_over_or_named(tmp_path: Path) -> None:
 
 
 def test_what_could_ever_fit_is_told_by_the_freed_inventory(tmp_path: Path) -> None:
-    fabric = system(tmp_path, 1, PoolSpec("gpu", "a100", 1))
+    fabric = system(tmp_path, 1, PoolSpec(kind="gpu", model="a100", count=1))
     held = changed(fabric.inventory(), "falcon1/drawer1/slot1", holder="x", state="in_use", attached_to="host1")
     assert select(fabric, configuration(), held.freed()).ids == ("falcon1/drawer1/slot1",)
 
 
 def test_a_large_system_is_refused_quickly(tmp_path: Path) -> None:
-    hosts = [HostSpec(f"host{number}", 4, 16.0) for number in range(32)]
+    hosts = [HostSpec(name=f"host{number}", cores=4, memory_gib=16.0) for number in range(32)]
     options = SimulatedOptions.model_validate({"chassis": [{"name": f"f{number}"} for number in range(8)]})
-    fabric = SimulatedFabric(options, hosts, [PoolSpec("gpu", "a100", 64)], tmp_path)
+    fabric = SimulatedFabric(options, hosts, [PoolSpec(kind="gpu", model="a100", count=64)], tmp_path)
     # 64 devices in 4 of 8 chassis: 16 hosts reach them, which an exhaustive search over 32 hosts would not find out.
     assert len(select(fabric, configuration(hosts=16, devices_per_host=4)).ids) == 64
     with pytest.raises(Incompatible) as caught:
@@ -179,8 +206,12 @@ def solvable(wanted: Configuration, first: int, second: int) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 8), st.integers(0, 8))
 def test_a_placement_is_found_exactly_when_there_is_one(hosts: int, per_host: int, first: int, second: int) -> None:
-    pool = [PoolSpec("gpu", "a100", count, f"drawer{n}") for n, count in ((1, first), (2, second)) if count]
-    specs = [HostSpec(f"host{number}", 4, 16.0) for number in range(1, 5)]
+    pool = [
+        PoolSpec(kind="gpu", model="a100", count=count, drawer=f"drawer{n}")
+        for n, count in ((1, first), (2, second))
+        if count
+    ]
+    specs = [HostSpec(name=f"host{number}", cores=4, memory_gib=16.0) for number in range(1, 5)]
     fabric = SimulatedFabric(SimulatedOptions(), specs, pool, Path("/nowhere"))
     wanted = configuration(hosts=hosts, devices_per_host=per_host)
     try:

@@ -14,10 +14,11 @@ from hypothesis import given as any_of
 from hypothesis import strategies as st
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
-from campaign.fabrics.hardware import Composition, Device, DeviceSpec, HostSpec, PoolSpec
+from campaign.fabrics.hardware import Composition, Device
 from campaign.fabrics.launch_prefix import Given, Launch, decimal, exact, given
 from campaign.fabrics.prefix import RULE
 from campaign.fabrics.protocol import Fabric, Request
@@ -31,7 +32,12 @@ VISIBLE = {"environment": {"CUDA_VISIBLE_DEVICES": "{ids}"}}
 
 
 def host(name: str, **counts: int) -> HostSpec:
-    return HostSpec(name, 8, 32.0, tuple(DeviceSpec("gpu", model, count) for model, count in counts.items()))
+    return HostSpec(
+        name=name,
+        cores=8,
+        memory_gib=32.0,
+        devices=tuple(DeviceSpec(kind="gpu", model=model, count=count) for model, count in counts.items()),
+    )
 
 
 def opened(
@@ -51,7 +57,7 @@ def lenders(directory: Path, hosts: int = 3, each: int = 4) -> Fabric:
         {**VIRTUAL, "where": "local"},
         LENT,
         hosts=tuple(host(name, native=each, virtual=each) for name in names),
-        pool=tuple(PoolSpec("gpu", "virtual", each, name) for name in names),
+        pool=tuple(PoolSpec(kind="gpu", model="virtual", count=each, drawer=name) for name in names),
     )
 
 
@@ -155,7 +161,10 @@ def test_parts_of_a_remote_device_keep_it_from_other_leases_in_every_form(tmp_pa
         tmp_path,
         {"device": "whole", **LEND},
         {"device": "quarter", "of": "whole", "fraction": "5/20", **LEND},
-        pool=(PoolSpec("gpu", "whole", 2, "server1"), PoolSpec("gpu", "quarter", 2, "server1")),
+        pool=(
+            PoolSpec(kind="gpu", model="whole", count=2, drawer="server1"),
+            PoolSpec(kind="gpu", model="quarter", count=2, drawer="server1"),
+        ),
     )
     assert sum(device.model == "quarter" for device in fabric.inventory().devices) == 8
     one = composed(fabric, "one", shape("1/4", 0, 1, "quarter"))
@@ -205,7 +214,7 @@ REFUSED: list[tuple[Any, Callable[[Path], Fabric]]] = [
     ("not the pool has 'a'", lambda at: opened(at, {"device": "a", "where": "pool", **VISIBLE}, hosts=(host("h", a=1),))),
     ("ids: mars has no such", lambda at: opened(at, {"device": "a", "ids": {"mars": ["1"]}, **VISIBLE}, hosts=(host("h", a=1),))),
     ("nothing attaches 'b'", lambda at: opened(at, {"device": "a", **VISIBLE}, hosts=(host("h", a=1),),
-                                               pool=(PoolSpec("gpu", "b", 1),))),
+                                               pool=(PoolSpec(kind="gpu", model="b", count=1),))),
     ("h has 2 of them, and 1 'a'", lambda at: opened(at, {"device": "b", "of": "a", **VISIBLE}, hosts=(host("h", a=1, b=2),))),
     ("h has 1 of them, and 0 'a'", lambda at: opened(at, {"device": "b", "of": "a", **VISIBLE}, hosts=(host("h", b=1),))),
 ]  # fmt: skip

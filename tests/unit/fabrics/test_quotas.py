@@ -9,10 +9,10 @@ import pytest
 from campaign.config.load import read_system
 from campaign.config.open_fabric import fabric_of
 from campaign.config.resolve import load_campaign
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.placement.quotas import Tenant, admitted
 from campaign.fabrics.protocol import Request
 from campaign.lease.campaign_leases import request
@@ -20,7 +20,7 @@ from campaign.paths import Results
 from tests.campaign_files import write_files
 from tests.contract.fabric_fixtures import configuration
 
-HOSTS = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
+HOSTS = (HostSpec(name="host1", cores=8, memory_gib=32.0), HostSpec(name="host2", cores=8, memory_gib=32.0))
 
 
 def asked(lease_id: str = "one", *, devices: int = 2, owner: str = "tester", hosts: tuple[str, ...] = ()) -> Request:
@@ -44,7 +44,9 @@ def test_only_allowed_hosts_are_asked_for() -> None:
 
 
 def test_the_owners_own_leases_count_and_those_of_others_do_not(tmp_path: Path) -> None:
-    fabric = Tenant(open_fabric("simulated", {}, HOSTS, (PoolSpec("gpu", "a100", 4),), tmp_path), {"a100": 2})
+    fabric = Tenant(
+        open_fabric("simulated", {}, HOSTS, (PoolSpec(kind="gpu", model="a100", count=4),), tmp_path), {"a100": 2}
+    )
     first = fabric.select(asked("one", devices=1), fabric.inventory())
     fabric.compose(first)
     with pytest.raises(Conflict, match="beside the 1 that one has are more than the 2 that tester may hold") as caught:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from campaign.emulators.control_planes.hardware import RackHost, rack
-from campaign.emulators.control_planes.server import FaultKind, WireFault
+from campaign.emulators.control_planes.server import HttpFaultKind, WireFault
 from campaign.errors import FabricError
 from campaign.fabrics.adapters.redfish.answers import Missing
 from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
@@ -440,7 +440,7 @@ def test_what_somebody_takes_later_ends_the_lease(blocks: tuple[str, ...], tmp_p
 
 @pytest.mark.parametrize("name", PEERS)
 @pytest.mark.parametrize("kind", ["drop_before", "drop_after", "lie"])
-def test_a_lost_answer_leaves_nothing_behind(name: str, kind: FaultKind, tmp_path: Path) -> None:
+def test_a_lost_answer_leaves_nothing_behind(name: str, kind: HttpFaultKind, tmp_path: Path) -> None:
     with bench(tmp_path, **PEERS[name]) as b:
         request = Request("one", "demo", "tester", wanted())
         b.fabric.inventory()

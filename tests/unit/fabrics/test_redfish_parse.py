@@ -24,7 +24,7 @@ from campaign.fabrics.adapters.redfish.answers import (
     uri,
     uris,
 )
-from campaign.fabrics.adapters.redfish.ownership import Leased, name_of, named, read_name
+from campaign.fabrics.adapters.redfish.ownership import SystemOwner, name_of, named, read_name
 from campaign.fabrics.adapters.redfish.resources import System
 from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.errors import Conflict, ProtocolViolation
@@ -83,7 +83,7 @@ def test_a_physical_system_is_never_ours() -> None:
     system = resources.system(sample("system_physical"))
     assert (system.blocks, system.physical) == ((), True)
     mine = name_of("one", "host1")
-    one, other = Leased(Tag("one", "", "", 0.0, ()), "host1"), encode(Tag("two", "c", "o", 1.0, ()))
+    one, other = SystemOwner(Tag("one", "", "", 0.0, ()), "host1"), encode(Tag("two", "c", "o", 1.0, ()))
     assert named(System("/s", "1", mine, "", "Physical", ("/b",), "On")) is None
     assert named(System("/s", "1", mine, "", "Composed", ("/b",), "On")) == one
     assert named(System("/s", mine, "My System", "", "Composed", ("/b",), "On")) == one

@@ -10,9 +10,9 @@ import pytest
 
 from campaign.config.load import load_named
 from campaign.config.system_file import SystemFile
+from campaign.documents.site_hardware import HostSpec
 from campaign.errors import ConfigError
 from campaign.fabrics import FABRICS, fabric_modules, open_fabric, registry
-from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.registry import ENTRY_POINTS
 from tests.campaign_files import write_files
 
@@ -49,7 +49,7 @@ def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_package_can_bring_a_fabric(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"system.fabric": {"kind": "theirs", "colour": "red"}, "system.pool": []})
     assert load_named(SystemFile, "bench", path).model.fabric["kind"] == "theirs"
-    fabric = open_fabric("theirs", {"colour": "red"}, (HostSpec("host1", 8, 32.0),), (), tmp_path)
+    fabric = open_fabric("theirs", {"colour": "red"}, (HostSpec(name="host1", cores=8, memory_gib=32.0),), (), tmp_path)
     assert [host.name for host in fabric.inventory().hosts] == ["host1"]
     write_files(tmp_path, {"system.fabric": {"kind": "theirs", "flavour": "red"}, "system.pool": []})
     with pytest.raises(ConfigError, match="flavour"):

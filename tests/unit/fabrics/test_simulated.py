@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.fabrics.banks import RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
-from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
+from campaign.fabrics.hardware import Composition
 from campaign.fabrics.protocol import HostSelection, Request, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions, host_id
 from campaign.fabrics.state_file import StateFile
@@ -24,8 +25,8 @@ SLOT1, SLOT2, SLOT3 = (f"falcon1/drawer1/slot{number}" for number in (1, 2, 3))
 
 def simulated(tmp_path: Path, *faults: str | dict[str, Any], hosts: int = 2, **options: Any) -> SimulatedFabric:
     listed = [{"kind": fault} if isinstance(fault, str) else fault for fault in faults]
-    specs = [HostSpec(f"host{number}", 4, 16.0) for number in range(1, hosts + 1)]
-    pool = [PoolSpec("gpu", "a100", 4), PoolSpec("gpu", "h100", 1)]
+    specs = [HostSpec(name=f"host{number}", cores=4, memory_gib=16.0) for number in range(1, hosts + 1)]
+    pool = [PoolSpec(kind="gpu", model="a100", count=4), PoolSpec(kind="gpu", model="h100", count=1)]
     return SimulatedFabric(SimulatedOptions.model_validate({"faults": listed} | options), specs, pool, tmp_path)
 
 

@@ -7,16 +7,23 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Request
 from campaign.fabrics.registry import NoOptions
 from campaign.fabrics.static import RULE, open_fabric
 from tests.contract.fabric_fixtures import configuration
 
 HOST = HostSpec(
-    "host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2), DeviceSpec("gpu", "h100", 1), DeviceSpec("nvme", "ssd", 1))
+    name="host1",
+    cores=8,
+    memory_gib=32.0,
+    devices=(
+        DeviceSpec(kind="gpu", model="a100", count=2),
+        DeviceSpec(kind="gpu", model="h100", count=1),
+        DeviceSpec(kind="nvme", model="ssd", count=1),
+    ),
 )
 
 
@@ -37,7 +44,7 @@ def test_only_local_is_possible(tmp_path: Path, changes: dict[str, Any], says: s
 
 def test_a_pool_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="4 x 'a100'"):
-        open_fabric(NoOptions(), [HOST], [PoolSpec("gpu", "a100", 4)], tmp_path)
+        open_fabric(NoOptions(), [HOST], [PoolSpec(kind="gpu", model="a100", count=4)], tmp_path)
 
 
 def test_devices_are_numbered_per_kind(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from campaign.config.system_file import HostGroup, SystemFile
+from campaign.config.system_file import SystemFile
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import ConfigError, FabricError, LaunchError
 from campaign.fabrics.errors import (
     Busy,
@@ -23,7 +24,6 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from campaign.lease.campaign_leases import Site
@@ -48,8 +48,8 @@ class Bench:
 
     def open(self, *faults: str | dict[str, Any]) -> Fabric:
         listed = [{"kind": fault} if isinstance(fault, str) else fault for fault in faults]
-        hosts = [HostSpec(f"host{number}", 4, 16.0) for number in (1, 2)]
-        pool = [PoolSpec("gpu", "a100", 4), PoolSpec("gpu", "h100", 1)]
+        hosts = [HostSpec(name=f"host{number}", cores=4, memory_gib=16.0) for number in (1, 2)]
+        pool = [PoolSpec(kind="gpu", model="a100", count=4), PoolSpec(kind="gpu", model="h100", count=1)]
         self.fabric = SimulatedFabric(SimulatedOptions.model_validate({"faults": listed}), hosts, pool, self.directory)
         return self.fabric
 
@@ -102,7 +102,7 @@ def test_what_operations_took_is_journaled_and_makes_a_file_of_times(bench: Benc
     assert inventory[0] == "inventory"
     assert [row[:4] for row in attached] == [["attach", "gpu", "falcon1/drawer1", ""]] * 2
     assert composing["seconds"] >= sum(row[4] for row in composing["rows"]) >= 0.04
-    system = SystemFile(name="bench", fabric={"kind": "simulated"}, hosts=[HostGroup(name="host[1-2]")])
+    system = SystemFile(name="bench", fabric={"kind": "simulated"}, hosts=[HostSpec(name="host[1-2]")])
     site = Site(system, bench.directory / "results")
     site.journals.parent.mkdir(parents=True)
     with pytest.raises(ConfigError, match="no lease of it has times"):
@@ -215,7 +215,10 @@ def test_a_rule_of_the_fabric_is_not_waited_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     options = {"chassis": [{"name": "f", "drawers": [{"name": "d", "mode": "standard_two_hosts"}]}]}
     bench.fabric = SimulatedFabric(
-        SimulatedOptions.model_validate(options), [HostSpec("host1", 4, 16.0)], [PoolSpec("gpu", "a100", 8)], tmp_path
+        SimulatedOptions.model_validate(options),
+        [HostSpec(name="host1", cores=4, memory_gib=16.0)],
+        [PoolSpec(kind="gpu", model="a100", count=8)],
+        tmp_path,
     )
     with pytest.raises(Incompatible):
         bench.acquire(wanted=configuration(devices_per_host=8), wait_s=60.0)

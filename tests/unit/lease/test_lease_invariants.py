@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from campaign import files
+from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.errors import FabricError
-from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.simulated import FaultKind, SimulatedFabric, SimulatedOptions
 from campaign.lease.journal import Journal, is_owned
@@ -26,8 +26,15 @@ from campaign.lease.lifecycle import HeldLease, acquire, begin_use, release
 from campaign.lease.reconcile import reconcile
 from tests.contract.fabric_fixtures import configuration
 
-HOSTS = [HostSpec(f"host{number}", 4, 16.0, (DeviceSpec("gpu", "a100", 2),)) for number in range(1, 5)]
-POOL = [PoolSpec("gpu", "a100", 5), PoolSpec("gpu", "h100", 1), PoolSpec("nvme", "ssd", 2)]
+HOSTS = [
+    HostSpec(name=f"host{number}", cores=4, memory_gib=16.0, devices=(DeviceSpec(kind="gpu", model="a100", count=2),))
+    for number in range(1, 5)
+]
+POOL = [
+    PoolSpec(kind="gpu", model="a100", count=5),
+    PoolSpec(kind="gpu", model="h100", count=1),
+    PoolSpec(kind="nvme", model="ssd", count=2),
+]
 SHAPES = {
     "local": configuration("local", devices_per_host=2, local_devices_per_host=2, attach="local"),
     "hybrid": configuration("hybrid", devices_per_host=3, local_devices_per_host=1, attach="hybrid"),

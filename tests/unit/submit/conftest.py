@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from campaign.slurm import poll
-from campaign.submit import job_submission, slurm
+from campaign.submit import job_cancellation, job_queue, job_submission
 from tests.unit.submit.login import ALIKE, Login, login
 
 
 @pytest.fixture(autouse=True)
 def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that stand for Slurm's answer at once: nothing is to be waited for."""
-    monkeypatch.setattr(slurm, "_LOCK_S", 0.02)
+    monkeypatch.setattr(job_queue, "MIN_RETRY_S", 0.02)
+    monkeypatch.setattr(job_cancellation, "MIN_PAUSE_S", 0.02)
     monkeypatch.setattr(job_submission, "_SBATCH_S", 0.0)
     monkeypatch.setattr(poll, "_FRESH_S", 0.0)
 

@@ -130,11 +130,11 @@ def test_jobs_that_the_last_look_did_not_show_count(tmp_path: Path, fake_slurm: 
     """A look at the queue is shared and up to an interval old: what was submitted since is in nobody's picture."""
     here = login(tmp_path, ALIKE, poll_s=600.0, max_jobs=3)
     submitter = here.submitter()
-    assert submitter._count_queued() == 0
+    assert submitter.queue.count_jobs() == 0
     for number, lease in enumerate(here.leases()[:3], 1):
         with here.measuring(lease):
             submitter.submit(here.request(lease))
-        assert submitter._count_queued() == number
+        assert submitter.queue.count_jobs() == number
     assert len(fake_slurm.calls("squeue")) == 1
 
 

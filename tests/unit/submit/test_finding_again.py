@@ -15,9 +15,10 @@ import pytest
 
 from campaign import files
 from campaign.documents.driver_messages import DriverResult
+from campaign.errors import LaunchError
 from campaign.slurm import poll, submitted_jobs
 from campaign.slurm.parse import JOB_FORMAT
-from campaign.submit import job_submission, slurm
+from campaign.submit import job_cancellation, job_submission
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, finish, login, request_in
 
@@ -100,7 +101,7 @@ def test_a_job_whose_number_was_not_told_is_found(
         submitter = here.submitter()
         try:
             found = submitter.submit(here.request(lease))
-        except slurm.LaunchError:  # it was refused, as it seemed: then the next attempt finds it
+        except LaunchError:  # it was refused, as it seemed: then the next attempt finds it
             again = submitter.find(lease)
             assert again is not None
             found = again
@@ -183,15 +184,15 @@ def test_how_a_driver_is_doing(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     here = login(tmp_path, ALIKE, latency_s=0.0, poll_s=0.0)
     found = here.submit(here.leases()[0])
     submitter = here.submitter()
-    fate = submitter.fate(found)
+    fate = submitter.check_driver(found)
     assert fate.alive
     assert fate.words.startswith("job 1: ")
     assert "Priority" in fate.words
     fake_slurm.set("1", state="RUNNING", hosts="host2", reason="None")
-    assert "host2" in submitter.fate(found).words
+    assert "host2" in submitter.check_driver(found).words
     finish(found)
     fake_slurm.set("1", state="COMPLETED")
-    assert submitter.fate(found).alive, "there is a result to be read"
+    assert submitter.check_driver(found).alive, "there is a result to be read"
 
 
 def test_hosts_that_slurm_finds_unwell_are_named_when_a_driver_is_lost(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -205,7 +206,7 @@ def test_hosts_that_slurm_finds_unwell_are_named_when_a_driver_is_lost(tmp_path:
             "host3|idle+drain|gpu:2|memory",
         ]
     )
-    fate = here.submitter().fate(found)
+    fate = here.submitter().check_driver(found)
     assert not fate.alive
     assert fate.failed_hosts == {
         "host1": "Slurm says down, not_responding: Not responding",
@@ -225,9 +226,9 @@ def test_hosts_that_slurm_took_a_driver_from_are_named_once_and_it_is_waited_for
     submitter = here.submitter()
     fake_slurm.set("1", state="RUNNING", hosts="host[1-2]", reason="None")
     fake_slurm.put(hosts=UNWELL)
-    assert submitter.fate(found).failed_hosts == {}, "it still runs there"
+    assert submitter.check_driver(found).failed_hosts == {}, "it still runs there"
     fake_slurm.set("1", state="PENDING", hosts="", reason="BeginTime")
-    fates = [submitter.fate(found) for _ in range(2)]
+    fates = [submitter.check_driver(found) for _ in range(2)]
     assert [fate.alive for fate in fates] == [True, True]
     assert list(fates[0].failed_hosts) == ["host1"]
     assert fates[1].failed_hosts == {}
@@ -238,10 +239,10 @@ def test_a_driver_that_may_run_nowhere_else_is_given_up_with_its_host(tmp_path: 
     found = here.submit(here.leases()[0])
     submitter = here.submitter()
     fake_slurm.set("1", state="RUNNING", hosts="host1", reason="None")
-    assert submitter.fate(found).alive
+    assert submitter.check_driver(found).alive
     fake_slurm.set("1", state="PENDING", hosts="", reason="BeginTime")
     fake_slurm.put(hosts=UNWELL)
-    fate = submitter.fate(found)
+    fate = submitter.check_driver(found)
     assert not fate.alive
     assert list(fate.failed_hosts) == ["host1"]
 
@@ -275,9 +276,9 @@ def test_what_a_person_holds_and_what_befalls_all_hosts_is_waited_for(
     submitter = here.submitter()
     fake_slurm.set("1", reason=reason)
     fake_slurm.put(hosts=hosts)
-    submitter.fate(found)
+    submitter.check_driver(found)
     time.sleep(0.01)
-    fate = submitter.fate(found)
+    fate = submitter.check_driver(found)
     assert (fate.alive, fate.queued) == (alive, queued)
     assert reason in fate.words
     assert ("scontrol release 1" in fate.words) == reason.startswith("JobHeld")
@@ -304,7 +305,7 @@ def test_a_look_that_began_before_sbatch_answered_tells_nothing_of_the_job(
     lease = here.leases()[0]
     with here.measuring(lease):
         found = submitter.submit(here.request(lease))
-    assert submitter.fate(found).words == "job 1: was submitted"
+    assert submitter.check_driver(found).words == "job 1: was submitted"
 
 
 def test_a_pending_job_is_given_up_when_looks_in_a_row_find_that_it_cannot_start(
@@ -317,7 +318,7 @@ def test_a_pending_job_is_given_up_when_looks_in_a_row_find_that_it_cannot_start
     fake_slurm.put(hosts=UNWELL)
     for reason in (CONSTRAINED, "Priority", CONSTRAINED, CONSTRAINED):
         fake_slurm.set("1", reason=reason)
-        alive.append(submitter.fate(found).alive)
+        alive.append(submitter.check_driver(found).alive)
     assert alive == [True, True, True, False]
 
 
@@ -328,7 +329,7 @@ def test_a_controller_that_has_just_restarted_is_given_time_to_hear_from_its_hos
     found = here.submit(here.leases()[0])
     fake_slurm.set("1", reason=CONSTRAINED)
     submitter = here.submitter()
-    assert all(submitter.fate(found).alive for _ in range(4))
+    assert all(submitter.check_driver(found).alive for _ in range(4))
 
 
 def test_one_look_is_one_look_however_often_it_is_read(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -336,7 +337,7 @@ def test_one_look_is_one_look_however_often_it_is_read(tmp_path: Path, fake_slur
     found = here.submit(here.leases()[0])
     fake_slurm.set("1", reason=CONSTRAINED)
     submitter = here.submitter()
-    assert all(submitter.fate(found).alive for _ in range(5))
+    assert all(submitter.check_driver(found).alive for _ in range(5))
     assert len(fake_slurm.calls("squeue")) == 1
 
 
@@ -360,7 +361,7 @@ def test_a_job_that_got_the_number_later_is_neither_found_nor_cancelled(
     fake_slurm.forget("1")
     fake_slurm.put(last=0)
     assert fake_slurm.add("theirs", comment=comment, state="RUNNING", hosts="host1") == "1"
-    fate = here.submitter().fate(found)
+    fate = here.submitter().check_driver(found)
     assert (fate.alive, "its number to another job" in fate.words) == (False, True)
     here.submitter().stop(lease)
     assert fake_slurm.calls("scancel") == []
@@ -411,7 +412,7 @@ def test_a_driver_that_has_ended_is_not_cancelled(here: Login, lease: str, fake_
 def test_a_job_that_cannot_be_cancelled_is_not_forgotten(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "_STOP_S", 0.5)
+    monkeypatch.setattr(job_cancellation, "MAX_CANCEL_S", 0.5)
     here = login(tmp_path, ALIKE)
     lease = here.leases()[0]
     here.submit(lease)
@@ -429,9 +430,9 @@ def test_waiting_for_the_end_of_a_job_costs_few_calls(
 ) -> None:
     here.submit(lease)
     now = [0.0]
-    monkeypatch.setattr(slurm.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(slurm.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(slurm, "_LOCK_S", 0.1)
+    monkeypatch.setattr(job_cancellation.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(job_cancellation.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(job_cancellation, "MIN_PAUSE_S", 0.1)
     submitter = here.submitter()
     looks = []
     answer = submitter.slurm("squeue", "--me", JOB_FORMAT)

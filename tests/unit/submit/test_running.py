@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from campaign.config.system_file import SlurmSettings
-from campaign.submit import slurm as module
+from campaign.submit import job_monitor, job_parameters, job_queue
 from campaign.submit.protocol import Submission
+from campaign.submit.slurm import SlurmSubmitter
 from tests.benchmarks.slurm import calls_in_a_minute
 from tests.fake_slurm import PROGRAMS, FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login
@@ -37,7 +38,7 @@ class Clock:
         self.now_s += seconds
 
 
-def picked_up(here: Login, slurm: FakeSlurm, clock: Clock) -> list[tuple[module.SlurmSubmitter, Submission]]:
+def picked_up(here: Login, slurm: FakeSlurm, clock: Clock) -> list[tuple[SlurmSubmitter, Submission]]:
     """All leases, whose jobs run, each found by the submitter of a process of its own, as after a kill of all of them."""
     for lease in here.leases():
         here.submit(lease)
@@ -66,15 +67,15 @@ def test_a_running_campaign_of_any_size_costs_at_most_six_calls_a_minute(
         {**ALIKE, "campaign.configurations": [{"devices_per_host": 2}], "campaign.axes.batch": batches},
         poll_s=poll_s,
     )
-    monkeypatch.setattr(
-        module, "time", SimpleNamespace(time=clock, monotonic=time.monotonic, sleep=lambda seconds: None)
-    )
+    time_of_test = SimpleNamespace(time=clock, monotonic=time.monotonic, sleep=lambda seconds: None)
+    for module in (job_monitor, job_parameters, job_queue):
+        monkeypatch.setattr(module, "time", time_of_test)
     waiting = picked_up(here, fake_slurm, clock)
     # One that the queue has forgotten is asked for in the accounting.
     fake_slurm.forget(waiting.pop()[1].job_id)
     for _ in range(round(60 * MINUTES / LOOK_S)):
         clock.advance(LOOK_S)
-        assert all(submitter.fate(submission).alive for submitter, submission in waiting)
+        assert all(submitter.check_driver(submission).alive for submitter, submission in waiting)
     clock.advance(0.0)
     assert calls_in_a_minute(clock.calls_s) <= 6
     # It has looked, too.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import ConfigError
+from campaign.run.driver import Driver
 from campaign.submit.job_submission import UnansweredSubmission, call_sbatch, without_personal_defaults
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, login
@@ -27,7 +28,7 @@ def submitted(tmp_path: Path, slurm: FakeSlurm, said: str) -> tuple[str, list[st
     out = tmp_path / "called"
     (slurm.bin / "sbatch").write_text(PROGRAM.format(python=sys.executable, out=str(out), said=said))
     here = login(tmp_path / "project", ALIKE)
-    driver = here.submitter().driver(here.request(here.leases()[0]))
+    driver = Driver(here.request(here.leases()[0]))
     folder = tmp_path / "jobs"
     folder.mkdir()
     job_id = call_sbatch(folder, driver, {"job_name": "c/1x1", "time": 7}, "comment")

@@ -57,7 +57,7 @@ def test_a_driver_is_found_by_another_process_and_only_under_its_lease(here: Log
         successor = LocalSubmitter(here.results, Driver)
         assert successor.find(lease) == submission
         assert successor.find(other) is None
-        assert successor.fate(submission).alive
+        assert successor.check_driver(submission).alive
 
 
 def test_a_process_number_that_comes_again_brings_no_old_driver_back(here: Login) -> None:
@@ -84,7 +84,11 @@ def main(directory: str, lease: str) -> None:
         # The first one that is there counts.
         until(lambda of=submission, to=results: to.extend(filter(None, [of.result()])) or to)  # type: ignore[misc]
         until(lambda found=submitter.find: found(lease) is None)  # type: ignore[misc]
-        until(lambda of=submission, fate=submitter.fate: not fate(of).alive and not Path("/proc", of.job_id).exists())  # type: ignore[misc]
+        until(
+            lambda of=submission, fate=submitter.check_driver: (
+                not fate(of).alive and not Path("/proc", of.job_id).exists()
+            )
+        )  # type: ignore[misc]
         told.append(Path(str(results[0].error).partition(":")[0]).name)
         numbers.append(submission.job_id)
     print("same" if len(set(numbers)) == 1 else "other", "number", *told)
@@ -110,7 +114,7 @@ def test_a_driver_that_has_ended_is_not_alive(here: Login) -> None:
     submitter, lease = LocalSubmitter(here.results, Driver), here.leases()[0]
     submission = submitter.submit(here.request(lease))
     until(submission.result_file.exists)
-    until(lambda: not submitter.fate(submission).alive)
+    until(lambda: not submitter.check_driver(submission).alive)
     submitter.stop(lease)
     said = submission.log_file.stat().st_size
     submitter.forget(lease)

@@ -34,7 +34,7 @@ from campaign.archive.layout import (
     readme,
 )
 from campaign.archive.programs import LIMIT_MIB, Programs, programs_of
-from campaign.archive.read import Opened, unpack
+from campaign.archive.read import Opened, naming_members, unpack
 from campaign.archive.zip_file import Content, pack
 from campaign.config.published_file import is_set
 from campaign.config.resolve import Campaign, systems_of
@@ -99,7 +99,8 @@ def write_archive(
             raise ArchiveError(f"{results}: there are no records to archive; run the campaign first")
         if "tables/runs.parquet" not in members or any(name.startswith("records/") for name in kept):
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-")))
-            _remake_tables(campaign, members, where, scratch)
+            with naming_members(out, scratch):
+                _remake_tables(campaign, members, where, scratch)
         index = Index(
             campaign.name,
             where,
@@ -251,7 +252,7 @@ def _pack(
     ordered = {
         name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(part_of(name) or "plan"), name))
     }
-    told, own = _Told(), _beside(campaign)
+    told, own = _ArchiveFacts(), _beside(campaign)
     programs = programs_of(campaign.inputs, inputs, roots, {*own, *ordered}, inputs_mib)
 
     def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
@@ -302,8 +303,8 @@ def _yaml(document: Any) -> bytes:
 
 
 @dataclass
-class _Told:
-    """What the members say of leases and software, taken in while they are packed."""
+class _ArchiveFacts:
+    """Facts about leases and software, collected from the members while they are packed."""
 
     runs: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     of_lease: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))

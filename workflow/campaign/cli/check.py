@@ -25,8 +25,9 @@ from campaign.lease.check_site import Finding
 def check(system: str, results: Path) -> None:
     """Check whether SYSTEM, a system file or its name, is as its file says. Run this first at a new site; it changes nothing.
 
-    It asks what leases will ask: the control plane, each host's agent, Slurm, and the results directory. Exits with 1 if something
-    must be fixed. Every campaign does the same before its first lease. 'campaign fabric check' also tries to compose a device.
+    It asks what leases will ask: the control plane, each host's agent, Slurm, and the results directory. On Slurm, a job of seconds
+    on a free host shows whether hosts see that directory. Exits with 1 if something must be fixed. Every campaign does the same
+    before its first lease. 'campaign fabric check' also tries to compose a device.
     """
     file = load_system_file(system)
     said = [Finding("file", "stop", words) for words in system_problems(file.model, file.source)]

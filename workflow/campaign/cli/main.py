@@ -78,7 +78,7 @@ _READING = {"detect", "report", "recommend", "compare", "site"}
 """Modules of the commands that start no runs."""
 
 
-class _Commands(click.Group):
+class _LazyCommands(click.Group):
     """Loads a command when it is used, and reports a CampaignError as one message without a traceback."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -137,7 +137,7 @@ class _Commands(click.Group):
 
 
 @click.group(
-    cls=_Commands,
+    cls=_LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
 @click.version_option(__version__, prog_name="campaign")

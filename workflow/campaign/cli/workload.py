@@ -187,6 +187,8 @@ def _say_result(found: Trial) -> None:
     rows |= {f"phase {name}_s": value for name, value in outcome.phases_s.items()}
     rows |= dict(sorted(outcome.metrics.items()))
     show(TextTable("Read", ["what", "value"], [(name, _number(v)) for name, v in rows.items() if v is not None]))
+    if matches := found.document().get("matches"):
+        show_rows("Own parsers", matches)
     if found.reading is not None:
         for name, matrix in found.reading.matrices.items():
             # Not as the table's own title, which a narrow table would break in pieces.

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field, model_validator
 
 from campaign.config.campaign_file import PrimaryMetric, Shape
-from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
+from campaign.config.system_file import DeviceModel, Links
 from campaign.documents.cell import SHAPE_AXES, Scalar
 from campaign.documents.fields import Argument, AxisName, FileModel, Many, Name
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import nearest
 from campaign.workloads.parsers import OF_SERVICES, ParserName
 from campaign.workloads.parsers.expressions import Parser
@@ -49,7 +50,7 @@ def _relative(path: str) -> str:
     return path
 
 
-_Group = Annotated[str, AfterValidator(_one_group)]
+_ValueRegex = Annotated[str, AfterValidator(_one_group)]
 
 
 class ImportedSystem(FileModel):
@@ -59,9 +60,9 @@ class ImportedSystem(FileModel):
     """Name of the system."""
     description: str = ""
     """Shown in the report."""
-    hosts: tuple[HostGroup, ...] = Field(min_length=1)
+    hosts: tuple[HostSpec, ...] = Field(min_length=1)
     """The hosts, with built-in and attached devices."""
-    pool: tuple[PoolEntry, ...] = ()
+    pool: tuple[PoolSpec, ...] = ()
     """Devices behind the fabric."""
     devices: dict[Name, DeviceModel] = Field(default_factory=dict)
     """Properties of device models. A model without an entry is a GPU."""
@@ -111,12 +112,12 @@ class ImportedWorkload(FileModel):
 class LogTimes(FileModel):
     """When a run started and ended, by its log. Default: it ended when the file was last written; its duration is unknown."""
 
-    start: _Group | None = None
+    start: _ValueRegex | None = None
     """Regular expression with one group for the start time; the first match counts."""
-    end: _Group | None = None
+    end: _ValueRegex | None = None
     """Regular expression with one group for the end time; the last match counts."""
-    duration_s: _Group | None = None
-    """Regular expression with one group for the seconds from start to end; the last match counts."""
+    duration_s: _ValueRegex | None = None
+    """Regular expression with one group for the seconds from start to end, as a number or as h:mm:ss; the last match counts."""
     form: str = "iso"
     """Format of the times: `iso`, `unix` (seconds), or a strptime pattern such as `%d/%b/%Y %H:%M:%S`."""
     timezone: Annotated[str, AfterValidator(_known_zone)] = "UTC"
@@ -133,7 +134,7 @@ class LogPattern(FileModel):
     numbered by path), `host` (one, or several joined by `+` or `,`), `lease` (runs that shared a composition), and options."""
     values: dict[str, Scalar] = Field(default_factory=dict)
     """Values that apply to all these logs, by the same names."""
-    read: dict[str, _Group] = Field(default_factory=dict)
+    read: dict[str, _ValueRegex] = Field(default_factory=dict)
     """Values read from the log: name -> regular expression with one group. A log that contradicts its path is not imported."""
     words: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
     """Translations: name -> word in the log -> value, such as `{precision: {amp: fp16, o0: fp32}}`."""
@@ -143,7 +144,7 @@ class LogPattern(FileModel):
     runs of one log started and ended is not known."""
     times: LogTimes = LogTimes()
     """When runs started and ended."""
-    exit_code: _Group | None = None
+    exit_code: _ValueRegex | None = None
     """Regular expression for the exit code. Default: a run that printed its result counts as successful."""
     timed_out: Annotated[str, AfterValidator(_regex)] | None = None
     """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""

@@ -16,7 +16,6 @@ from campaign.documents.operation_times import OperationTimes, published_times, 
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.operations import Operations, operations
 from campaign.fabrics.placement.quotas import Tenant, admitted
 from campaign.fabrics.protocol import Fabric, Request
@@ -27,16 +26,9 @@ from campaign.fabrics.registry import fabric_kind, offering
 def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabric]:
     """The system's fabric, open; `state` is the directory that campaigns on this system share; where: its place, for messages."""
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
-    hosts = [
-        HostSpec(
-            name, group.cores, group.memory_gib, tuple(DeviceSpec(d.kind, d.model, d.count) for d in group.devices)
-        )
-        for group in system.hosts
-        for name in group.names()
-    ]
-    pool = [PoolSpec(entry.kind, entry.model, entry.count, entry.drawer) for entry in system.pool]
+    hosts = [host for spec in system.hosts for host in spec.split_hosts()]
     try:
-        fabric = open_fabric(system.fabric["kind"], options, hosts, pool, state)
+        fabric = open_fabric(system.fabric["kind"], options, hosts, system.pool, state)
     except ConfigError as error:
         raise ConfigError(f"{where or f'system {system.name}'}: {error}; correct it, or hosts and pool") from error
     try:

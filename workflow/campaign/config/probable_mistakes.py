@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.campaign_file import CampaignFile
-from campaign.config.system_file import host_names
 from campaign.config.yaml_file import Location, YamlFile
 from campaign.documents.cell import Configuration
 from campaign.documents.metric import THROUGHPUT, Metric, unit_words
+from campaign.documents.site_hardware import expand_host_names
 from campaign.errors import nearest
 from campaign.workloads.main_metrics import MAIN_METRICS
 from campaign.workloads.protocol import Workload
@@ -90,7 +90,7 @@ def in_system(source: YamlFile) -> Iterator[str]:
                 f"{source.place('slurm', 'overrides', index)}: changes nothing; add an option such as `qos: long`, or remove it"
             )
     fabric = source.data.get("fabric") or {}
-    hosts = [name for group in source.data["hosts"] for name in host_names(group["name"])]
+    hosts = [name for group in source.data["hosts"] for name in expand_host_names(group["name"])]
     for key in sorted(_BY_HOST & fabric.keys()):
         for name in fabric[key] if isinstance(fabric[key], dict) else ():
             if name not in hosts:

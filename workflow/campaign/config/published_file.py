@@ -50,10 +50,10 @@ def _in_order(bounds: Bounds) -> Bounds:
     return bounds
 
 
-Interval = Annotated[Bounds, AfterValidator(_in_order)]
+ClaimInterval = Annotated[Bounds, AfterValidator(_in_order)]
 
 
-class Document(ClosedModel):
+class Publication(ClosedModel):
     """The publication that a set is taken from."""
 
     title: str
@@ -115,7 +115,7 @@ class Here(ClosedModel):
     """Kinds of ends of the links in the denominator of a ratio."""
     limit: float | None = None
     """`near_linear_up_to`: efficiency in percent that counts as near linear."""
-    expect: Interval | None = None
+    expect: ClaimInterval | None = None
     """What agrees, in the unit of the computed quantity, where the claim's `accept` says nothing: the reading of its words."""
     under: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
     """The document's own conditions, by axis. Cells that meet them go before cells that do not, which are called otherwise."""
@@ -138,7 +138,7 @@ class Claim(ClosedModel):
     """The conditions that the document names, for people."""
     value: float | str | tuple[float, ...] | None
     """The printed value; null where the document gives words only."""
-    accept: Interval
+    accept: ClaimInterval
     """Closed interval that agrees with the wording; null for an open end."""
     kind: Literal["measured", "ratio", "bound", "direction", "setting", "spec", "version"]
     """What kind of statement it is. Only `ratio`, `bound` and `direction` apply to other hardware."""
@@ -178,7 +178,7 @@ class ReferenceSet(ClosedModel):
     """Version of this format."""
     name: str
     """Name by which `references` and `campaign compare` select the set."""
-    document: Document
+    document: Publication
     options: tuple[str, ...] = ()
     """Options of workloads that expressions may name beside the axes of every cell."""
     models: dict[str, ModelHere] = Field(default_factory=dict)

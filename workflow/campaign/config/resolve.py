@@ -17,12 +17,13 @@ from campaign.config.expand_shapes import Expanded, Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
 from campaign.config.primary_metric import primary_metric
 from campaign.config.probable_mistakes import in_campaign, in_system, in_workload, warn_of_unknown_scaling
-from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile, host_names
+from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
 from campaign.documents.fields import NAME_PATTERN, PATTERN_WORDS, as_typed
 from campaign.documents.metric import Metric
 from campaign.documents.record import CAMPAIGN_SCHEMA, campaigns_as_used
+from campaign.documents.site_hardware import expand_host_names
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Workload
 
@@ -133,7 +134,7 @@ class Campaign:
         ConfigError: no system has one of them, or no host is left.
         """
         try:
-            out = {name for each in re.split(r",(?![^\[]*\])", text) for name in host_names(each.strip())}
+            out = {name for each in re.split(r",(?![^\[]*\])", text) for name in expand_host_names(each.strip())}
         except ValueError as error:
             raise ConfigError(f"--without-hosts: {error}") from error
         known = [name for system in self.systems.values() for group in system.hosts for name in group.names()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Annotated, Any, Literal
 
@@ -11,66 +10,8 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from campaign.accelerators import Kind
 from campaign.documents.cell import Configuration, Scalar, Storage
 from campaign.documents.fields import HOSTS_PATTERN, OPERAND_PATTERN, Count, FileModel, Name, Precision, Variables
+from campaign.documents.site_hardware import HostSpec, PoolSpec, expand_host_names
 from campaign.errors import nearest
-
-
-class DeviceCount(FileModel):
-    """Devices of one model that are built into a host."""
-
-    kind: Literal["gpu", "nvme", "nic"] = "gpu"
-    """Kind of device."""
-    model: Name
-    """Device model."""
-    count: Count
-    """Number of devices."""
-
-
-class HostGroup(FileModel):
-    """One host, or several of the same kind: `host[1-4]` stands for host1 to host4, `host[1,3-4]` for three of them."""
-
-    name: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)]
-    """Host name, with optional numbers and ranges at the end."""
-    cores: Count = 1
-    """CPU cores."""
-    memory_gib: Annotated[float, Field(gt=0)] = 1.0
-    """Memory in GiB."""
-    devices: tuple[DeviceCount, ...] = ()
-    """Built-in devices, which need no fabric."""
-
-    def names(self) -> tuple[str, ...]:
-        """All host names that the group stands for."""
-        return host_names(self.name)
-
-    @field_validator("name")
-    @classmethod
-    def _range(cls, value: str) -> str:
-        host_names(value)
-        return value
-
-
-def host_names(text: str) -> tuple[str, ...]:
-    """Names that a text such as `host[1,3-4]` stands for; ValueError for a range that runs backwards or is too long."""
-    match = re.fullmatch(r"(.+)\[([\d,-]+)\]", text)
-    if not match:
-        return (text,)
-    names: list[str] = []
-    for part in match[2].split(","):
-        low, _, high = part.partition("-")
-        first, last = int(low), int(high or low)
-        if not 0 <= last - first < 4096:
-            raise ValueError(f"{text}: a range counts upwards over at most 4096 hosts; write it like host[1-4]")
-        names += (f"{match[1]}{number:0{len(low)}d}" for number in range(first, last + 1))
-    return tuple(names)
-
-
-class PoolEntry(DeviceCount):
-    """Devices of one model in the fabric's pool."""
-
-    drawer: str | None = None
-    """Location, for fabrics with drawers: `falcon1/drawer1`."""
-    home: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)] | None = None
-    """Hosts that these devices belong to when nothing is composed, ranges as in `hosts`; each has an equal part of them. Give it
-    where the site reserves or drains such a host while its device is elsewhere: plans then charge the host, too."""
 
 
 class PcieLink(FileModel):
@@ -297,9 +238,9 @@ class SystemFile(FileModel):
     Default: recordings of this kind of fabric that come with the program, if there are any."""
     times_factor: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     """Factor of these times, for a fabric that is emulated faster than it was recorded."""
-    hosts: tuple[HostGroup, ...] = Field(min_length=1)
+    hosts: tuple[HostSpec, ...] = Field(min_length=1)
     """The hosts."""
-    pool: tuple[PoolEntry, ...] = ()
+    pool: tuple[PoolSpec, ...] = ()
     """Devices behind the fabric."""
     tenancy: Tenancy = Tenancy()
     """Limits of use, and the owner of leases."""
@@ -339,7 +280,7 @@ class SystemFile(FileModel):
         priced = sorted(name for name, model in self.devices.items() if model.price_per_h is not None)
         if priced and self.currency is None:
             raise ValueError(f"'devices.{priced[0]}.price_per_h' is a price; add its currency, such as `currency: EUR`")
-        homes = {name for entry in self.pool if entry.home for name in host_names(entry.home)}
+        homes = {name for entry in self.pool if entry.home for name in expand_host_names(entry.home)}
         if unknown := sorted(homes - names):
             raise ValueError(f"'pool' has a home {unknown[0]} that is no host; there are: {', '.join(sorted(names))}")
         if unknown := sorted(self.tenancy.quota.keys() - {entry.model for entry in self.pool}):
@@ -375,4 +316,4 @@ class SystemFile(FileModel):
 
     def allowed_hosts(self) -> tuple[str, ...]:
         """Names of the hosts that may be composed; empty for all."""
-        return tuple(name for each in self.tenancy.allowed_hosts for name in host_names(each))
+        return tuple(name for each in self.tenancy.allowed_hosts for name in expand_host_names(each))

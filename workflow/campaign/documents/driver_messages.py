@@ -85,7 +85,7 @@ class _Error:
 
 
 @dataclass(frozen=True)
-class _Document:
+class _ResultDocument:
     """`DriverResult` in JSON."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
@@ -95,7 +95,7 @@ class _Document:
     began_s: float | None = None
 
 
-_RESULT = TypeAdapter(_Document)
+_RESULT = TypeAdapter(_ResultDocument)
 
 
 @dataclass
@@ -112,7 +112,7 @@ class DriverResult:
 
     def document(self) -> dict[str, Any]:
         error = _Error.of(self.error) if self.error else None
-        return asdict(_Document(self.measured, self.use, error, self.began_s))
+        return asdict(_ResultDocument(self.measured, self.use, error, self.began_s))
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:

@@ -66,12 +66,12 @@ def as_typed(label: object) -> object:
 
 FromEnvironment = Annotated[dict[Literal["from"], Literal["environment"]], Field(min_length=1)]
 """Instead of a value: the one that the variable has where the campaign is started."""
-_Value = Annotated[
+_VariableValue = Annotated[
     Annotated[Argument, Tag("text")] | Annotated[FromEnvironment, Tag("reference")],
     # So that a number is told to be no text, and nothing of references.
     Discriminator(lambda value: "reference" if isinstance(value, dict) else "text"),
 ]
-Variables = dict[VariableName, _Value]
+Variables = dict[VariableName, _VariableValue]
 """Environment variables of a program."""
 InputFiles = Annotated[
     Annotated[tuple[Argument, ...], Tag("names")] | Annotated[dict[Argument, Label | None], Tag("versions")],

@@ -12,20 +12,20 @@ class _Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class _Device(_Open):
+class _KeptDevice(_Open):
     model: str | None = None
     kind: str | None = None
     local: bool | None = None
 
 
-class _Host(_Open):
+class _KeptHost(_Open):
     name: str
-    devices: tuple[_Device, ...] = ()
+    devices: tuple[_KeptDevice, ...] = ()
     storage: tuple[Any, ...] = ()
 
 
-class _Obtained(_Open):
-    hosts: tuple[_Host, ...] = ()
+class _KeptComposition(_Open):
+    hosts: tuple[_KeptHost, ...] = ()
 
 
 class KeptLease(_Open):
@@ -43,7 +43,7 @@ class KeptLease(_Open):
     release_started_s: float | None = None
     released_s: float | None = None
     requested: dict[str, Any] | None = None
-    obtained: _Obtained | None = None
+    obtained: _KeptComposition | None = None
     leaked: tuple[Any, ...] = ()
     faults: tuple[Any, ...] = ()
     degraded: tuple[Any, ...] = ()

@@ -21,7 +21,7 @@ from campaign.paths import Results
 
 READ_AGAIN = "log read again"
 """Flag of a run whose numbers are of a later reading of its log."""
-Key = Literal["status", "failure", "throughput_per_s", "step_times_s", "window_s", "metrics", "flags"]
+RecordKey = Literal["status", "failure", "throughput_per_s", "step_times_s", "window_s", "metrics", "flags"]
 """Keys of a record that a reading takes the place of."""
 
 
@@ -35,7 +35,7 @@ class Reading(ClosedModel):
 
     started: Annotated[float, Field(description="as the record has it")]
     record: Annotated[
-        dict[Key, Any],
+        dict[RecordKey, Any],
         BeforeValidator(_without_requests),
         Field(description="keys of the record, with the values that count from now on"),
     ]

@@ -68,22 +68,22 @@ class Failure(ClosedModel):
     rank: int | None = None
 
 
-_Number = Annotated[int, Field(ge=0, lt=2**63)]  # what a table can hold
+_NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]  # what a table can hold
 
 
 class RecordedCell(ClosedModel):
     """The cell as it was asked for, flat, so that a record can be read without the campaign."""
 
     configuration: str
-    hosts: _Number
-    devices_per_host: _Number
-    local_devices_per_host: _Number
-    devices_used: _Number
+    hosts: _NonNegativeInt
+    devices_per_host: _NonNegativeInt
+    local_devices_per_host: _NonNegativeInt
+    devices_used: _NonNegativeInt
     device: str
     attach: str
     storage: str
     workload: str
-    batch: _Number
+    batch: _NonNegativeInt
     precision: str
     options: dict[str, Scalar] = Field(default_factory=dict)
 

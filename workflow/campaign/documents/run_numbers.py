@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from campaign.documents.cell import Settings
 
+RunKey = tuple[str, int]
+"""Id of a cell, and number of one of its runs."""
 BLOCK_ORDERS = ("blocks", "random-blocks")
 """Orders of leases (`protocol.lease_order`) that compose everything once, in random order, before anything is composed again."""
 MOST = 999

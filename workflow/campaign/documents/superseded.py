@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.documents.record import Store
+from campaign.documents.run_numbers import RunKey
 from campaign.errors import RecordError
 from campaign.files import load_json, make_directory, write_once
 from campaign.paths import Results
 
 SCHEMA = "superseded/1"
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SetAside:
 
     directory: Path
     where: str
-    runs: tuple[Key, ...]
+    runs: tuple[RunKey, ...]
     why: str = ""
 
     @property
@@ -52,7 +52,7 @@ class SetAside:
     def reason(self) -> str:
         return self.why or f"runs with {self.where}"
 
-    def path(self, run: Key) -> Path:
+    def path(self, run: RunKey) -> Path:
         """Where the record of a run is now."""
         return Store(self.directory).path(*run)
 
@@ -74,7 +74,7 @@ class SetAside:
         return moved
 
 
-def set_aside(store: Store, runs: Sequence[Key], *, where: str = "", why: str = "") -> SetAside:
+def set_aside(store: Store, runs: Sequence[RunKey], *, where: str = "", why: str = "") -> SetAside:
     """Move records out of the way, into a directory of its own; RecordError when that is not possible."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     directory = Results.at(store.results).superseded / when
@@ -101,7 +101,7 @@ def all_set_aside(results: Path) -> list[SetAside]:
     return found
 
 
-def _key(name: str) -> Key:
+def _key(name: str) -> RunKey:
     cell_id, repetition = name.split(".")
     return cell_id, int(repetition)
 

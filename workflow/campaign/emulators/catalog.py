@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.emulators.control_planes.server import HOSTS_PATH, Emulator, Server
+from campaign.emulators.control_planes.server import HOSTS_PATH, ControlPlaneServer, Emulator
 from campaign.errors import ConfigError
 from campaign.fabrics.registry import fabric_kinds
 
@@ -32,7 +32,7 @@ def open_emulator(kind: str, rack: Rack, **options: Any) -> Emulator:
     return cast(Emulator, emulator_module(kind).open_emulator(rack, **options))
 
 
-def reached(kind: str, server: Server) -> dict[str, Any]:
+def reached(kind: str, server: ControlPlaneServer) -> dict[str, Any]:
     """What a system file says under `fabric` of where an emulated control plane and its hosts' agents are."""
     ca = {"ca_file": str(server.ca_file.resolve())} if server.ca_file else {}
     address = getattr(emulator_module(kind), "address", lambda served: {"url": served.url} | ca)

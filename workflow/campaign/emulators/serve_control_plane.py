@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from campaign.config.system_file import HostGroup
 from campaign.documents.operation_times import OperationTimes, published_times
+from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.catalog import emulator_module, reached
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.replay import served
-from campaign.emulators.control_planes.server import FaultKind, Server, WireFault
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpFaultKind, WireFault
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.fabrics.control_plane.protocol import WithoutLogin
@@ -54,7 +54,7 @@ def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: thre
     parsed = [_device(text) for text in wanted.devices or getattr(module, "DEVICES", _DEVICES)]
     asked = getattr(module, "OPTIONS", {}) | dict(_option(text) for text in wanted.options)
     try:
-        hardware = rack(HostGroup(name=wanted.hosts).names(), parsed)
+        hardware = rack(HostSpec(name=wanted.hosts).names(), parsed)
     except ValueError as error:
         raise ConfigError(f"--host {wanted.hosts}: {error}") from error
     planned = [_fault(text) for text in wanted.faults]
@@ -67,7 +67,7 @@ def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: thre
         emulator = module.open_emulator(hardware, **asked)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{kind}: {error}") from error
-    with Server(emulator, directory, port=wanted.port) as server:
+    with ControlPlaneServer(emulator, directory, port=wanted.port) as server:
         for fault in planned:
             server.faults.add(fault)
         factor = float(asked.get("factor", 1.0))
@@ -104,7 +104,7 @@ def _await_end(until: threading.Event | None) -> None:
 
 
 def write_files(
-    wanted: ControlPlaneEmulation, server: Server, hardware: Rack, factor: float = 1.0, drawn: str = ""
+    wanted: ControlPlaneEmulation, server: ControlPlaneServer, hardware: Rack, factor: float = 1.0, drawn: str = ""
 ) -> tuple[Path, Path]:
     """A system file and a small campaign for an emulated control plane, and the credentials; gives the two files.
 
@@ -137,7 +137,7 @@ def write_files(
     return system, campaign
 
 
-def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts: str) -> dict[str, object]:
+def system_document(name: str, kind: str, server: ControlPlaneServer, hardware: Rack, hosts: str) -> dict[str, object]:
     """A system file for an emulated control plane; its credentials are in a file beside it."""
     pool: dict[tuple[str, str], int] = {}
     for device in hardware.devices.values():
@@ -194,7 +194,7 @@ def _option(text: str) -> tuple[str, Any]:
 def _fault(text: str) -> WireFault:
     kind, method, path, *times = (part.strip() for part in (*text.split(","), "", ""))
     times = [each for each in times if each]
-    known: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
+    known: tuple[HttpFaultKind, ...] = HttpFaultKind.__args__  # type: ignore[attr-defined]
     if (
         kind not in known
         or not method

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from campaign.errors import FabricError
 
 
-class Held(FabricError):
-    """Others, the `holders`, are in the way; nothing was changed. Waiting helps."""
+class HeldByOthers(FabricError):
+    """Other owners, the `holders`, hold what is requested. Nothing was changed, and waiting helps."""
 
     def __init__(self, message: str, holders: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -23,11 +23,11 @@ class OfDevices(FabricError):
         self.devices = tuple(devices)
 
 
-class Busy(Held):
+class Busy(HeldByOthers):
     """The fabric runs another transaction."""
 
 
-class Conflict(Held):
+class Conflict(HeldByOthers):
     """Devices or hosts that would do are held by `holders`."""
 
 
@@ -54,6 +54,10 @@ class PartialFailure(FabricError):
         super().__init__(message)
         self.done = tuple(done)
         self.failed = tuple(failed)
+
+
+class Refused(FabricError):
+    """The control plane refuses a request as it is (HTTP 400, 401, 404 ..). Neither waiting nor another try helps."""
 
 
 class OutcomeUnknown(FabricError):

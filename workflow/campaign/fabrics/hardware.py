@@ -1,4 +1,4 @@
-"""Hosts and devices: as a system file declares them, as they are at one moment, and as a lease has them.
+"""Hosts and devices as they are at one moment, and as a lease has them.
 
 Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host's (a GPU UUID, a drive's serial, a MAC).
 """
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.fabrics.launch_prefix import Launch
 
 DeviceState = Literal["free", "reserved", "composing", "in_use", "failed", "unavailable", "unknown"]
@@ -25,36 +26,6 @@ _FLEETING = ("holder", "state", "attached_to", "others", "called", "movable")
 def use_of(kind: str) -> str:
     """What devices of a kind are composed as, in one word."""
     return {STORAGE_KIND: "drive", NETWORK_KIND: "network card"}.get(kind, "device")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
-    """`count` equal devices that a host has of its own."""
-
-    kind: str
-    model: str
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class HostSpec:
-    """One host as the system file describes it. `ports`: host ports of the fabric it is cabled to, where that is known."""
-
-    name: str
-    cores: int
-    memory_gib: float
-    devices: tuple[DeviceSpec, ...] = ()
-    ports: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSpec:
-    """`count` equal devices in the pool, in `drawer` ("drawer2" or "falcon1/drawer2") or in the next free slots."""
-
-    kind: str
-    model: str
-    count: int
-    drawer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

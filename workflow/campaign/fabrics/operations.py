@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from campaign.documents.operation_times import Operation, Timed
 from campaign.fabrics.hardware import Device
 
-Key = tuple[Operation, str, str]
+OperationKey = tuple[Operation, str, str]
 """Operation, kind of device, box; the last two are empty where an operation is of all boxes."""
 
 
@@ -38,7 +38,7 @@ class Steps:
 class Operations:
     """How many operations of which kind."""
 
-    counts: Mapping[Key, int] = field(default_factory=dict)
+    counts: Mapping[OperationKey, int] = field(default_factory=dict)
 
     @classmethod
     def counted(cls, timed: Iterable[Timed]) -> Operations:
@@ -54,7 +54,7 @@ class Operations:
 
 def operations(devices: Iterable[Device], steps: Steps) -> Operations:
     """Count what attaching devices of the pool to the hosts of a lease takes."""
-    counts: Counter[Key] = Counter()
+    counts: Counter[OperationKey] = Counter()
     for device in devices:
         counts.update((each, device.kind, box_of(device)) for each in steps.attach)
     if counts:

@@ -22,9 +22,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
-from campaign.fabrics.hardware import POOL, Device, DeviceSpec, Host, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.hardware import POOL, Device, Host, Inventory
 from campaign.fabrics.launch_prefix import Launch, exact, names_in
 from campaign.fabrics.protocol import Capabilities, Request, Selection
 from campaign.fabrics.registry import Example, FabricKind
@@ -265,7 +266,7 @@ class PrefixFabric(SimpleFabric):
                 if not device.local:
                     lending[_server(device)] = slot.lease
         hosts = tuple(
-            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, using.get(spec.name) or lending.get(spec.name))
+            Host(spec.name, spec.cores, spec.memory_gib, holder=using.get(spec.name) or lending.get(spec.name))
             for spec in self.hosts.values()
         )
         servers = {**lending, **using}
@@ -322,8 +323,11 @@ FABRIC = FabricKind(
     tested="the contract suite and stand-in programs",
     example=Example(
         {"launch": [{"device": "a100", "fraction": "1/2", "prefix": ["remote", "{devices}", "--"]}]},
-        hosts=tuple(HostSpec(name, 8, 32.0, (DeviceSpec("nvme", "ssd", 1),)) for name in ("host1", "host2")),
-        pool=(PoolSpec("gpu", "a100", 1, "server1"),),
+        hosts=tuple(
+            HostSpec(name=name, cores=8, memory_gib=32.0, devices=(DeviceSpec(kind="nvme", model="ssd", count=1),))
+            for name in ("host1", "host2")
+        ),
+        pool=(PoolSpec(kind="gpu", model="a100", count=1, drawer="server1"),),
         configuration=Configuration("c", 1, 2, 0, 2, "a100", "fabric", "nvme"),
     ),
 )

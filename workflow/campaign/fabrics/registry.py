@@ -17,8 +17,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import ConfigError
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric
 
@@ -54,8 +54,14 @@ class Example:
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    hosts: tuple[HostSpec, ...] = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
-    pool: tuple[PoolSpec, ...] = (PoolSpec("gpu", "a100", 2), PoolSpec("nvme", "ssd", 1))
+    hosts: tuple[HostSpec, ...] = (
+        HostSpec(name="host1", cores=8, memory_gib=32.0),
+        HostSpec(name="host2", cores=8, memory_gib=32.0),
+    )
+    pool: tuple[PoolSpec, ...] = (
+        PoolSpec(kind="gpu", model="a100", count=2),
+        PoolSpec(kind="nvme", model="ssd", count=1),
+    )
     configuration: Configuration = _TWO_POOLED
 
 

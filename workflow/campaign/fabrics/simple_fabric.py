@@ -21,10 +21,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from campaign.documents.operation_times import Operation
+from campaign.documents.site_hardware import HostSpec
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks, violation
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, own_devices
+from campaign.fabrics.hardware import Composition, Device, Host, Inventory, own_devices
 from campaign.fabrics.operations import box_of, timing
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Tag
@@ -36,7 +37,7 @@ class SimpleFabric(Fabric):
 
     kind: names the state file. pool: devices that can be attached, such as `pool_devices(..)` of the system file's. own: those that
     are built into hosts; default: as in the system file. banks: which hosts may hold which devices of the pool; default: every
-    host reaches all of them.
+    host reaches all of them. ports: ports of the fabric by host; default: they are unknown.
     atomic: nothing is attached, so that composing is one change of the state file. verified, note: see `Capabilities`.
     """
 
@@ -54,12 +55,14 @@ class SimpleFabric(Fabric):
         *,
         own: Iterable[Device] | None = None,
         banks: Sequence[Bank] | None = None,
+        ports: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.hosts = {host.name: host for host in hosts}
         self.own = tuple(device for host in hosts for device in own_devices(host)) if own is None else tuple(own)
         self.pool = {device.fabric_id: device for device in pool}
         locations = (device.location for device in self.pool.values())
         self.banks = open_banks(locations, tuple(self.hosts)) if banks is None else tuple(banks)
+        self.ports = ports or {}
         self.state = StateFile(state_dir / f"{self.kind}.json")
 
     def attach(self, device: Device, host: str, lease_id: str) -> None:
@@ -95,7 +98,13 @@ class SimpleFabric(Fabric):
 
     def inventory_of(self, state: State) -> Inventory:
         hosts = tuple(
-            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, state.holder_of_host(spec.name))
+            Host(
+                spec.name,
+                spec.cores,
+                spec.memory_gib,
+                self.ports.get(spec.name, ()),
+                state.holder_of_host(spec.name),
+            )
             for spec in self.hosts.values()
         )
         own = (occupy(device, state) for device in self.own)

@@ -25,10 +25,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.documents.operation_times import Operation, published_times
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode, violation
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Composition, Device, HostSpec, Link, PoolSpec, own_devices
+from campaign.fabrics.hardware import Composition, Device, Link, own_devices
 from campaign.fabrics.operations import Steps, timing
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
@@ -103,13 +104,13 @@ def cabling(
         yield one, {port: cabled[port] for port in PORTS if port in cabled}
 
 
-def ports_of(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> dict[str, tuple[str, ...]]:
-    """Ports per host, such as falcon1/H2, after those that the system file names."""
-    found = {host.name: host.ports for host in hosts}
-    for one, ports in cabling(chassis, hosts):
+def find_host_ports(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the ports that each host is cabled to, such as falcon1/H2."""
+    host_ports: dict[str, tuple[str, ...]] = {}
+    for box, ports in cabling(chassis, hosts):
         for port, host in ports.items():
-            found[host] = (*found[host], f"{one.name}/{port}")
-    return found
+            host_ports[host] = (*host_ports.get(host, ()), f"{box.name}/{port}")
+    return host_ports
 
 
 def _drawer_banks(chassis: str, index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> list[Bank]:
@@ -244,14 +245,14 @@ class SimulatedFabric(SimpleFabric):
     def __init__(
         self, options: SimulatedOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
     ) -> None:
-        ports = ports_of(options.chassis, hosts)
         own = (device for host in hosts for device in own_devices(host))
         super().__init__(
-            [replace(host, ports=ports[host.name]) for host in hosts],
+            hosts,
             fill(options.chassis, pool),
             state_dir,
             own=(replace(device, host_id=host_id(device.kind, device.fabric_id)) for device in own),
             banks=banks(options.chassis, hosts),
+            ports=find_host_ports(options.chassis, hosts),
         )
         self._options = options
         self._times = published_times(options.times).scaled(options.times_factor) if options.times else None

@@ -14,8 +14,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from campaign.documents.site_hardware import HostSpec
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
-from campaign.fabrics.hardware import ComposedHost, Composition, Device, HostSpec
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.protocol import Selection, Tag
 from campaign.files import NO_SPACE, lock, overwrite, read_bytes, read_text, try_lock, write_atomic
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.hardware import DeviceSpec, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.hardware import Inventory
 from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.registry import Example, FabricKind, NoOptions
 from campaign.fabrics.simple_fabric import SimpleFabric
@@ -54,7 +55,14 @@ FABRIC = FabricKind(
     NoOptions,
     open_fabric,
     example=Example(
-        hosts=(HostSpec("host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2), DeviceSpec("nvme", "ssd", 1))),),
+        hosts=(
+            HostSpec(
+                name="host1",
+                cores=8,
+                memory_gib=32.0,
+                devices=(DeviceSpec(kind="gpu", model="a100", count=2), DeviceSpec(kind="nvme", model="ssd", count=1)),
+            ),
+        ),
         pool=(),
         configuration=Configuration("c", 1, 2, 2, 2, "a100", "local", "nvme"),
     ),

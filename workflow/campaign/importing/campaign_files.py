@@ -7,7 +7,7 @@ from typing import Any
 
 from campaign.config.import_file import ImportFile
 from campaign.documents.cell import Scalar
-from campaign.importing.log_facts import PRECISIONS, Point
+from campaign.importing.log_facts import PRECISIONS, CellPoint
 from campaign.workloads.protocol import Workload
 
 WHY = "no log of it was found"
@@ -48,9 +48,9 @@ def workload_document(name: str, said: ImportFile) -> dict[str, Any]:
 
 def campaign_document(
     said: ImportFile,
-    points: Collection[Point],
+    points: Collection[CellPoint],
     axes: Collection[str],
-    repetitions: Mapping[Point, int],
+    repetitions: Mapping[CellPoint, int],
     compositions: int,
     workloads: Mapping[str, Workload],
 ) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _sorted(values: Iterable[Scalar]) -> list[Scalar]:
     )
 
 
-def _values(point: Point, axes: Collection[str], workloads: Mapping[str, Workload]) -> tuple[Scalar, ...]:
+def _values(point: CellPoint, axes: Collection[str], workloads: Mapping[str, Workload]) -> tuple[Scalar, ...]:
     configuration, workload, batch, precision, options = point
     given = {**workloads[workload].options, **dict(options)}
     return configuration, workload, batch, precision, *(given[name] for name in sorted(axes))

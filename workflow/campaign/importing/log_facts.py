@@ -22,8 +22,10 @@ from campaign.documents.run_numbers import MOST
 from campaign.errors import LaunchError, nearest
 from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.files import open_regular
+from campaign.importing.stated_settings import StatedSettings, find_contradiction
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers.expressions import duration_s
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 
@@ -44,6 +46,8 @@ class LogFacts:
     timed_out: bool = False
     problems: tuple[str, ...] = ()
     """Times that cannot be read."""
+    settings: StatedSettings = field(default_factory=StatedSettings)
+    """How the log states that its program was started."""
 
 
 def look(pattern: LogPattern, log: Log) -> LogFacts:
@@ -110,7 +114,8 @@ def _number(texts: list[str], name: str, problems: list[str]) -> float | None:
     if not texts:
         return None
     try:
-        return float(texts[-1])
+        seconds = duration_s(texts[-1]) if name == "duration_s" else None
+        return float(texts[-1]) if seconds is None else seconds
     except ValueError:
         problems.append(f"{name} is '{texts[-1]}', which is no number")
         return None
@@ -161,7 +166,7 @@ NUMBERS = frozenset(
     {"batch", "batch_global", "repetition", "hosts", "devices_per_host", "devices_used", "devices", "ranks"}
 )
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
-Point = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
+CellPoint = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
 """configuration, workload, batch, precision, and options by name: a cell before there is a campaign."""
 
 
@@ -173,15 +178,15 @@ class Copy(Unread):
 class LogIdentity:
     """Which run a log is of. repetition: None where nothing says it. hosts, lease: empty where not known."""
 
-    point: Point
+    point: CellPoint
     repetition: int | None = None
     hosts: tuple[str, ...] = ()
     lease: str = ""
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the map declares, with the workload files that it names."""
+class MapDeclarations:
+    """Declarations of a map, with the workload files that it names."""
 
     configurations: Sequence[Configuration]
     workloads: Mapping[str, Workload]
@@ -201,7 +206,7 @@ class Known:
         return {name: words.get(name, set()) | set(pattern.words.get(name, ())) for name in {*words, *pattern.words}}
 
 
-def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> LogIdentity:
+def identify(known: MapDeclarations, pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> LogIdentity:
     """What the log is of. path: what stands in its path; Unread says what is missing, unknown or contradicts itself."""
     said = _said(pattern, path, found)
     configuration = _configuration(known, said)
@@ -224,6 +229,11 @@ def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: 
         raise Unread(f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}")
     batch = 1 if file.serves_requests else _batch(said, configuration)
     point = (configuration.name, workload, batch, precision, options)
+    labels = {"precision": precision, **said, "hosts": configuration.hosts, "ranks": configuration.ranks}
+    if not file.serves_requests:
+        labels["batch"] = batch
+    if problem := find_contradiction(found.settings, labels, file.options):
+        raise Unread(problem)
     # What numbers its runs otherwise, by a date say, gets numbers that are free.
     number = None if repetition is None or int(repetition) > MOST else int(repetition)
     return LogIdentity(point, number, hosts, str(said.get("lease", "")))
@@ -255,7 +265,7 @@ def _needed(said: Mapping[str, Scalar], name: str) -> Scalar:
     return said[name]
 
 
-def _configuration(known: Known, said: Mapping[str, Scalar]) -> Configuration:
+def _configuration(known: MapDeclarations, said: Mapping[str, Scalar]) -> Configuration:
     names = [c.name for c in known.configurations]
     if "configuration" in said and said["configuration"] not in names:
         name = str(said["configuration"])

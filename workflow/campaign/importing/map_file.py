@@ -18,7 +18,7 @@ from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.errors import ConfigError, nearest
 from campaign.importing.campaign_files import system_document, workload_document
-from campaign.importing.log_facts import NUMBERS, Known, Unread
+from campaign.importing.log_facts import NUMBERS, MapDeclarations, Unread
 from campaign.workloads.protocol import Workload
 
 
@@ -55,7 +55,7 @@ class Map:
 
     path: Path
     said: ImportFile
-    known: Known
+    known: MapDeclarations
     patterns: tuple[tuple[LogPattern, Pattern], ...]
     ignored: tuple[re.Pattern[str], ...]
 
@@ -73,7 +73,7 @@ def read_map(path: Path) -> Map:
     workloads = dict(zip(said.workloads, models, strict=True))
     for name in said.references:
         load_reference(name, path.parent)
-    known = Known(expanded.configurations, workloads)
+    known = MapDeclarations(expanded.configurations, workloads)
     compiled = []
     for number, each in enumerate(said.logs):
         where = source.place("logs", number, "path")

@@ -20,24 +20,35 @@ from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import MOST, composition_of, number_in_composition, run_number
 from campaign.errors import ConfigError
 from campaign.importing.campaign_files import campaign_document, system_document
-from campaign.importing.log_facts import Copy, LogFacts, LogIdentity, Point, Unread, digest, identify, look, outcome_of
+from campaign.importing.log_facts import (
+    CellPoint,
+    Copy,
+    LogFacts,
+    LogIdentity,
+    Unread,
+    digest,
+    identify,
+    look,
+    outcome_of,
+)
 from campaign.importing.map_file import Map, unsaved_file
+from campaign.importing.stated_settings import StatedSettings, find_difference
 from campaign.plan.matrix import expand
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import alike, several
 from campaign.workloads.protocol import Outcome
 
-Fate = Literal["new", "present", "unread"]
+LogFate = Literal["new", "present", "unread"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScannedLog:
     """One file below the directory, or one of the tests in it. cell, repetition, outcome: of a log that is new; why: of a file that
     is not read; key: SHA-256 of the file, with the number of the test.
     """
 
     path: str
-    fate: Fate
+    fate: LogFate
     why: str = ""
     sha256: str = ""
     test: int | None = None
@@ -63,21 +74,23 @@ class LogSurvey:
 
     directory: Path
     campaign: Campaign
-    entries: tuple[Entry, ...]
+    entries: tuple[ScannedLog, ...]
     records: tuple[Record, ...] = ()
     strays: int = 0
 
-    def of(self, fate: Fate) -> list[Entry]:
+    def of(self, fate: LogFate) -> list[ScannedLog]:
         return [entry for entry in self.entries if entry.fate == fate]
 
 
 def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> LogSurvey:
     """Look at every file; nothing is written. records: of earlier imports. ConfigError where no log says what it is of."""
     identified = [entry for path in _files(directory, read.ignored) for entry in _identified(path, directory, read)]
+    identified = _reject_mixed_cells(identified, read)
     names = {c.name for c in read.known.configurations}
     earlier = [r for r in records if r.cell.configuration in names and r.cell.workload in read.known.workloads]
     if not earlier and all(entry.identity is None for entry in identified):
-        told = "; ".join(f"{entry.path}: {entry.why}" for entry in identified[:3]) or "there are no files"
+        reasons = {entry.why: entry.path for entry in reversed(identified[:3])}
+        told = "; ".join(f"{path}: {why}" for why, path in reversed(reasons.items())) or "there are no files"
         raise ConfigError(f"{directory}: no log of a run was found by {read.path}: {told}")
     compositions = _compositions(identified, earlier)
     identified = [_numbered(entry, compositions) for entry in identified]
@@ -103,7 +116,7 @@ def _natural(text: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d{1,18})", text)]
 
 
-def _identified(path: Path, directory: Path, read: Map) -> list[Entry]:
+def _identified(path: Path, directory: Path, read: Map) -> list[ScannedLog]:
     """What a file is a log of: one run, or the runs of the tests in it."""
     name = path.relative_to(directory).as_posix()
     try:
@@ -116,11 +129,11 @@ def _identified(path: Path, directory: Path, read: Map) -> list[Entry]:
         if found.problems:
             raise Unread("; ".join(found.problems))
         return [
-            Entry(name, "new", sha256=sha256, test=test, identity=identity, found=of)
+            ScannedLog(name, "new", sha256=sha256, test=test, identity=identity, found=of)
             for test, identity, of in _runs_in(path, read, chosen, values, found)
         ]
     except Unread as error:
-        return [Entry(name, "unread", str(error))]
+        return [ScannedLog(name, "unread", str(error))]
 
 
 def _runs_in(
@@ -131,8 +144,16 @@ def _runs_in(
     first = identify(read.known, pattern, values, found)
     workload = read.known.workloads[first.point[1]]
     tests = workload.tests(Log(path))
-    if not tests or (pattern.tests == "one" and alike(tests)):
-        yield None, first, found
+    settings = [StatedSettings(test.settings, test.rounded) for test in tests]
+    if named and len({stated.values.get("precision") for stated in settings}) > 1:
+        # The option tells the number formats apart: no label of the whole log could.
+        settings = [
+            replace(each, values={n: v for n, v in each.values.items() if n != "precision"}) for each in settings
+        ]
+    if len(tests) < 2 or (pattern.tests == "one" and alike(tests)):
+        for stated in settings[:1]:
+            found = replace(found, settings=stated)
+        yield None, identify(read.known, pattern, values, found), found
         return
     if pattern.tests == "one":
         raise Unread(
@@ -149,25 +170,47 @@ def _runs_in(
         if named and not test.program:
             raise Unread(f"test {number} of {len(tests)} has no name; write 'tests: repetitions' where all are alike")
         said = {**found.values, pattern.tests: test.program} if named else found.values
-        yield number, identify(read.known, pattern, values, replace(found, values=said)), untimed
+        facts = replace(untimed, settings=settings[number - 1])
+        yield number, identify(read.known, pattern, values, replace(facts, values=said)), facts
 
 
-def _numbered(entry: Entry, compositions: Mapping[tuple[str, str], int]) -> Entry:
+def _reject_mixed_cells(entries: Sequence[ScannedLog], read: Map) -> list[ScannedLog]:
+    """Mark all runs of a cell as unread if their logs state different settings, such as different rates of requests."""
+    runs: defaultdict[CellPoint, list[tuple[str, StatedSettings]]] = defaultdict(list)
+    cells: list[CellPoint | None] = []
+    for entry in entries:
+        cell: CellPoint | None = None
+        if entry.identity is not None:
+            configuration, workload, batch, precision, given = entry.identity.point
+            options = tuple(sorted({**read.known.workloads[workload].options, **dict(given)}.items()))
+            cell = configuration, workload, batch, precision, options
+            runs[cell].append((entry.name, entry.found.settings))
+        cells.append(cell)
+    problems = {cell: find_difference(stated) for cell, stated in runs.items()}
+    return [
+        ScannedLog(entry.path, "unread", problems[cell], test=entry.test)
+        if cell is not None and problems[cell]
+        else entry
+        for entry, cell in zip(entries, cells, strict=True)
+    ]
+
+
+def _numbered(entry: ScannedLog, compositions: Mapping[tuple[str, str], int]) -> ScannedLog:
     """The entry, without what it is a log of where its lease is one too many."""
     of = entry.identity
     if of is None or compositions.get((of.point[0], of.lease), 1) <= MOST:
         return entry
     why = f"its configuration '{of.point[0]}' has {MOST} leases already; import the logs of others under another name"
-    return Entry(entry.path, "unread", why, test=entry.test)
+    return ScannedLog(entry.path, "unread", why, test=entry.test)
 
 
-def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) -> Campaign:
+def _campaign(read: Map, entries: Sequence[ScannedLog], earlier: Sequence[Record]) -> Campaign:
     """The campaign of everything found now and before."""
     points = [each.identity.point for each in entries if each.identity is not None]
     compositions = _compositions(entries, earlier)
-    counts: Counter[tuple[Point, int]] = Counter()
-    runs: defaultdict[Point, Counter[int]] = defaultdict(Counter)
-    numbers: defaultdict[Point, list[tuple[int, int]]] = defaultdict(list)
+    counts: Counter[tuple[CellPoint, int]] = Counter()
+    runs: defaultdict[CellPoint, Counter[int]] = defaultdict(Counter)
+    numbers: defaultdict[CellPoint, list[tuple[int, int]]] = defaultdict(list)
     for each in entries:
         if (of := each.identity) is not None:
             here = compositions.get((of.point[0], of.lease), 1)
@@ -200,7 +243,7 @@ def _planned(most: Counter[int], numbers: Sequence[tuple[int, int]]) -> int:
     return max(by_number) if goes_on else most.total()
 
 
-def _compositions(entries: Sequence[Entry], records: Sequence[Record]) -> dict[tuple[str, str], int]:
+def _compositions(entries: Sequence[ScannedLog], records: Sequence[Record]) -> dict[tuple[str, str], int]:
     """Number of the composition by configuration and lease: as in earlier imports, then in the order of the logs.
 
     Runs of which nothing says what they share are numbered as those of one composition.
@@ -221,7 +264,7 @@ def _compositions(entries: Sequence[Entry], records: Sequence[Record]) -> dict[t
     return known
 
 
-def _point(configuration: str, cell: Cell | RecordedCell) -> Point:
+def _point(configuration: str, cell: Cell | RecordedCell) -> CellPoint:
     return configuration, cell.workload, cell.batch, cell.precision, tuple(sorted(cell.options.items()))
 
 
@@ -252,19 +295,19 @@ class _Sorting:
                 words = f"{record.cell.configuration} · {record.cell.workload} · batch {record.cell.batch}"
                 self.texts[record.source.key] = (record.source.path, record.cell_id, words)
 
-    def sorted(self, entries: Sequence[Entry]) -> list[Entry]:
-        done: dict[str, Entry] = {}  # by path and test
+    def sorted(self, entries: Sequence[ScannedLog]) -> list[ScannedLog]:
+        done: dict[str, ScannedLog] = {}  # by path and test
         # Logs that have a record first, then those that name their repetition: the others get what is free.
         for entry in sorted(entries, key=self.turn):
             try:
                 done[entry.name] = entry if entry.identity is None else self.placed(entry, entry.identity)
             except Copy as error:
-                done[entry.name] = Entry(entry.path, "unread", str(error), test=entry.test)
+                done[entry.name] = ScannedLog(entry.path, "unread", str(error), test=entry.test)
             except Unread as error:
                 done[entry.name] = replace(entry, fate="unread", why=str(error))
         return [done[entry.name] for entry in entries]
 
-    def turn(self, entry: Entry) -> int:
+    def turn(self, entry: ScannedLog) -> int:
         if entry.identity is None or not (run := self.run(entry.identity)):
             return 2
         sha256, _ = self.taken.get((self.cell(entry.identity).id, run), ("", ""))
@@ -282,7 +325,7 @@ class _Sorting:
         """Number of the run that a log names itself; 0 where it names none."""
         return run_number(self.composition(of), of.repetition) if of.repetition else 0
 
-    def placed(self, entry: Entry, of: LogIdentity) -> Entry:
+    def placed(self, entry: ScannedLog, of: LogIdentity) -> ScannedLog:
         cell, run = self.cell(of), self.run(of)
         sha256, path = self.taken.get((cell.id, run), ("", ""))
         same = sha256 == entry.key

@@ -21,7 +21,7 @@ from campaign.files import read_text, write_atomic
 from campaign.importing.campaign_files import system_document
 from campaign.importing.log_facts import span
 from campaign.importing.map_file import Map
-from campaign.importing.scan_logs import Entry, LogSurvey
+from campaign.importing.scan_logs import LogSurvey, ScannedLog
 from campaign.paths import Results
 from campaign.plan.matrix import specification
 from campaign.plan.past_costs import earlier_spread, read_costs
@@ -124,7 +124,7 @@ def notes(found: LogSurvey) -> list[str]:
     return said
 
 
-def _record(found: LogSurvey, entry: Entry, store: Store, shared: Mapping[str, str]) -> Record:
+def _record(found: LogSurvey, entry: ScannedLog, store: Store, shared: Mapping[str, str]) -> Record:
     cell, outcome, of = entry.cell, entry.outcome, entry.identity
     if cell is None or outcome is None or of is None:
         raise RecordError(f"{entry.path}: was not read")
@@ -162,5 +162,5 @@ def _record(found: LogSurvey, entry: Entry, store: Store, shared: Mapping[str, s
     )
 
 
-def _short(entry: Entry) -> str:
+def _short(entry: ScannedLog) -> str:
     return entry.sha256[:12] + (f"-{entry.test}" if entry.test else "")

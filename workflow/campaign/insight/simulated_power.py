@@ -31,7 +31,7 @@ _UNIT = 0.01
 
 
 @dataclass(frozen=True)
-class Precision:
+class IntervalPrecision:
     """Half-width of the 95 % interval and detectable difference, in standard deviations of the mean of one composition."""
 
     half_width: float
@@ -84,7 +84,7 @@ class PlannedComparisons:
         """The most cells of one workload on a lease."""
         return int(self.cells.groupby(["lease", "workload"]).size().max())
 
-    def simulate(self, compositions: int, shared: bool) -> Precision:
+    def simulate(self, compositions: int, shared: bool) -> IntervalPrecision:
         """Simulate campaigns, and compare their cells as the report does.
 
         Args:
@@ -128,7 +128,9 @@ class PlannedComparisons:
         error = np.sqrt(found.variance)
         tested = scipy.special.stdtrit(found.freedom, 1.0 - SIGNIFICANT / self.tests / 2.0)
         detectable = np.quantile(tested * error - np.log(found.ratio), POWER)
-        return Precision(float(np.median(student_quantile(found.freedom) * error)) / _UNIT, float(detectable) / _UNIT)
+        return IntervalPrecision(
+            float(np.median(student_quantile(found.freedom) * error)) / _UNIT, float(detectable) / _UNIT
+        )
 
 
 class SimulatedPrecision:
@@ -138,7 +140,7 @@ class SimulatedPrecision:
         self._several = planned.cells_per_lease > 1
         self._simulate = cache(planned.simulate)
 
-    def at(self, compositions: int, shared: float) -> Precision:
+    def at(self, compositions: int, shared: float) -> IntervalPrecision:
         """Return the precision of a number of compositions.
 
         Args:
@@ -154,7 +156,7 @@ class SimulatedPrecision:
         def interpolate(name: str) -> float:
             return float(sum(w * np.sqrt(k / compositions) * self._between(name, k, shared) for k, w in ends))
 
-        return Precision(interpolate("half_width"), interpolate("detectable"))
+        return IntervalPrecision(interpolate("half_width"), interpolate("detectable"))
 
     def _between(self, name: str, compositions: int, shared: float) -> float:
         """Value between cells that deviate by themselves and cells that deviate together: freedom falls by the square."""

@@ -21,7 +21,7 @@ from campaign.processes.clocks import Clocks
 LOOK_S = 0.5
 _LATE_S = 5.0  # no scheduler lets a process wait for so long that has slept until then
 _STOPPED = {"T": "is stopped", "t": "is stopped by a debugger"}
-_Answer = TypeVar("_Answer")
+_T = TypeVar("_T")
 
 
 class Disturbances:
@@ -54,7 +54,7 @@ class Disturbances:
         """Unix seconds, by the clock as it was at the start."""
         return self.started + self.elapsed_s
 
-    def wait(self, wait: Callable[[float], _Answer], seconds: float) -> _Answer:
+    def wait(self, wait: Callable[[float], _T], seconds: float) -> _T:
         """Wait by `wait` for so long at most. It is noticed when this process is held up meanwhile."""
         before_s = time.monotonic()
         answer = wait(max(0.0, seconds))

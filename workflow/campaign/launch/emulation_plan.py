@@ -16,9 +16,9 @@ from typing import Any
 
 from campaign.config.system_file import Emulation, Links
 from campaign.fabrics.hardware import Composition
-from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, Link, LinkRates
+from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates, LinkType
 
-_ALWAYS: tuple[Link, ...] = ("fabric", "network")
+_ALWAYS: tuple[LinkType, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
 UNLIKE_LINKS = (

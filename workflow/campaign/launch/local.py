@@ -38,7 +38,7 @@ _PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, 
 _EXIT_PATIENCE_S = 10.0  # from the last result file to the end of the ranks
 _PARENT_PATIENCE_S = 300.0  # loading torch from a busy shared file system can take minutes
 
-_Stopped = Literal["time limit", "memory limit", "failed rank", "exit hang", "disturbance"]
+_StopReason = Literal["time limit", "memory limit", "failed rank", "exit hang", "disturbance"]
 
 
 class LocalLauncher:
@@ -48,7 +48,7 @@ class LocalLauncher:
         adopt_orphans()
         self._places = open_placement(system, composition)
         self._devices = UsedDevices(composition, system)
-        self._parents: dict[str, _Parent] = {}
+        self._parents: dict[str, _ForkServer] = {}
         self._memory_kills = MemoryKills()
 
     @property
@@ -107,9 +107,9 @@ class LocalLauncher:
         hidden = {mask for kind in ACCELERATORS.values() if {*kind.masks} & {*given.environment} for mask in kind.masks}
         return {**{name: own[name] for name in own if name not in hidden}, **given.environment, MARK: marker}
 
-    def _parent(self, module: str) -> _Parent:
+    def _parent(self, module: str) -> _ForkServer:
         if module not in self._parents or not self._parents[module].alive:
-            self._parents[module] = _Parent(module)
+            self._parents[module] = _ForkServer(module)
         return self._parents[module]
 
 
@@ -120,7 +120,7 @@ def _run(
     log: Path,
     directory: Path,
     limits: Limits,
-    parent: _Parent | None,
+    parent: _ForkServer | None,
 ) -> Ended:
     """parent: the process to fork the ranks from; None: they are spawned."""
     out = step.environment.get("CAMPAIGN_OUT") if step.preload else None
@@ -167,7 +167,7 @@ def _wait(
     disturbances: Disturbances,
     limits: Limits,
     results: Sequence[Path],
-) -> _Stopped | None:
+) -> _StopReason | None:
     """Wait for all (None), or until they have to be ended. results: files that the ranks leave when they have measured."""
     poll = select.poll()
     waiting = {}
@@ -192,7 +192,7 @@ def _wait(
                 (complete_at + _EXIT_PATIENCE_S, "exit hang"),
             ):
                 if now >= when:
-                    return cast(_Stopped, why)
+                    return cast(_StopReason, why)
             look_s = LOOK_S
             if limits.memory_limit_mib is not None:
                 if (
@@ -235,8 +235,8 @@ class _Forked:
         return self.returncode
 
 
-class _Parent:
-    """The long-lived process that has torch loaded and forks ranks (protocol: `campaign.workloads.trainer.forkserver`)."""
+class _ForkServer:
+    """A process that has torch loaded and forks ranks (protocol: `campaign.workloads.trainer.forkserver`)."""
 
     def __init__(self, module: str) -> None:
         self._argv = [sys.executable, "-m", f"{module}.forkserver"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from campaign.accelerators import Seen
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, DeviceSpec, HostSpec, own_devices
+from campaign.fabrics.hardware import ComposedHost, Composition, own_devices
 from campaign.files import make_directory
 from campaign.processes.command import run_command
 from campaign.slurm.verify_devices import DevicesDiffer, checked, devices_script, on_host, runs_on
@@ -67,13 +67,9 @@ def _names(
 ) -> dict[str, str]:
     """Names by fabric id: a host's own devices are numbered in the order in which they are listed; others can be told only where
     there are no more than the composition has."""
-    groups = {name: group for group in system.hosts for name in group.names()}
-    specs = [
-        HostSpec(host.name, 0, 0.0, tuple(DeviceSpec(d.kind, d.model, d.count) for d in groups[host.name].devices))
-        for host in composition.hosts
-        if host.name in groups
-    ]
-    own = [device.fabric_id for spec in specs for device in own_devices(spec) if device.computes]
+    specs = {spec.name: spec for entry in system.hosts for spec in entry.split_hosts()}
+    hosts = [specs[host.name] for host in composition.hosts if host.name in specs]
+    own = [device.fabric_id for host in hosts for device in own_devices(host) if device.computes]
     wanted = on_host(machine)
     if all(device.fabric_id in own for device in wanted):
         order = own

@@ -99,7 +99,7 @@ class SrunLauncher:
         program = ", ".join(placement.programs(step))
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank and self._hosts.on_cpu else {}
         environment = {**self._environment(one_thread), **step.environment}
-        running = _Running(step, program, argv, environment, marker, log, directory, limits)
+        running = _RunningStep(step, program, argv, environment, marker, log, directory, limits)
         try:
             make_directory(log.parent)
             script.write_text(rank_script(step, placement, marker, directory, reaper=self._reaper), encoding="utf-8")
@@ -124,7 +124,7 @@ class SrunLauncher:
 
 
 @dataclass
-class _Running:
+class _RunningStep:
     """One step, from the start of srun to the end of everything that it started. program: for messages; words: srun's messages."""
 
     step: Step

@@ -61,8 +61,8 @@ def use_of(results: Results, journal: Journal) -> str:
 
 
 @dataclass(frozen=True)
-class Obtained:
-    """A composition that is there, the use of the lease that it belongs to, and how it differs from what was requested.
+class ObtainedComposition:
+    """An obtained composition, the use of the lease that it belongs to, and its differences from the request.
 
     holding: `Journal.holding` of the lease.
     """
@@ -78,7 +78,7 @@ class Obtained:
             raise LaunchError(f"{self.use}: is not held any more, so nothing that is measured on it now gets a record")
 
 
-def obtained_on_demand(results: Results, system: str, job_id: str) -> Obtained:
+def obtained_on_demand(results: Results, system: str, job_id: str) -> ObtainedComposition:
     """What Slurm's ResumeProgram had composed for a job (`campaign compose --name job-12`); LaunchError when it has not."""
     journal = Journal(results.journals(system), lease_id(results, kept_name(f"job-{job_id}")))
     if journal.state not in ("READY", "IN_USE"):
@@ -87,7 +87,7 @@ def obtained_on_demand(results: Results, system: str, job_id: str) -> Obtained:
             "look at the log of the ResumeProgram"
         )
     document = journal.document()
-    return Obtained(
+    return ObtainedComposition(
         use_of(results, journal),
         Composition.from_document(document["obtained"]),
         tuple(document["mismatches"]),

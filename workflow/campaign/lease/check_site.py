@@ -20,6 +20,7 @@ from campaign.documents.operation_times import OPERATIONS, OperationTimes, Sessi
 from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics.banks import RULES, named_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
+from campaign.fabrics.errors import Refused
 from campaign.fabrics.hardware import Inventory, use_of
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric, Request
@@ -31,7 +32,7 @@ from campaign.lease.reconcile import Orphan
 from campaign.processes.signals import deferred
 from campaign.wording import plural
 
-Verdict = Literal["ok", "note", "problem", "stop"]
+Severity = Literal["ok", "note", "problem", "stop"]
 """problem: some lease cannot work; stop: none can, or it is a mistake of the system file."""
 
 
@@ -43,11 +44,11 @@ class Finding:
     """One line of a check: what was looked at, how it is, and what to know or do."""
 
     what: str
-    verdict: Verdict
+    verdict: Severity
     words: str
 
 
-Check = Callable[[Fabric, Inventory], Iterable[Finding]]
+SiteCheck = Callable[[Fabric, Inventory], Iterable[Finding]]
 """A further check of an open fabric, which uses the inventory that was read already."""
 
 
@@ -55,7 +56,7 @@ def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
     return ()
 
 
-def check(site: Site, check_more: Check = _check_nothing) -> Iterator[Finding]:
+def check(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
     """Check all of the control plane that can be read without a change, line by line as it is known, then `check_more`."""
     kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
@@ -68,7 +69,7 @@ def check(site: Site, check_more: Check = _check_nothing) -> Iterator[Finding]:
     yield from check_control_plane(site, check_more)
 
 
-def check_control_plane(site: Site, check_more: Check = _check_nothing) -> Iterator[Finding]:
+def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
     """Check what a lease needs of the control plane, without its transport; then `check_more` on the same fabric.
 
     A control plane that fails at any time in between is a problem.
@@ -88,7 +89,7 @@ def check_control_plane(site: Site, check_more: Check = _check_nothing) -> Itera
             for fence in site.fenced.current():
                 yield Finding("fenced", "note", f"{fence.words()} ('campaign fabric fences {site.system.name}')")
             yield from check_more(fabric, inventory)
-    except ConfigError as error:
+    except (ConfigError, Refused) as error:
         yield Finding("answer", "stop", str(error))
     except CampaignError as error:
         yield Finding("answer", "problem", str(error))

@@ -84,7 +84,7 @@ _TIMES: dict[LeaseState, str] = {
 }
 _LEASE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 
-Entry = dict[str, Any]
+JournalEntry = dict[str, Any]
 
 
 class Journal:
@@ -97,11 +97,11 @@ class Journal:
         self.path = directory / f"{lease_id}.jsonl"
         self._state: LeaseState | None = None
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """All whole lines; a line torn by the death of its writer is passed over."""
         return [entry for entry in read_json_lines(self.path)[0] if "time_s" in entry]
 
-    def last_use(self) -> list[Entry]:
+    def last_use(self) -> list[JournalEntry]:
         """Entries since the lease was last requested."""
         entries = self.entries()
         starts = [index for index, entry in enumerate(entries) if entry.get("state") == "PLANNED"]
@@ -187,11 +187,11 @@ def _without_space() -> Iterator[None]:
             raise
 
 
-def _failed(entry: Entry) -> bool:
+def _failed(entry: JournalEntry) -> bool:
     return "operation" in entry and entry["outcome"] == "failed"
 
 
-def _times(states: list[Entry]) -> dict[str, float | None]:
+def _times(states: list[JournalEntry]) -> dict[str, float | None]:
     """When each milestone was reached, in the attempt that counts: choosing devices anew starts a new one."""
     times: dict[str, float | None] = dict.fromkeys(_TIMES.values())
     for entry in states:

@@ -19,7 +19,7 @@ from campaign.lease.fabric_calls import RELEASE_WAIT_S, give_back
 from campaign.lease.journal import Journal, LeaseState, Ownership, journaled
 from campaign.processes.signals import deferred
 
-Outcome = Literal["would_release", "too_young", "released", "leaked", "failed", "other_owner"]
+OrphanOutcome = Literal["would_release", "too_young", "released", "leaked", "failed", "other_owner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Orphan:
     state: LeaseState | None
     devices: tuple[str, ...]
     left_s: float
-    outcome: Outcome
+    outcome: OrphanOutcome
     message: str = ""
 
 

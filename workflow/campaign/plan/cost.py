@@ -24,19 +24,20 @@ from typing import Literal, get_args
 from campaign.config.open_fabric import PlannedPlacement, recorded_times
 from campaign.config.resolve import Campaign
 from campaign.config.resolve_slurm_options import gres_of, is_pinned, options_of, time_limit_min
-from campaign.config.system_file import SlurmOptions, SystemFile, host_names
+from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.lease_plan import LeaseCharge
 from campaign.documents.operation_times import Operation, OperationTimes
+from campaign.documents.site_hardware import expand_host_names
 from campaign.fabrics.operations import Operations, Steps
 from campaign.fabrics.registry import fabric_kind
-from campaign.plan.past_costs import Costs, LeaseCost, Shape
+from campaign.plan.past_costs import Costs, LeaseCost, ShapeValues
 from campaign.wording import plural, some
 
-Part = Literal["composing", "queue", "start", "runs", "release"]
+CostPart = Literal["composing", "queue", "start", "runs", "release"]
 """What a lease's time is made of. `runs` includes the time between them."""
-PARTS: tuple[Part, ...] = get_args(Part)
-_JOB_PARTS: frozenset[Part] = frozenset({"start", "runs"})
+PARTS: tuple[CostPart, ...] = get_args(CostPart)
+_JOB_PARTS: frozenset[CostPart] = frozenset({"start", "runs"})
 _RECORDED: Mapping[str, Callable[[LeaseCost], float | None]] = {
     "composing": lambda lease: lease.compose_s,
     "queue": lambda lease: lease.queue_s,
@@ -76,7 +77,7 @@ class Estimate:
 class Expected(Estimate):
     """Expected duration of a lease, with its parts, and what it rests on."""
 
-    parts: Mapping[Part, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS))
+    parts: Mapping[CostPart, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS))
     basis: str = ""
 
 
@@ -170,7 +171,7 @@ class CostModel:
         for (seconds, basis), count in known_runs:
             bases[basis] = None
             runs_s += math.nan if seconds is None else count * seconds
-        parts: dict[Part, float | None] = {
+        parts: dict[CostPart, float | None] = {
             "composing": self._moving_s("composing", fabric, moved, work),
             "queue": beside("queue") or 0.0,
             "start": beside("start") or 0.0,
@@ -316,11 +317,11 @@ def _median_s(times: OperationTimes, operation: Operation, device: str) -> float
     return median(seconds) if seconds else None
 
 
-def _rank_count(shape: Shape) -> int:
+def _rank_count(shape: ShapeValues) -> int:
     return int(shape["hosts"]) * int(shape["devices_used"])
 
 
-def _moved_count(shape: Shape) -> int:
+def _moved_count(shape: ShapeValues) -> int:
     """Return how many devices and drives of the fabric a lease of this hardware attaches."""
     hosts, devices = int(shape["hosts"]), int(shape["devices_per_host"]) - int(shape["local_devices_per_host"])
     return hosts * (devices + (shape.get("storage") == "fabric-nvme"))
@@ -332,8 +333,8 @@ def needs_fabric(configuration: Configuration) -> bool:
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Devices and hosts that a lease holds: all the time, and in its driver's job beside."""
+class _HeldHardware:
+    """Devices and hosts that a lease holds all the time, and those that it holds only during the job of its driver."""
 
     devices: float
     devices_in_job: float
@@ -350,7 +351,7 @@ class Charges:
         self._campaign = campaign
         self._hosts = {name: placement.hosts for name, placement in placements.items()}
         self._options: dict[str, SlurmOptions] = {}
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldHardware] = {}
 
     def __call__(self, work: Work, expected: Expected) -> LeaseCharge:
         """Return the charge of a lease that does some work."""
@@ -388,7 +389,7 @@ class Charges:
         )
 
 
-def _held_by(system: SystemFile, configuration: Configuration, hosts: Collection[str]) -> _Held:
+def _held_by(system: SystemFile, configuration: Configuration, hosts: Collection[str]) -> _HeldHardware:
     """Return what a lease on these hosts holds. hosts: empty if they are unknown."""
     attached = configuration.fabric_devices
     own = used = configuration.devices - attached
@@ -403,7 +404,7 @@ def _held_by(system: SystemFile, configuration: Configuration, hosts: Collection
         own = max(used, sum(built_in.get(name, 0) for name in hosts))
         left += sum(built_in[name] for name in donors)
     in_job = by_slurm and system.slurm.strategy == "static"
-    return _Held(
+    return _HeldHardware(
         devices=attached + left + own * (not in_job),
         devices_in_job=own * in_job,
         hosts=len(donors) + configuration.hosts * (not in_job),
@@ -423,7 +424,7 @@ def _donors(system: SystemFile, configuration: Configuration, hosts: Collection[
         if entry.home is None:
             wanted[entry.model] -= min(wanted[entry.model], entry.count)
             continue
-        names = host_names(entry.home)
+        names = expand_host_names(entry.home)
         count = math.ceil(entry.count / len(names))
         for name in sorted(names, key=lambda name: name not in hosts):
             taken = min(count, wanted[entry.model])

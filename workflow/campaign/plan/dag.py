@@ -15,6 +15,7 @@ from campaign.documents.run_numbers import compositions_of, whole
 from campaign.errors import ConfigError, nearest
 from campaign.files import make_directory, read_json
 from campaign.paths import Results
+from campaign.plan.closing_message import print_causes_at_exit
 from campaign.plan.concurrency import limits, needs, threads
 from campaign.plan.lease_plans import plan_digest
 from campaign.plan.past_costs import read_lease_document
@@ -197,6 +198,7 @@ class PlanFiles:
         if executes:
             make_directory(self.results.directory.resolve())
             write_plan(dag.plan, self.results, dag.to_measure)
+            print_causes_at_exit(self.results, dag.campaign.systems)
 
     @property
     def plan(self) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from campaign.documents.cell import Cell
 from campaign.documents.record import Store
-from campaign.documents.run_numbers import runs_of
+from campaign.documents.run_numbers import RunKey, runs_of
 from campaign.paths import Results
 from campaign.plan.oom_frontier import Frontier
-from campaign.plan.repetitions import CellIn, Key, Reached, Stops, planned
+from campaign.plan.repetitions import CellComposition, Reached, Stops, planned
 
 _FEW = 200  # runs whose cells are looked up one by one; of more, the names of all records are listed
 
@@ -24,8 +24,8 @@ class KnownRuns:
     implied: ids of cells whose missing runs are not started, since a smaller batch ran out of memory.
     """
 
-    measured: set[Key] | frozenset[Key] = frozenset()
-    stops: Mapping[CellIn, Reached] = field(default_factory=dict)
+    measured: set[RunKey] | frozenset[RunKey] = frozenset()
+    stops: Mapping[CellComposition, Reached] = field(default_factory=dict)
     implied: Collection[str] = frozenset()
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def without_damaged(known: KnownRuns, store: Store) -> KnownRuns:
     return replace(known, measured=known.measured - store.damaged(_changed(store, known.measured)).keys())
 
 
-def _changed(store: Store, keys: Iterable[Key]) -> Iterator[Key]:
+def _changed(store: Store, keys: Iterable[RunKey]) -> Iterator[RunKey]:
     tables = Results.at(store.results).tables / "runs.parquet"
     since = tables.stat().st_ctime_ns if tables.exists() else 0
     for key in keys:
@@ -62,7 +62,7 @@ def _changed(store: Store, keys: Iterable[Key]) -> Iterator[Key]:
 
 
 def missing_runs(
-    cells: Sequence[Cell], measured: Collection[Key], stops: Mapping[CellIn, Reached] | None = None
+    cells: Sequence[Cell], measured: Collection[RunKey], stops: Mapping[CellComposition, Reached] | None = None
 ) -> list[tuple[Cell, int]]:
     """Runs without a record, but those of cells that a target ended. With a target: the most that there may be."""
     return [

@@ -20,12 +20,11 @@ from typing import Any
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import OUT_OF_MEMORY, Failure, Record, RecordedCell, Store
+from campaign.documents.run_numbers import RunKey
 from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.paths import Results
 from campaign.plan.matrix import Specifications, expand
-
-Key = tuple[str, int]
 
 CONTRADICTS = "memory: a smaller batch ran out of it"
 
@@ -48,14 +47,14 @@ def without_batch(cell: Cell) -> Hashable:
 
 
 @dataclass
-class _Known:
-    """What is known of one key: the run that shows it, by batch."""
+class _BatchEvidence:
+    """Batches of one memory key that ran out of memory or fitted, each with the run that shows it."""
 
-    ran_out: dict[int, Key] = field(default_factory=dict)
-    fits: dict[int, Key] = field(default_factory=dict)
+    ran_out: dict[int, RunKey] = field(default_factory=dict)
+    fits: dict[int, RunKey] = field(default_factory=dict)
 
 
-Batch = tuple[int, str]
+BatchCell = tuple[int, str]
 """Batch and id of a cell."""
 
 
@@ -70,7 +69,7 @@ class Frontier:
         self,
         store: Store,
         key: Callable[[Cell], str],
-        alike: Callable[[Cell], Iterable[Batch]],
+        alike: Callable[[Cell], Iterable[BatchCell]],
         *,
         skip: bool,
     ) -> None:
@@ -80,8 +79,8 @@ class Frontier:
         self._hash = key
         self._alike = alike
         self._keys: dict[Hashable, str] = {}
-        self._shards: dict[str, dict[str, list[tuple[int, str, Key]]]] = {}
-        self._known: dict[str, _Known] = {}
+        self._shards: dict[str, dict[str, list[tuple[int, str, RunKey]]]] = {}
+        self._known: dict[str, _BatchEvidence] = {}
 
     def key(self, cell: Cell) -> str:
         """Hashed once for all batches: there may be 100,000 cells."""
@@ -91,7 +90,7 @@ class Frontier:
             found = self._keys[alike] = self._hash(cell)
         return found
 
-    def implying(self, cell: Cell) -> Key | None:
+    def implying(self, cell: Cell) -> RunKey | None:
         """The run that implies that the cell runs out of memory; None where none does, or the campaign asks for the run itself."""
         if not self.skip or not self._shard(key := self.key(cell)).get(key):
             return None
@@ -137,10 +136,10 @@ class Frontier:
         write_once(path, (json.dumps(words, ensure_ascii=False) + "\n").encode())
         files.append((cell.batch, kind, record.key))
 
-    def _path(self, key: str, batch: int, kind: str, evidence: Key) -> Path:
+    def _path(self, key: str, batch: int, kind: str, evidence: RunKey) -> Path:
         return self.directory / key[:2] / f"{key}.{batch}.{kind}.{evidence[0]}.{evidence[1]}.json"
 
-    def _shard(self, key: str) -> dict[str, list[tuple[int, str, Key]]]:
+    def _shard(self, key: str) -> dict[str, list[tuple[int, str, RunKey]]]:
         """Everything that names say in the directory of a key: read once."""
         shard = self._shards.get(key[:2])
         if shard is None:
@@ -151,11 +150,11 @@ class Frontier:
                     shard.setdefault(match[1], []).append((int(match[2]), match[3], evidence))
         return shard
 
-    def _of(self, key: str, cell: Cell) -> _Known:
+    def _of(self, key: str, cell: Cell) -> _BatchEvidence:
         known = self._known.get(key)
         if known is not None:
             return known
-        known = self._known[key] = _Known()
+        known = self._known[key] = _BatchEvidence()
         for batch, kind, evidence in self._shard(key)[key]:
             status = self._status(evidence)
             if kind == "out" and status in OUT_OF_MEMORY:
@@ -166,7 +165,7 @@ class Frontier:
             known.fits.update(self._fitted(cell, min(known.ran_out)))
         return known
 
-    def _fitted(self, cell: Cell, smallest: int) -> Mapping[int, Key]:
+    def _fitted(self, cell: Cell, smallest: int) -> Mapping[int, RunKey]:
         """Batches of the campaign's own cells that fitted, from the smallest one that did not on."""
         runs = (
             (batch, (cell_id, repetition))
@@ -176,7 +175,7 @@ class Frontier:
         )
         return {batch: run for batch, run in runs if self._status(run) == "ok"}
 
-    def _status(self, run: Key) -> str:
+    def _status(self, run: RunKey) -> str:
         """Status of a run that was started; empty without a record."""
         return self.store.read(*run).status if self.store.path(*run).exists() else ""
 
@@ -193,12 +192,12 @@ class CampaignBatches:
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
         self.key = Specifications(campaign).memory_key
-        self._of: dict[str, dict[str, list[Batch]]] = {}
+        self._of: dict[str, dict[str, list[BatchCell]]] = {}
 
-    def __call__(self, cell: Cell) -> list[Batch]:
+    def __call__(self, cell: Cell) -> list[BatchCell]:
         configuration = cell.configuration.name
         if configuration not in self._of:
-            found: dict[str, list[Batch]] = {}
+            found: dict[str, list[BatchCell]] = {}
             for each in expand(self.campaign, None, {configuration}).cells:
                 found.setdefault(self.key(each), []).append((each.batch, each.id))
             self._of[configuration] = found

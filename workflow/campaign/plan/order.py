@@ -1,4 +1,4 @@
-"""The order of leases, and of the runs of a lease. Pure.
+"""The order of the runs of a lease. Pure.
 
 In a lease, only the first block has its batches in ascending order, which is enough to find where memory ends. Ascending order in
 every block would let drift look like an effect of the batch.
@@ -6,18 +6,17 @@ every block would let drift look like an effect of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from campaign.config.campaign_file import Protocol as CampaignProtocol
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell, Configuration
+from campaign.config.campaign_file import Protocol
+from campaign.documents.cell import Cell
 from campaign.plan.control_runs import spread_evenly
 from campaign.plan.oom_frontier import without_batch
 
 
-def ordered(runs: Collection[tuple[Cell, int]], protocol: CampaignProtocol, lease: str) -> list[tuple[Cell, int]]:
+def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) -> list[tuple[Cell, int]]:
     """The order of runs: block by block (a block is a repetition of all cells), at random inside a block.
 
     The order of a block follows from seed, lease and repetition alone, so what is missing keeps its relative place. In the first
@@ -51,25 +50,3 @@ def ascending(cells: Sequence[Cell]) -> list[Cell]:
         alike.setdefault(key, []).append(cell)
     turns = {key: iter(sorted(group, key=lambda cell: cell.batch)) for key, group in alike.items()}
     return [next(turns[key]) for key in keys]
-
-
-class OrderedLease(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def configuration(self) -> Configuration: ...
-    @property
-    def composition(self) -> int: ...
-
-
-Leased = TypeVar("Leased", bound=OrderedLease)
-
-
-def in_order(campaign: Campaign, leases: Iterable[Leased]) -> list[Leased]:
-    """Leases as `protocol.lease_order` says: in blocks, each in random order, or in that of the file."""
-    if campaign.protocol.lease_order == "least-recomposition":
-        position = {each.name: number for number, each in enumerate(campaign.configurations)}
-        return sorted(leases, key=lambda each: (position[each.configuration.name], each.composition))
-    seed = campaign.protocol.seed
-    # Drawn from the name, so that what is missing keeps its place when configurations or compositions are added.
-    return sorted(leases, key=lambda each: (each.composition, Random(f"{seed}/leases/{each.name}").random()))

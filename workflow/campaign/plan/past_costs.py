@@ -28,7 +28,7 @@ COSTS = "costs.json"
 """Name of the document in tables/ of a campaign's results. Beside NAME.yaml it is NAME.costs.json."""
 _FORECAST = "forecast.json"
 
-Shape = Mapping[str, Scalar]
+ShapeValues = Mapping[str, Scalar]
 """Hardware of a configuration, as `Configuration.shape` gives it."""
 
 
@@ -40,7 +40,7 @@ class CellCost:
     """
 
     cell_id: str
-    shape: Shape
+    shape: ShapeValues
     workload: str
     runs: int = 0
     believed: bool = False
@@ -62,7 +62,7 @@ class LeaseCost:
     """
 
     lease_id: str
-    shape: Shape
+    shape: ShapeValues
     runs: int
     compose_s: FiniteFloat | None
     start_s: FiniteFloat | None

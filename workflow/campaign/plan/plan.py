@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from random import Random
 
 from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
@@ -21,11 +22,8 @@ from campaign.plan.control_runs import ControlRuns
 from campaign.plan.cost import NOTHING, Charges, CostModel, Estimate, Expected, Unknown, Work, needs_fabric
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import KnownRuns
-from campaign.plan.order import in_order
 from campaign.plan.repetitions import least, likely, usual
 from campaign.wording import duration, plural
-
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -252,7 +250,7 @@ def build_plan(
     """
     known, costs, placements = known or KnownRuns(), costs or CostModel({}), placements or {}
     in_the_middle = usual(known.stops.values())
-    leases = in_order(
+    leases = _sort_leases(
         campaign,
         [
             _lease(name, composition, cells, known, in_the_middle, placements)
@@ -280,6 +278,16 @@ def build_plan(
         notes=matrix.notes,
         warnings=(*campaign.warnings, *matrix.warnings),
     )
+
+
+def _sort_leases(campaign: Campaign, leases: Sequence[PlannedLease]) -> list[PlannedLease]:
+    """Sort leases as `protocol.lease_order` says: in blocks, each in random order, or in the order of the file."""
+    if campaign.protocol.lease_order == "least-recomposition":
+        position = {configuration.name: number for number, configuration in enumerate(campaign.configurations)}
+        return sorted(leases, key=lambda lease: (position[lease.configuration.name], lease.composition))
+    seed = campaign.protocol.seed
+    # Drawn from the name, so that what is missing keeps its place when configurations or compositions are added.
+    return sorted(leases, key=lambda lease: (lease.composition, Random(f"{seed}/leases/{lease.name}").random()))
 
 
 def _with_costs(lease: PlannedLease, costs: CostModel, charges: Charges) -> PlannedLease:

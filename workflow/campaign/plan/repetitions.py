@@ -38,6 +38,7 @@ from pathlib import Path
 from campaign.documents.cell import Cell, Settings
 from campaign.documents.run_numbers import (
     MOST,
+    RunKey,
     composition_of,
     compositions_of,
     in_composition,
@@ -49,9 +50,7 @@ from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.paths import Results
 
-Key = tuple[str, int]
-
-CellIn = tuple[str, int]
+CellComposition = tuple[str, int]
 """Id of a cell, and a composition."""
 
 _NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,6})\.(\d{1,15}|none)\.(\d{1,6})\.json")
@@ -104,7 +103,10 @@ def is_over(cell: Reached, settings: Settings) -> bool:
 
 
 def planned(
-    settings: Settings, cell_id: str, measured: Collection[Key], stops: Mapping[CellIn, Reached] | None = None
+    settings: Settings,
+    cell_id: str,
+    measured: Collection[RunKey],
+    stops: Mapping[CellComposition, Reached] | None = None,
 ) -> tuple[int, ...]:
     """The runs that a cell is to have: all of them, but those after which the target ended it in their composition.
 
@@ -191,11 +193,11 @@ class Stops:
     def path(self, cell_id: str, cell: Reached) -> Path:
         return self.directory / cell_id[:2] / cell.name(cell_id)
 
-    def index(self) -> dict[CellIn, Reached]:
+    def index(self) -> dict[CellComposition, Reached]:
         """What is known of every cell by composition, from file names alone; the longest of its runs, where there are several."""
         return _known(_names(self.directory))
 
-    def of(self, cell_id: str) -> dict[CellIn, Reached]:
+    def of(self, cell_id: str) -> dict[CellComposition, Reached]:
         """What is known of one cell by composition."""
         return _known(path.name for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"))
 
@@ -211,8 +213,8 @@ class Stops:
                 path.unlink(missing_ok=True)
 
 
-def _known(names: Iterable[str]) -> dict[CellIn, Reached]:
-    known: dict[CellIn, Reached] = {}
+def _known(names: Iterable[str]) -> dict[CellComposition, Reached]:
+    known: dict[CellComposition, Reached] = {}
     for name in names:
         if match := _NAME.fullmatch(name):
             run, width = int(match[2]), None if match[3] == "none" else int(match[3])

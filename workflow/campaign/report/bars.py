@@ -43,7 +43,7 @@ class Quantity:
 # A rate of so few of the first is told in the others, with the factor to them.
 _SMALLER = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
 
-Groups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
+BarGroups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
 """Groups of bars: the label of each, and its pairs of series and cell."""
 
 MOST_CONFIGURATIONS = 24
@@ -273,7 +273,7 @@ class Bars:
         each = self.looks[key]
         return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
 
-    def draw(self, axes: Axes, groups: Groups) -> None:
+    def draw(self, axes: Axes, groups: BarGroups) -> None:
         """Draw one panel."""
         layout = self._lay_out(axes, groups)
         longest_words = 0
@@ -297,7 +297,7 @@ class Bars:
             # Room for what is written upright above the tallest bar.
             axes.set_ylim(0, 1.05 * layout.highest * (1.0 + 0.045 * longest_words))
 
-    def _lay_out(self, axes: Axes, groups: Groups) -> _Layout:
+    def _lay_out(self, axes: Axes, groups: BarGroups) -> _Layout:
         """Choose the width of bars, and the words above bars that are wide enough for them."""
         width = 0.84 / max(len(pairs) for _, pairs in groups)
         axes_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
@@ -309,7 +309,7 @@ class Bars:
             is_narrow=bar_pt < 1.5 * plot.small_pt(),
         )
 
-    def _choose_words(self, groups: Groups, bar_pt: float) -> list[list[str]]:
+    def _choose_words(self, groups: BarGroups, bar_pt: float) -> list[list[str]]:
         """Return the words above each bar of each group: none in a panel in which they would cover each other."""
         nothing_written = [[""] * len(pairs) for _, pairs in groups]
         if sum(len(pairs) for _, pairs in groups) > _LEGIBLE_BARS:
@@ -341,7 +341,7 @@ class Bars:
     def multiples(
         self,
         panels: plot.Panels,
-        groups: Callable[[pd.DataFrame], Groups],
+        groups: Callable[[pd.DataFrame], BarGroups],
         x: str | Callable[[pd.DataFrame], str],
         y: str,
         height_in: float = 2.7,
@@ -360,7 +360,7 @@ class Bars:
 
 def grouped(
     rows: pd.DataFrame, by: Any, series: str, label: Callable[[Any], str] = str, *, sort: bool = False
-) -> Groups:
+) -> BarGroups:
     """Groups of bars: by the values of a column or of several, a bar for each row, in the look of its value of `series`."""
     # The rows of all groups are converted at once: one by one, thousands of groups would take most of a figure's time.
     groups: dict[int, list[dict[Any, Any]]] = {}

@@ -16,7 +16,7 @@ from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import in_composition, number_in_composition, runs_of
 from campaign.plan.missing_runs import is_measured
 from campaign.plan.oom_frontier import Frontier, implied_record
-from campaign.plan.repetitions import CellIn, Reached, Stops, is_over, why
+from campaign.plan.repetitions import CellComposition, Reached, Stops, is_over, why
 
 
 def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
@@ -45,13 +45,13 @@ class Repetitions:
         self.metric = metric
         self.implied = implied
         self.stops = Stops(store.results)
-        self._stops: Mapping[CellIn, Reached] = self.stops.index()
-        self._rates: dict[CellIn, dict[int, float | None]] = {}
+        self._stops: Mapping[CellComposition, Reached] = self.stops.index()
+        self._rates: dict[CellComposition, dict[int, float | None]] = {}
 
     def begin(self, cell: Cell) -> None:
         """A run of the cell is about to change what it has reached."""
-        if _cell_in(cell) in self._stops:
-            self.stops.withdraw(*_cell_in(cell))
+        if _get_composition(cell) in self._stops:
+            self.stops.withdraw(*_get_composition(cell))
 
     def why_last(self, cell: Cell, record: Record) -> str:
         """For `Record.stopped`, before the record is written."""
@@ -75,7 +75,7 @@ class Repetitions:
 
     def _reached(self, cell: Cell, last: Record | None) -> Reached:
         """What the runs without a gap from the first one have reached; nothing while one of them is to be measured again."""
-        key = _cell_in(cell)
+        key = _get_composition(cell)
         known = self._rates.get(key)
         if known is None:
             records = [
@@ -90,7 +90,7 @@ class Repetitions:
         return reached([known[n] for n in sorted(known)] if whole else [], key[1])
 
 
-def _cell_in(cell: Cell) -> CellIn:
+def _get_composition(cell: Cell) -> CellComposition:
     return cell.id, cell.settings.composition or 1
 
 

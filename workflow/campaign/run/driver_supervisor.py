@@ -107,8 +107,8 @@ class Supervisor:
         progress = Progress(self.results, self.lease, runs, self.say)
         words, queued_until, since = "", math.inf, time.monotonic()
         while True:
-            # The result after the fate: a driver that ends in between has left its result by then.
-            fate = self.submitter.fate(submitted)
+            # The result is read after the status: a driver that ends in between has left its result by then.
+            status = self.submitter.check_driver(submitted)
             result = submitted.result()
             lines, offset = files.read_json_lines(self.results.progress, offset)
             for line in lines:
@@ -118,26 +118,29 @@ class Supervisor:
                 progress.show(line)
             if result is not None:
                 return result
-            if fate.words and fate.words != words:
-                words = fate.words
+            if status.words and status.words != words:
+                words = status.words
                 self.tell(words)
-            queued_until = min(queued_until, time.monotonic() + self.queue_s) if fate.queued else math.inf
+            queued_until = min(queued_until, time.monotonic() + self.queue_s) if status.queued else math.inf
             if time.monotonic() > queued_until:
-                raise StillQueued(fate.words)
-            if fate.alive:
-                self.exclude(fate.failed_hosts)
+                raise StillQueued(status.words)
+            if status.alive:
+                self.exclude(status.failed_hosts)
                 # A hundredth of what a lease has taken is no delay, and looks take processor time from what is measured.
-                time.sleep(max(self.submitter.look_s, min((time.monotonic() - since) / 100, _LOOK_S)))
+                time.sleep(max(self.submitter.poll_interval_s, min((time.monotonic() - since) / 100, _LOOK_S)))
             elif is_full(self.results.directory):
                 raise RecordError(
                     f"{self.results.directory}: the disk is full, which ended the driver of {self.lease}; free space, "
                     "then run the same command again: finished records are kept"
                 )
             else:
+                log = f"(log: {submitted.log_file})"
+                if self.submitter.outlives and not submitted.log_file.exists():
+                    directory = self.results.root.resolve()
+                    log = f"and without a log, as on a host that does not see {directory}; all hosts must see it (--results)"
                 raise HostFailed(
-                    f"the driver of {self.lease} is gone without a result{f' ({fate.words})' if fate.words else ''} "
-                    f"(log: {submitted.log_file})",
-                    fate.failed_hosts,
+                    f"the driver of {self.lease} is gone without a result{f' ({status.words})' if status.words else ''} {log}",
+                    status.failed_hosts,
                 )
 
     def cancelled(self, interrupted: Interrupted) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Store
-from campaign.documents.run_numbers import composition_of
-from campaign.documents.superseded import Key, RecordedHosts, all_set_aside, hosts_of, set_aside
+from campaign.documents.run_numbers import RunKey, composition_of
+from campaign.documents.superseded import RecordedHosts, all_set_aside, hosts_of, set_aside
 from campaign.errors import ConfigError
 from campaign.files import is_locked
 from campaign.paths import Results
@@ -18,7 +18,7 @@ from campaign.plan.plan import lease_name
 from campaign.plan.selection import HOST, host_expression
 
 
-def matching_runs(campaign: Campaign, results: Results, where: str) -> list[Key]:
+def matching_runs(campaign: Campaign, results: Results, where: str) -> list[RunKey]:
     """Runs with a record for which an expression over axes and `host` holds.
 
     ConfigError: no record matches, or a lease of theirs is being measured.
@@ -51,8 +51,8 @@ def matching_runs(campaign: Campaign, results: Results, where: str) -> list[Key]
 
 
 def _references(
-    campaign: Campaign, chosen: Sequence[Cell], runs: Sequence[Key], present: Mapping[str, Sequence[int]]
-) -> list[Key]:
+    campaign: Campaign, chosen: Sequence[Cell], runs: Sequence[RunKey], present: Mapping[str, Sequence[int]]
+) -> list[RunKey]:
     """Runs of the reference in compositions of which every other run is measured again."""
     if campaign.protocol.reference is None:
         return []
@@ -69,7 +69,7 @@ def _references(
     return found
 
 
-def redo(results: Results, where: str, runs: Sequence[Key]) -> None:
+def redo(results: Results, where: str, runs: Sequence[RunKey]) -> None:
     """Move the records of these runs into superseded/. An earlier move that was interrupted is completed first."""
     store = Store(results.directory)
     for earlier in all_set_aside(results.directory):

@@ -25,7 +25,7 @@ from campaign.launch import open_launcher
 from campaign.launch.emulation_plan import NOT_EMULATED
 from campaign.launch.local_devices import verify_here
 from campaign.launch.protocol import Launcher, Limits
-from campaign.lease.campaign_leases import Obtained, Site, obtained_on_demand
+from campaign.lease.campaign_leases import ObtainedComposition, Site, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
@@ -42,7 +42,7 @@ from campaign.run.launched_run import LaunchedRun, until_undisturbed
 from campaign.run.progress import note
 from campaign.slurm.cut_short import FirstRun
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Storage, Workload
+from campaign.workloads.protocol import Ended, Outcome, Run, RunStorage, Workload
 
 _UNWRITABLE_S = 60.0
 
@@ -157,14 +157,14 @@ class DriverSession:
         stage = LinkStage(self.campaign, self.results, self.store, self.obtained, self.lease)
         return stage.look(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")
 
-    def arrive(self) -> Obtained:
+    def arrive(self) -> ObtainedComposition:
         """The composition that this driver runs on. In an allocation, its devices are looked at before anything runs on them."""
         request, system = self.request, self.campaign.system
         if request.use is None or request.composition is None:
             obtained = obtained_on_demand(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
         else:
             composition = Composition.from_document(request.composition)
-            obtained = Obtained(request.use, composition, request.mismatches, request.holding)
+            obtained = ObtainedComposition(request.use, composition, request.mismatches, request.holding)
         if not self.of_slurm:
             return replace(obtained, composition=verify_here(system, obtained.composition, self.work))
         from campaign.slurm.run_on_hosts import hosts_of_allocation, placed
@@ -225,7 +225,7 @@ class DriverSession:
             replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
             self.work / "runs" / f"{cell.id}.{repetition}",
             self.campaign.device_of(cell.configuration).runs_on,
-            storage=Storage(Path(place.path), system.storage_limit_gb_per_s(kind)) if place else None,
+            storage=RunStorage(Path(place.path), system.storage_limit_gb_per_s(kind)) if place else None,
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.of_slurm else "local",
             files={text: file.path for text, file in inputs.items()},

@@ -18,7 +18,7 @@ from campaign.plan.plan import Plan
 from campaign.run.environment import environment_document, versions
 from campaign.wording import plural
 
-_Documents = Mapping[str, Mapping[str, Any]]
+_SharedDocuments = Mapping[str, Mapping[str, Any]]
 """Shared documents of results by name."""
 
 
@@ -35,7 +35,7 @@ def since_measured(plan: Plan, results: Results) -> list[str]:
     return [*edited(campaign.workloads, campaign.inputs, measured), *_list_changes(plan, store, shared)]
 
 
-def _list_changes(plan: Plan, store: Store, shared: _Documents) -> Iterator[str]:
+def _list_changes(plan: Plan, store: Store, shared: _SharedDocuments) -> Iterator[str]:
     """Yield sentences about updated software of this machine, and about workloads with another parser."""
     campaign = plan.campaign
     updates = _find_updates(campaign, shared)
@@ -77,7 +77,7 @@ class _Update(NamedTuple):
     installed: str
 
 
-def _find_updates(campaign: Campaign, shared: _Documents) -> dict[str, _Update]:
+def _find_updates(campaign: Campaign, shared: _SharedDocuments) -> dict[str, _Update]:
     """Return by name the environments of this host whose software differs from the software that is installed now."""
     if not _list_local_systems(campaign):
         return {}
@@ -100,7 +100,7 @@ def _compare_versions(measured: Mapping[str, str], installed: Mapping[str, str])
     return _Update(*(", ".join(f"{name} {side[name]}" for name in names) for side in (measured, installed)))
 
 
-def _find_readings(workloads: Collection[str], shared: _Documents) -> dict[str, dict[str, Any]]:
+def _find_readings(workloads: Collection[str], shared: _SharedDocuments) -> dict[str, dict[str, Any]]:
     """Return how each campaign as used read the logs of these workloads."""
     readings: dict[str, dict[str, Any]] = {}
     for name, document in shared.items():

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal[
+RefusalKind = Literal[
     "wait",  # too many jobs: it will be accepted when some have ended
     "transient",  # the controller, or what it needs, did not answer
     "mistake",  # it will never be accepted as it is
@@ -68,7 +68,7 @@ class Refusal:
     key: of a mistake, the key of the system file's `slurm` to change, or `nodelist` for hosts; empty when no key helps.
     """
 
-    kind: Kind
+    kind: RefusalKind
     words: str
     key: str = ""
 

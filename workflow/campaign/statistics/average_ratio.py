@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from campaign.statistics.composition_variance import mean_of
-from campaign.statistics.experiment_design import Design, Marks
-from campaign.statistics.intervals import PAIRED, RUNS_OF_ONE, Floats, Integers
+from campaign.statistics.experiment_design import Design
+from campaign.statistics.intervals import PAIRED, RUNS_OF_ONE, Floats, Integers, Marks
 from campaign.statistics.ratios import LogRatios
 
 _MIN_LEASES_PER_BLOCK = 3

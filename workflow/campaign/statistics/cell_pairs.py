@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from campaign.statistics.composition_variance import Pooled
-from campaign.statistics.experiment_design import STEPS, Design, Marks
+from campaign.statistics.experiment_design import STEPS, Design
 from campaign.statistics.host_effects import Pairs as HostPairs
-from campaign.statistics.intervals import Floats, Integers
+from campaign.statistics.intervals import Floats, Integers, Marks
 from campaign.statistics.ratios import LogRatios, is_paired, paired, welch
 
 

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from campaign.statistics.comparisons import Ratios
-from campaign.statistics.experiment_design import Marks
-from campaign.statistics.intervals import AMONG_CHANGES, CONFOUNDED, SIGNIFICANT, Floats, Integers, holm
+from campaign.statistics.intervals import AMONG_CHANGES, CONFOUNDED, SIGNIFICANT, Floats, Integers, Marks, holm
 from campaign.statistics.ratios import LogRatios
 
 MIN_GROUPS = 4

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from campaign.statistics.cell_pairs import CellPairs
 from campaign.statistics.composition_variance import Pooled
-from campaign.statistics.experiment_design import Marks
 from campaign.statistics.intervals import (
     BETWEEN,
     BLOCKED,
@@ -32,6 +31,7 @@ from campaign.statistics.intervals import (
     PAIRED,
     PAIRED_BY_LEASE,
     RUNS_OF_ONE,
+    Marks,
 )
 from campaign.statistics.ratios import LogRatios, welch
 

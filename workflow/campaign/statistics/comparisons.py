@@ -26,13 +26,14 @@ import pandas as pd
 
 from campaign.statistics.cell_pairs import CellPairs
 from campaign.statistics.comparison_bases import CellComparison
-from campaign.statistics.experiment_design import Design, Marks, design, of_campaign
+from campaign.statistics.experiment_design import Design, design, of_campaign
 from campaign.statistics.intervals import (
     BORROWED_EARLIER,
     NO_REFERENCE,
     NO_RUN,
     Floats,
     Integers,
+    Marks,
     holm,
 )
 from campaign.statistics.ratios import LogRatios

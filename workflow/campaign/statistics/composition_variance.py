@@ -51,8 +51,8 @@ _ENOUGH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """Which cells belong together: a number of each cell.
+class CellGroups:
+    """The group of each cell, as a number.
 
     systems, workloads: names by stratum. stratum: of a workload on a system, whose cells share variances. alike: of a configuration
     and stratum. kind: of cells that differ in their configuration only. campaign: of a source.
@@ -89,7 +89,7 @@ class Means:
     host: Integers
     runs: Integers
     value: Floats
-    groups: Groups
+    groups: CellGroups
 
     @property
     def cells(self) -> int:

@@ -18,7 +18,7 @@ from campaign.documents.earlier_spread import EarlierSpread, spreads
 from campaign.documents.metric import metric_of
 from campaign.documents.run_numbers import BLOCK_ORDERS, composition_of
 from campaign.statistics import composition_variance, drift, location
-from campaign.statistics.composition_variance import OF_RUNS, Groups, Means, Pooled, Variances, mean_of, pooled
+from campaign.statistics.composition_variance import OF_RUNS, CellGroups, Means, Pooled, Variances, mean_of, pooled
 from campaign.statistics.host_effects import HostEffects, host_effects
 from campaign.statistics.intervals import (
     BETWEEN,
@@ -28,10 +28,9 @@ from campaign.statistics.intervals import (
     RUNS_OF_ONE,
     Floats,
     Integers,
+    Marks,
 )
 from campaign.statistics.ratios import LogRatios
-
-Marks = npt.NDArray[np.bool_]
 
 # What a cell is beside its configuration.
 _KIND = ("system", "workload", "batch", "precision")
@@ -227,7 +226,7 @@ def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
     return rows.assign(cost=1 / value if higher else value)
 
 
-def _groups(rows: pd.DataFrame, cell: Integers) -> Groups:
+def _groups(rows: pd.DataFrame, cell: Integers) -> CellGroups:
     """Which cells belong together, by their runs."""
     first = rows.iloc[np.unique(cell, return_index=True)[1]]
     system = first["system"].astype("str") if "system" in rows else pd.Series("", index=first.index)
@@ -241,10 +240,10 @@ def _groups(rows: pd.DataFrame, cell: Integers) -> Groups:
     kind = first.groupby(axes, sort=False, dropna=False).ngroup()
     systems, workloads = (tuple(str(name[place]) for name in strata) for place in (0, 1))
     numbers = [np.asarray(each, dtype=np.int64) for each in (stratum, alike, kind, campaign)]
-    return Groups(systems, workloads, *numbers)
+    return CellGroups(systems, workloads, *numbers)
 
 
-def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: Groups) -> Pooled:
+def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: CellGroups) -> Pooled:
     """Relative variance of a run of each cell. differences: of each, as many as there are independent ones."""
     freedom = np.maximum(np.asarray(differences, dtype=np.float64), 0.0)
     squares = np.bincount(cell, residual**2, freedom.size)
@@ -290,7 +289,7 @@ def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
     return codes.astype(np.int64), tuple(frozenset(str(name).split(", ")) for name in names)
 
 
-def _means(rows: pd.DataFrame, groups: Groups) -> tuple[Means, Floats, Pooled]:
+def _means(rows: pd.DataFrame, groups: CellGroups) -> tuple[Means, Floats, Pooled]:
     """Means of each cell on each lease; locations of cells; relative variance of a run on a lease."""
     cell, lease, block, host = (rows[name].to_numpy() for name in ("cell", "lease", "block", "host"))
     cost, cells = rows["cost"].to_numpy(), groups.stratum.size

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from campaign.statistics.composition_variance import Means, Pooled, without_hosts
-from campaign.statistics.intervals import Floats, Integers
+from campaign.statistics.intervals import Floats, Integers, Marks
 
-Marks = npt.NDArray[np.bool_]
 _ROUNDING = 1e-8
 # With less, or less than half of what compositions had, hosts that changed by chance stay in the spread of compositions; a cell
 # that stayed on its hosts has no such choice.
@@ -28,7 +26,7 @@ _LEAST_FREEDOM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _ComparedCells:
     """Cells that are compared with each other.
 
     share: [cell, column] which part of a cell's compositions was on each set of hosts; inverse: of the normal equations of
@@ -59,7 +57,7 @@ class HostEffects:
     of the set."""
 
     variances: Pooled
-    groups: tuple[_Group, ...]
+    groups: tuple[_ComparedCells, ...]
     group: Integers
     place: Integers
     means: Means
@@ -115,7 +113,7 @@ def host_effects(means: Means, hosts: tuple[frozenset[str], ...], in_blocks: Mar
     """The effects of hosts on cells. in_blocks: cells that were composed once in every block of the campaign."""
     residual = means.value - 1.0
     freedom, group, place = np.zeros(means.cells), np.full(means.cells, -1), np.zeros(means.cells, dtype=np.int64)
-    found: list[_Group] = []
+    found: list[_ComparedCells] = []
     left = residual.copy()
     known = np.bincount(means.cell, means.host < 0, means.cells) == 0
     for kind in np.unique(means.groups.kind[known]) if len(hosts) > 1 else ():
@@ -143,7 +141,7 @@ def _columns(labels: Integers) -> Floats:
     return np.asarray(np.unique(labels)[None, :] == labels[:, None], dtype=np.float64)
 
 
-def _fit(residual: Floats, cell: Integers, cells: int, columns: Floats) -> tuple[_Group, Floats]:
+def _fit(residual: Floats, cell: Integers, cells: int, columns: Floats) -> tuple[_ComparedCells, Floats]:
     size = np.bincount(cell, minlength=cells)
     share = np.zeros((cells, columns.shape[1]))
     np.add.at(share, cell, columns)
@@ -155,4 +153,4 @@ def _fit(residual: Floats, cell: Integers, cells: int, columns: Floats) -> tuple
     effect = inverse @ (inside.T @ residual)
     freedom = residual.size - cells - round(float(np.trace(estimable)))
     affordable = freedom >= max(_LEAST_FREEDOM, (residual.size - cells) / 2)
-    return _Group(share, inverse, estimable, effect, freedom, affordable), residual - inside @ effect
+    return _ComparedCells(share, inverse, estimable, effect, freedom, affordable), residual - inside @ effect

@@ -40,6 +40,7 @@ NO_REFERENCE = "none: no reference was measured"
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.object_]
 
 

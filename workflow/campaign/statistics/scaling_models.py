@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from campaign.statistics.intervals import SIGNIFICANT, Floats, holm, student_quantile
+from campaign.statistics.intervals import SIGNIFICANT, Floats, Marks, holm, student_quantile
 
 
 def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
@@ -49,8 +49,6 @@ MOST_RESIDUAL_PCT = 5.0
 LEAST_DIP_PCT = 1.0
 """Very even runs tell differences that no smooth cost is exact enough for, and that nobody would look into."""
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
-
-Marks = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

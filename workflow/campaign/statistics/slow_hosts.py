@@ -98,8 +98,8 @@ class _Size:
 
 
 @dataclass(frozen=True, slots=True)
-class _Difference:
-    """How much one host differs, the same with far runs brought near, and the runs that it rests on."""
+class _HostDifference:
+    """The difference of one host, the difference with outliers moved in, and the runs behind both."""
 
     size: _Size
     near: _Size
@@ -165,7 +165,7 @@ class _Judged:
         self.near = _brought_near(np.log(rate), self.cell, None if self.freedom else self.lease)
         self.near_variance, _ = _of_leases(self.near, spot, self.lease)
 
-    def difference(self, host: str, without: Sequence[str]) -> _Difference | None:
+    def difference(self, host: str, without: Sequence[str]) -> _HostDifference | None:
         """The difference of a host; None without a cell that ran there and elsewhere. No error where no host had two leases."""
         ran = self.on[host]
         touched = np.zeros(self.labels.size, dtype=np.bool_)
@@ -187,10 +187,10 @@ class _Judged:
             _Size(float(share @ y[runs]), float(np.sqrt(variance * (shares**2).sum())))
             for y, variance in ((self.y, self.variance), (self.near, self.near_variance))
         )
-        return _Difference(size, with_near, float(self.freedom), runs[share != 0.0])
+        return _HostDifference(size, with_near, float(self.freedom), runs[share != 0.0])
 
     def result(
-        self, host: str, found: _Difference | None, p_holm: float, without: Sequence[str], few: bool
+        self, host: str, found: _HostDifference | None, p_holm: float, without: Sequence[str], few: bool
     ) -> HostResult:
         nan = float("nan")
         if found is None:
@@ -218,7 +218,7 @@ class _Judged:
         )
 
 
-def _among_each_other(found: dict[str, _Difference | None]) -> dict[str, _Difference | None]:
+def _among_each_other(found: dict[str, _HostDifference | None]) -> dict[str, _HostDifference | None]:
     """Differences whose error is how the other hosts differ among each other; none where there are too few hosts.
 
     Each host is compared with the mean of all others, which makes differences among them larger by m / (m - 1).
@@ -231,7 +231,7 @@ def _among_each_other(found: dict[str, _Difference | None]) -> dict[str, _Differ
         others = [other for name, other in known.items() if name != host]
         size = _Size(each.size.value, float(np.std([other.size.value for other in others], ddof=1)))
         with_near = _Size(each.near.value, float(np.std([other.near.value for other in others], ddof=1)))
-        result[host] = _Difference(size, with_near, len(others) - 1.0, each.runs)
+        result[host] = _HostDifference(size, with_near, len(others) - 1.0, each.runs)
     return result
 
 

@@ -21,9 +21,9 @@ from campaign.errors import ConfigError, LaunchError
 from campaign.files import make_directory, write_atomic
 from campaign.paths import Results
 from campaign.processes.command import run_command
-from campaign.submit.protocol import Fate, MakeDriver, StillQueued, Submission, Submitter
+from campaign.submit.protocol import DriverStatus, MakeDriver, StillQueued, Submission, Submitter
 
-__all__ = ["Fate", "StillQueued", "Submission", "Submitter", "open_submitter"]
+__all__ = ["DriverStatus", "StillQueued", "Submission", "Submitter", "open_submitter"]
 
 SUBMITTERS: dict[str, str] = {"local": "campaign.submit.local", "slurm": "campaign.submit.slurm"}
 

@@ -27,7 +27,7 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, QueueSnapshot
 from campaign.slurm.refusal import Refusal, parse_refusal
 from campaign.slurm.submitted_jobs import Submitted
-from campaign.submit.protocol import Reporting, Submittable
+from campaign.submit.protocol import Reporting, Submission, Submittable
 
 _SITE = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 _SBATCH_S = 15.0  # as long as an sbatch may be on its way after its caller was killed
@@ -70,6 +70,11 @@ class JobSubmissions:
             self.slurm.note(("sbatch", parameters["job_name"]), started_s, time.monotonic() - ticks_s, code)
         self._write_down(job, job_id)
         return None
+
+    def read(self, lease: str) -> Submission | None:
+        """Return the submission of a lease whose job is known, or None."""
+        job = submitted_jobs.read(self.results, lease)
+        return Submission(job.request, job.job_id, Path(job.folder)) if job else None
 
     def settle(self, lease: str) -> None:
         """Find the job of a submission whose process was killed or got no answer, or forget the submission.

@@ -24,7 +24,7 @@ from campaign.errors import LaunchError
 from campaign.paths import Results
 from campaign.processes.marked import has_open, kill_marked, send
 from campaign.processes.signals import ENDING
-from campaign.submit.protocol import Fate, MakeDriver, Reporting, Submission
+from campaign.submit.protocol import DriverStatus, MakeDriver, Reporting, Submission
 
 _STOP_S = 20.0  # from SIGTERM to the end of the driver
 _KILL_S = 10.0  # from SIGKILL to the end of what does not hang in the kernel
@@ -39,7 +39,7 @@ NAME = "campaign-driver"
 class LocalSubmitter:
     """See `protocol.Submitter`. A driver is a process of this machine, found by its lock."""
 
-    look_s = 0.01
+    poll_interval_s = 0.01
     outlives = False
     latency_s = 0.0
 
@@ -70,9 +70,9 @@ class LocalSubmitter:
                 self.stop(lease)
         return None
 
-    def fate(self, submission: Submission) -> Fate:
+    def check_driver(self, submission: Submission) -> DriverStatus:
         self._unreaped()
-        return Fate(files.is_locked(submission.folder / _LOCK))
+        return DriverStatus(files.is_locked(submission.folder / _LOCK))
 
     def stop(self, lease: str) -> None:
         deadline = time.monotonic() + _STOP_S
@@ -89,7 +89,7 @@ class LocalSubmitter:
         """A process that has ended is not found again. Of drivers that had nothing to say, no files are kept."""
         until = time.monotonic() + _END_S
         while self._unreaped() and time.monotonic() < until:
-            time.sleep(self.look_s)
+            time.sleep(self.poll_interval_s)
         for result in self._folders(lease).glob("*/*.result.json"):
             if not any(log.stat().st_size for log in result.parent.glob("*_log.err")):
                 shutil.rmtree(result.parent, ignore_errors=True)

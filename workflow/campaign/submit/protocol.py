@@ -103,8 +103,8 @@ class Reporting:
 
 
 @dataclass(frozen=True)
-class Fate:
-    """How a driver without a result is doing.
+class DriverStatus:
+    """The status of a driver without a result.
 
     words: for people ("pending: Priority"); failed_hosts: hosts that ended it, or that it was taken from, and why, where known;
     queued: it waits for hosts.
@@ -123,8 +123,8 @@ class StillQueued(LaunchError):
 class Submitter(Protocol):
     """Starts the drivers of one campaign's leases."""
 
-    look_s: float
-    """Seconds between two looks at a driver."""
+    poll_interval_s: float
+    """Seconds between two checks of a driver."""
     outlives: bool
     """Whether a driver can be left alone when whoever waits for it goes."""
     latency_s: float
@@ -139,8 +139,8 @@ class Submitter(Protocol):
     def find(self, lease: str) -> Submission | None:
         """The driver of this lease that is still alive, or that ended without anybody to read its result."""
 
-    def fate(self, submission: Submission) -> Fate:
-        """How the driver is doing; only to be asked after looking for its result."""
+    def check_driver(self, submission: Submission) -> DriverStatus:
+        """Return the status of a driver. Read the result afterwards: the driver may end in between."""
 
     def stop(self, lease: str) -> None:
         """End all drivers of a lease in good order, and everything they started, whatever it takes."""

@@ -17,7 +17,7 @@ from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.plan import parse_plan, plan_json
 from campaign.documents.race import read_race
 from campaign.documents.record import Record, Store
-from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
+from campaign.documents.run_numbers import RunKey, composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.files import load_json, reading
 from campaign.observe.links.lease_links import links_of_uses
@@ -27,7 +27,7 @@ from campaign.plan.control_runs import references_of
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
 from campaign.plan.past_costs import COSTS, Costs, Span, costs_document, measure_costs, read_forecast_offs
-from campaign.plan.plan import Key, lease_name
+from campaign.plan.plan import lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collected import Collected
 from campaign.tables.report_context import context_document
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # it brings pandas
 
     from campaign.tables.cells import CellPlan
     from campaign.tables.io import Tables
-    from campaign.tables.leases import Busy
+    from campaign.tables.leases import BusySpan
 
 
 def gather(campaign: Campaign, directory: Path, where: str | None = None, store: Store | None = None) -> Collected:
@@ -87,7 +87,7 @@ def _read_results(campaign: Campaign, matrix: Matrix, store: Store) -> Collected
     )
 
 
-def _select_runs(campaign: Campaign, matrix: Matrix, measured: Collection[Key]) -> list[Key]:
+def _select_runs(campaign: Campaign, matrix: Matrix, measured: Collection[RunKey]) -> list[RunKey]:
     """Return the measured runs that belong to the matrix, sorted. All imported runs of a cell belong to it."""
     settings = {cell.id: cell.settings for cell in matrix.cells}
     imported = campaign.file.imported
@@ -96,9 +96,9 @@ def _select_runs(campaign: Campaign, matrix: Matrix, measured: Collection[Key]) 
 
 def _sort_other_runs(
     others: Iterable[Record], lease_ids: Collection[str], version: str | None
-) -> tuple[list[Busy], set[str]]:
+) -> tuple[list[BusySpan], set[str]]:
     """Return when runs of other cells used these leases, and the further leases with runs under another label."""
-    uses: list[Busy] = []
+    uses: list[BusySpan] = []
     other_labels = set[str]()
     for record in others:
         if record.lease_id in lease_ids:
@@ -183,7 +183,7 @@ def _share(own: dict[str, Any], other: Mapping[str, Any], names: Iterable[str]) 
     own.update({name: other[name] for name in names if name in other and other[name] == own.get(name)})
 
 
-def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:
+def _counts(key: RunKey, cells: Mapping[str, Settings]) -> bool:
     """Whether a run is one of these cells' planned compositions. Those that the plan asked for when it had fewer compositions, or
     more repetitions in them, are measurements like any other."""
     settings, run = cells.get(key[0]), key[1]

@@ -15,7 +15,7 @@ from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import KnownRuns
 
 if TYPE_CHECKING:
-    from campaign.tables.leases import Busy
+    from campaign.tables.leases import BusySpan
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Collected:
     reasons: Mapping[str, str]
     """Why a lease's runs have no record, by lease."""
     store: Store
-    beside: Sequence[Busy] = ()
+    beside: Sequence[BusySpan] = ()
     """What else the leases of these records were busy with: runs of cells that are not asked for."""
     links: Sequence[Mapping[str, Any]] = ()
     """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from campaign.documents.metric import MEASURED_BY_CAMPAIGN
 
-Columns = dict[str, tuple[str, str]]
+ColumnMeanings = dict[str, tuple[str, str]]
 """Column -> type and meaning."""
 
 
@@ -16,7 +16,7 @@ def _columns(text: str) -> dict[str, tuple[str, str]]:
     return {name: (kind, means) for name, kind, means in (line.split(" ", 2) for line in lines)}
 
 
-_CELL: Columns = _columns("""
+_CELL: ColumnMeanings = _columns("""
 configuration text name of the configuration, the requested hardware
 system text name of the system that it is on
 hosts count hosts of the configuration
@@ -34,11 +34,11 @@ batch_global count batch times ranks
 precision text number format
 version text label of what was installed when it was measured; empty without one
 """)
-_ID: Columns = _columns("""
+_ID: ColumnMeanings = _columns("""
 cell_id text hash of everything that makes the cell what it is; the key to join tables by
 """)
 
-RUNS: Columns = (
+RUNS: ColumnMeanings = (
     _ID
     | _columns("""
 repetition count number of the run: (composition - 1) x 1000 + its number in the composition, from 1; also its block
@@ -78,14 +78,14 @@ implied_by text run (cell_id.repetition) that implies how this one ends, which w
 """)
 )
 
-REFERENCE: Columns = RUNS | _columns("""
+REFERENCE: ColumnMeanings = RUNS | _columns("""
 hardware text equal for the same work on an equal device, whatever the lease
 """)
 
 MEASURED = ("throughput_per_s", *MEASURED_BY_CAMPAIGN)
 """Fixed columns of runs that were measured, neither how a run was set up nor when it was."""
 
-PLANNED: Columns = (
+PLANNED: ColumnMeanings = (
     _ID
     | _CELL
     | _columns("""
@@ -96,7 +96,7 @@ price_per_h number price of its composed devices for an hour; null where the sys
 )
 """The columns of the cells table that the plan knows."""
 
-CELLS: Columns = PLANNED | _columns("""
+CELLS: ColumnMeanings = PLANNED | _columns("""
 n_ok count runs that are ok and have a value of the primary metric
 n_implied count runs that were not started because a smaller batch ran out of memory
 n_failed count runs that were started and are not ok
@@ -126,7 +126,7 @@ n_outliers count ok runs that a robust rule marks as far from the others; none i
 outliers text which repetitions these are
 """)
 
-LEASES: Columns = _columns("""
+LEASES: ColumnMeanings = _columns("""
 lease_id text use of a lease; runs name it
 configuration text name of the configuration that was composed
 state text where the lease is in its life; RELEASED at the end
@@ -142,7 +142,7 @@ mismatches count how often what was composed differs from what was requested
 faults count faults of the fabric that were met
 """)
 
-OPERATIONS: Columns = _columns("""
+OPERATIONS: ColumnMeanings = _columns("""
 lease_id text use of a lease
 configuration text name of the configuration
 part text composing or release
@@ -153,13 +153,13 @@ answer text what the control plane answered, where that is kept
 seconds number from the request until it was done
 """)
 
-STEPS: Columns = _columns("""
+STEPS: ColumnMeanings = _columns("""
 cell_id text cell of the run
 repetition count number of the run
 time_s number time of one measured step of the slowest rank; ascending inside of each run
 """)
 
-TELEMETRY: Columns = _columns("""
+TELEMETRY: ColumnMeanings = _columns("""
 cell_id text cell of the run; one run a cell is kept over time
 repetition count repetition of the run
 host text host that was sampled
@@ -169,7 +169,7 @@ time_s number seconds since the run began
 value number the sample, in the unit that the quantity's name ends in
 """)
 
-_TABLES: Mapping[str, tuple[Columns, str]] = {
+_TABLES: Mapping[str, tuple[ColumnMeanings, str]] = {
     "runs": (RUNS, "one row a run"),
     "cells": (CELLS, "one row a planned cell, measured or not"),
     "leases": (LEASES, "one row a use of a lease"),
@@ -187,6 +187,6 @@ ROWS: Mapping[str, str] = {table: rows for table, (_, rows) in _TABLES.items()}
 """Table -> what its rows are."""
 
 
-def types(columns: Columns) -> dict[str, str]:
+def types(columns: ColumnMeanings) -> dict[str, str]:
     """The type of each column."""
     return {name: kind for name, (kind, _) in columns.items()}

@@ -143,7 +143,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         return pd.read_parquet(file)
 
 
-class _Campaign(BaseModel):
+class _CampaignContext(BaseModel):
     name: str
     baseline: str | None = None
     protocol: dict[str, Any] = {}
@@ -153,7 +153,7 @@ class _Campaign(BaseModel):
 class Context(BaseModel):
     """What of the context others than the page look into: the same kinds as in the page's own form of it."""
 
-    campaign: _Campaign
+    campaign: _CampaignContext
     campaign_yaml: str = ""
     conditions: list[str] = []
     environments: dict[str, dict[str, Any]] = {}

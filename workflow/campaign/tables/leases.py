@@ -115,12 +115,12 @@ def _size(value: Any) -> int:
 
 
 # When a lease was busy with a run: its id, start and end (Unix seconds).
-Busy = tuple[str, float, float]
+BusySpan = tuple[str, float, float]
 
 _BUSY = {"lease_id": TEXT, "started": NUMBER, "ended": NUMBER}
 
 
-def idle_before(runs: pd.DataFrame, others: Iterable[Busy] = ()) -> pd.Series[float]:
+def idle_before(runs: pd.DataFrame, others: Iterable[BusySpan] = ()) -> pd.Series[float]:
     """Seconds that a lease was idle before each run; nan for its first run, and where nothing was started.
 
     runs: with the columns lease_id, started and ended; others: further runs on the same leases, which are no rows of it.

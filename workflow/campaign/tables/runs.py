@@ -16,14 +16,14 @@ from campaign.plan.control_runs import hardware
 from campaign.statistics.step_times import ties_pct, trend_pct
 from campaign.tables.columns import MEASURED, RUNS, STEPS, types
 from campaign.tables.io import COUNT, NUMBER, TEXT, frame, typed
-from campaign.tables.leases import Busy, idle_before
+from campaign.tables.leases import BusySpan, idle_before
 
 RUN_COLUMNS = types(RUNS)
 
 
 def runs_table(
     records: Iterable[Record],
-    others: Iterable[Busy] = (),
+    others: Iterable[BusySpan] = (),
     metric: Metric = THROUGHPUT,
 ) -> pd.DataFrame:
     """One row a run, in the order of (cell_id, repetition).

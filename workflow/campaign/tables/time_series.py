@@ -76,7 +76,7 @@ QUANTITIES: tuple[str, ...] = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TimeSeries:
     """A series as it goes into the table: part, quantity, seconds since the run began, values; both arrays of equal length."""
 
     part: str
@@ -176,7 +176,7 @@ def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -
     }
 
 
-def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float) -> Iterator[tuple[str, Told]]:
+def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float) -> Iterator[tuple[str, TimeSeries]]:
     """Series by the host that they were sampled on. started: Unix seconds, when time_s is 0."""
     devices, _ = used_devices(hosts, used) if hosts else ([], [])
     for device in devices:
@@ -187,30 +187,30 @@ def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float)
             yield host.host, each
 
 
-def _of_device(host: HostSamples, part: str, started: float) -> Iterator[Told]:
+def _of_device(host: HostSamples, part: str, started: float) -> Iterator[TimeSeries]:
     for quantity, name in _DEVICE_VALUES.items():
         if series := host.of(part, quantity):
-            yield Told(part, name, *thinned(series, started))
+            yield TimeSeries(part, name, *thinned(series, started))
     for quantity, (name, divisor) in _DEVICE_COUNTERS.items():
         if (series := host.of(part, quantity)) and len(series.times) > 1:
             time_s, rates = rates_of(series, started)
-            yield Told(part, name, time_s, rates / divisor)
+            yield TimeSeries(part, name, time_s, rates / divisor)
 
 
-def _of_host(host: HostSamples, started: float) -> Iterator[Told]:
+def _of_host(host: HostSamples, started: float) -> Iterator[TimeSeries]:
     busy, every = host.of("host", "cpu_busy_s"), host.of("host", "cpu_all_s")
     if busy and every and len(busy.times) > 1 and busy.times == every.times:
         time_s, rates = rates_of(busy, started)
         whole = rates_of(every, started)[1]
         share = np.divide(100 * rates, whole, out=np.full_like(rates, np.nan), where=whole > 0)
-        yield Told("host", "cpu_utilisation_pct", time_s, np.minimum(share, 100.0))
+        yield TimeSeries("host", "cpu_utilisation_pct", time_s, np.minimum(share, 100.0))
     if memory := host.of("host", "memory_used_mib"):
-        yield Told("host", "host_memory_mib", *thinned(memory, started))
+        yield TimeSeries("host", "host_memory_mib", *thinned(memory, started))
     for kinds, quantity, name in _HOST_COUNTERS:
         summed = together([each for part in host.parts(*kinds) if (each := host.of(part, quantity))])
         if summed and len(summed.times) > 1:
             time_s, rates = rates_of(summed, started)
-            yield Told("host", name, time_s, rates / _GIGA)
+            yield TimeSeries("host", name, time_s, rates / _GIGA)
 
 
 def thinned(series: Series, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -29,10 +29,19 @@ from campaign.workloads.command_template import (
     variables,
 )
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import WITHOUT_RATE, LogReading, ParserName, Scope, format_of, read_log, read_tests
+from campaign.workloads.parsers import (
+    WITHOUT_RATE,
+    LogReading,
+    ParserName,
+    Scope,
+    choose_test,
+    format_of,
+    read_log,
+    read_tests,
+)
 from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
-from campaign.workloads.rank_launchers import Launch, command_line
+from campaign.workloads.rank_launchers import LaunchMethod, command_line
 from campaign.workloads.software import Software, filled, search_path
 
 _FILLED_PER_RUN = {
@@ -79,7 +88,7 @@ class CommandWorkload(Workload):
     result: Argument | None = None
     """File in the run's directory that the program writes its numbers to, such as `summary.json` or `HPCG-Benchmark*.txt`. It is
     appended to the log, where parsers read it."""
-    launch: Launch = "once"
+    launch: LaunchMethod = "once"
     """`once`: the program starts its own ranks; `per_rank`: one process per device, with RANK, WORLD_SIZE, MASTER_ADDR...; `srun`:
     one Slurm task per device, for programs that find each other through Slurm; `mpirun`, `horovodrun`, `torchrun`: that launcher
     starts the ranks (several hosts were tried on emulated hosts only; horovodrun was not tried)."""
@@ -150,12 +159,15 @@ class CommandWorkload(Workload):
         return self.parser
 
     @property
+    def own_parsers(self) -> Sequence[Parser]:
+        return self.parsers
+
+    @property
     def log_test(self) -> int | Literal["last"] | None:
         return None if self.test == "only" else self.test
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        found = read_tests(self.parser, log, Scope()) if self.parser is not None and self.log_test is None else []
-        return found if len(found) > 1 else ()
+        return [] if self.parser is None else choose_test(read_tests(self.parser, log, Scope()), self.log_test)
 
     def of_test(self, number: int) -> Self:
         return self.model_copy(update={"test": number})
@@ -257,7 +269,7 @@ class CommandWorkload(Workload):
     def result_file(self, run: Run) -> str | None:
         return None if self.result is None else fill(self.result, self._values(run), f"workload {self.name}: result")
 
-    def _started(self, run: Run, words: Sequence[str], launch: Launch, options: Sequence[str] = ()) -> Step:
+    def _started(self, run: Run, words: Sequence[str], launch: LaunchMethod, options: Sequence[str] = ()) -> Step:
         values = self._values(run)
         where = f"workload {self.name}"
         environment = self._environment(run, values, where)

@@ -22,13 +22,14 @@ from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 
 if TYPE_CHECKING:  # a plan reads no logs
+    from campaign.workloads.parsers.expressions import Parser
     from campaign.workloads.parsers.reading import LogReading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
 
 
 @dataclass(frozen=True)
-class Storage:
+class RunStorage:
     """A directory on the configuration's kind of storage; gb_per_s: what a host reads from it at most, where emulated."""
 
     path: Path
@@ -50,7 +51,7 @@ class Run:
     composition: Composition
     directory: Path
     runs_on: Kind
-    storage: Storage | None = None
+    storage: RunStorage | None = None
     peak_tflops: float | None = None
     launcher: Literal["local", "slurm"] = "local"
     files: Mapping[str, str] = field(default_factory=dict)
@@ -272,12 +273,17 @@ class Workload(FileModel):
         return None
 
     @property
+    def own_parsers(self) -> Sequence[Parser]:
+        """The expressions that read its log."""
+        return ()
+
+    @property
     def log_test(self) -> int | Literal["last"] | None:
         """Which test of its log counts, where the file chooses one."""
         return None
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        """The tests in a log, where it holds several and the file chooses none."""
+        """Return what a built-in parser reads of each test in a log: of the chosen one alone, if the file chooses one."""
         return ()
 
     def of_test(self, number: int) -> Self:

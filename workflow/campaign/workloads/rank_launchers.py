@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from campaign.workloads.protocol import Run
 from campaign.workloads.software import Software, software_words
 
-Launch = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
+LaunchMethod = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
 
 MARKS = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
 """Variables by which a run's processes are found; those that mpirun starts elsewhere have to have them, too."""
@@ -29,7 +29,7 @@ class CommandLine(NamedTuple):
 
 def command_line(
     run: Run,
-    launch: Launch,
+    launch: LaunchMethod,
     mpi: str | None,
     software: Software | None,
     options: Sequence[str],

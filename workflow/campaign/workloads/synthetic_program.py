@@ -51,7 +51,7 @@ def run_program(specification: Mapping[str, Any]) -> int:
         return _take_steps(specification)
 
 
-class _Steps:
+class _StepSequence:
     """The steps of a run, one after the other."""
 
     def __init__(self, specification: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ def _take_steps(specification: Mapping[str, Any]) -> int:
         message, code = FAILURES[fail]
         print(message, flush=True)
         return code
-    steps = _Steps(specification)
+    steps = _StepSequence(specification)
     warmup, most = specification["warmup_steps"], specification.get("warmup_steps_max")
     times, is_steady = steps.take(warmup), None
     if most is not None:

@@ -15,7 +15,7 @@ from campaign.observe.telemetry.samples import Series, TimeWindow
 from campaign.observe.telemetry.sources import NotRead, Probe, SamplerOptions
 from campaign.observe.telemetry.sources.amd import probes as amd_probes
 from campaign.observe.telemetry.sources.intel import probes as intel_probes
-from campaign.observe.telemetry.sources.nvidia import _Traffic, probes
+from campaign.observe.telemetry.sources.nvidia import _ByteCounters, probes
 from tests.unit.observe.telemetry.fake_nvml import LOST, UNKNOWN, FakeNvml, Gpu
 
 PCIE = {197, 198}
@@ -195,7 +195,7 @@ def test_traffic_is_the_true_one_or_none(bits: tuple[int, int], start: int, move
     """The type of a value may be wider than its counter."""
     link = Link(bits[0], start, bits[1])
     probe: Any = next(
-        each for each in link.opened() if isinstance(each, _Traffic) and "pcie_sent_bytes" in each.counters
+        each for each in link.opened() if isinstance(each, _ByteCounters) and "pcie_sent_bytes" in each.counters
     )
     times, values = [0.0], [read([probe])["gpu:GPU-a"]["pcie_sent_bytes"]]
     for seconds, rate in moves:
@@ -260,7 +260,7 @@ def test_a_counter_whose_width_is_not_known_is_not_read_without_end() -> None:
         return ask(gpu, numbers)
 
     nvml.nvmlDeviceGetFieldValues = timed  # type: ignore[method-assign]
-    (probe,) = [each for each in probes(nvml, SamplerOptions(1.0), lambda: now["s"]) if isinstance(each, _Traffic)]
+    (probe,) = [each for each in probes(nvml, SamplerOptions(1.0), lambda: now["s"]) if isinstance(each, _ByteCounters)]
     assert probe.needed_every_s() == float("inf")
     gpu.fields |= {(202, 0): 2**33, (204, 0): 2**33}
     read([probe])

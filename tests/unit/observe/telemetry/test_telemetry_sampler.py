@@ -17,7 +17,7 @@ import pytest
 
 from campaign.observe.telemetry.sampler import SHARE, Looks, SampleOutput, interval_in_force, next_tick
 from campaign.observe.telemetry.samples import SampleFile
-from campaign.observe.telemetry.sources import Reading, SamplerOptions
+from campaign.observe.telemetry.sources import SamplerOptions, SensorReading
 from campaign.observe.telemetry.sources.program_gauges import machine, open_probes, started_ticks
 
 ARGV = (sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "h", "--interval", "0.1")
@@ -87,7 +87,7 @@ class Costly:
     def __init__(self, part: str, costs_s: float, world: dict[str, float]) -> None:
         self.part, self.costs_s, self.world = part, costs_s, world
 
-    def read(self) -> Iterable[Reading]:
+    def read(self) -> Iterable[SensorReading]:
         self.world["cpu"] += self.costs_s
         self.world["now"] += 2 * self.costs_s
         yield self.part, "power_w", 1.0
@@ -121,7 +121,7 @@ def test_counters_are_read_between_samples_where_they_need_it() -> None:
     class Counter:
         reads = 0
 
-        def read(self) -> Iterable[Reading]:
+        def read(self) -> Iterable[SensorReading]:
             self.reads += 1
             yield "gpu:a", "pcie_sent_bytes", 1.0
 
@@ -140,7 +140,7 @@ def test_counters_are_read_between_samples_where_they_need_it() -> None:
 
 def test_samples_of_the_driver_keep_their_times() -> None:
     class Kept:
-        def read(self) -> Iterable[Reading]:
+        def read(self) -> Iterable[SensorReading]:
             yield "gpu:a", "power_w", 5.0, 10.25
             yield "gpu:a", "power_w", 6.0, 10.5
             yield "gpu:a", "energy_j", 7.0
@@ -153,7 +153,7 @@ def test_samples_of_the_driver_keep_their_times() -> None:
 
 def test_a_probe_that_breaks_costs_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     class Broken:
-        def read(self) -> Iterable[Reading]:
+        def read(self) -> Iterable[SensorReading]:
             raise RuntimeError("no such counter")
 
     looks = Looks([Broken(), Costly("host", 0.0, {"now": 0.0, "cpu": 0.0})])

@@ -12,7 +12,7 @@ import pytest
 from campaign.errors import ConfigError
 from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.failures import PACE_NOT_HELD
-from campaign.workloads.protocol import Outcome, Run, Storage
+from campaign.workloads.protocol import Outcome, Run, RunStorage
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec
 from campaign.workloads.trainer_runs import at_pace, efficiency, lost_pace
@@ -61,7 +61,7 @@ def test_the_rank_that_waited_longest_and_the_bytes_of_all(tmp_path: Path) -> No
 
 
 def test_ranks_are_told_where_the_configuration_s_storage_is_and_how_many_share_it(tmp_path: Path) -> None:
-    run = run_with(tmp_path, storage=Storage(Path("/fast"), 0.5))
+    run = run_with(tmp_path, storage=RunStorage(Path("/fast"), 0.5))
     step = FILE.step(run)
     spec = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert (spec.storage_dir, spec.storage_gb_per_s, spec.storage_ranks) == (Path("/fast"), 0.5, 2)
@@ -106,7 +106,7 @@ def test_without_a_pace_nothing_is_lost() -> None:
 
 
 def test_ranks_that_do_not_read_are_told_of_no_storage(tmp_path: Path) -> None:
-    run = run_with(tmp_path, storage=Storage(Path("/fast"), 0.5), cell={"options": {"input": "resident"}})
+    run = run_with(tmp_path, storage=RunStorage(Path("/fast"), 0.5), cell={"options": {"input": "resident"}})
     step = FILE.step(run)
     spec = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert (spec.storage_dir, spec.storage_gb_per_s) == (None, None)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import yaml
 
 from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.server import Asked, Reply, Server, Wire
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, Wire
 from campaign.errors import ConfigError
 
 SCHEMA = "recording/1"
@@ -56,7 +56,7 @@ class ReplayedControlPlane:
         whole["fabric"]["tunnel"] = True
         return whole
 
-    def answer(self, asked: Asked) -> Reply | None:
+    def answer(self, asked: HttpRequest) -> Reply | None:
         number = self._found(asked)
         if number is None:
             self.missed.append(f"{asked.method} {asked.path}")
@@ -74,7 +74,7 @@ class ReplayedControlPlane:
             return Reply(one["status"], json.loads(self._as_asked(json.dumps(one["answer"]))), headers)
         return Reply(one["status"], self._as_asked(one.get("answer_text", "")) or None, headers)
 
-    def _found(self, asked: Asked) -> int | None:
+    def _found(self, asked: HttpRequest) -> int | None:
         """The exchange that this is: of changes the next one; of reads the next before the next change, else the last before."""
         matching = [number for number, one in enumerate(self._exchanges) if self._is(one, asked)]
         if asked.method not in _READS:
@@ -87,7 +87,7 @@ class ReplayedControlPlane:
     def _changes(self, number: int) -> bool:
         return str(self._exchanges[number]["ask"]).partition(" ")[0] not in _READS
 
-    def _is(self, one: Mapping[str, Any], asked: Asked) -> bool:
+    def _is(self, one: Mapping[str, Any], asked: HttpRequest) -> bool:
         method, _, path = str(one["ask"]).partition(" ")
         if (one["at"], method) != (asked.part, asked.method):
             return False
@@ -141,7 +141,7 @@ def _problem(document: Any) -> str:
     return ""
 
 
-def served(path: Path, port: int = 0) -> tuple[Server, ReplayedControlPlane]:
+def served(path: Path, port: int = 0) -> tuple[ControlPlaneServer, ReplayedControlPlane]:
     """A recording, served. Raises ConfigError for a file that is none."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -153,6 +153,6 @@ def served(path: Path, port: int = 0) -> tuple[Server, ReplayedControlPlane]:
         words = "record it again, or repair it"
         raise ConfigError(f"{path}: not a whole recording of 'campaign fabric record': {problem}; {words}")
     replay = ReplayedControlPlane(document)
-    server = Server(replay, port=port)
+    server = ControlPlaneServer(replay, port=port)
     replay.urls = dict(server.urls)
     return server, replay

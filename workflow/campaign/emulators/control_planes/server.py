@@ -27,7 +27,7 @@ HOSTS_PATH = "/_hosts/"
 
 
 @dataclass(frozen=True)
-class Asked:
+class HttpRequest:
     """One request. body: parsed JSON, None where there is none; text: as it came; query: the last value of each name;
     scheme: how it came; part: at which of the emulator's addresses (`Wire.parts`)."""
 
@@ -82,11 +82,11 @@ class Emulator(Protocol):
 
     rack: Rack
 
-    def answer(self, asked: Asked) -> Reply | None:
+    def answer(self, asked: HttpRequest) -> Reply | None:
         """Whatever the real service would say (None: it ends the connection); never raises for anything that a client can send."""
 
 
-class Server:
+class ControlPlaneServer:
     """An emulated control plane, served until closed.
 
     log: every request in its order; url, ca_file: what a client needs; urls: by part.
@@ -99,7 +99,7 @@ class Server:
         self.opened = emulator
         self.wire: Wire = getattr(emulator, "wire", Wire())
         self.faults = Faults()
-        self.log: list[Asked] = []
+        self.log: list[HttpRequest] = []
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], Reply] = {}
         ports = (port + number if port else 0 for number in range(len(self.wire.parts)))
@@ -143,17 +143,17 @@ class Server:
         for thread in self._threads:
             thread.join()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ControlPlaneServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def changing(self) -> list[Asked]:
+    def changing(self) -> list[HttpRequest]:
         """The requests that were not reads."""
         return [asked for asked in self.log if asked.method not in ("GET", "HEAD", "OPTIONS")]
 
-    def respond(self, asked: Asked) -> tuple[Reply | None, WireFault | None]:
+    def respond(self, asked: HttpRequest) -> tuple[Reply | None, WireFault | None]:
         """The answer, None for a connection that just ends, and the fault that is still to be committed while it is sent."""
         self.log.append(asked)
         if asked.path.startswith(HOSTS_PATH):
@@ -186,7 +186,7 @@ class Server:
                     return told, None
             return reply, fault
 
-    def _host(self, asked: Asked) -> Reply:
+    def _host(self, asked: HttpRequest) -> Reply:
         name, _, what = asked.path.removeprefix(HOSTS_PATH).partition("/")
         rack = self.emulator.rack
         if name not in rack.hosts or (asked.method, what) != ("GET", "devices"):
@@ -213,7 +213,7 @@ class _Http(ThreadingHTTPServer):
         """A client that goes away is nothing to report."""
 
 
-def _handler(server: Server, part: str) -> type[BaseHTTPRequestHandler]:
+def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         server_version = "campaign-emulator"
@@ -234,7 +234,7 @@ def _handler(server: Server, part: str) -> type[BaseHTTPRequestHandler]:
                 body = None
             query = dict(parse_qsl(split.query, keep_blank_values=True))
             scheme = "https" if server.ca_file else "http"
-            asked = Asked(
+            asked = HttpRequest(
                 self.command, split.path, query, dict(self.headers.items()), body, text, scheme=scheme, part=part
             )
             reply, fault = server.respond(asked)
@@ -279,7 +279,7 @@ def _handler(server: Server, part: str) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-FaultKind = Literal[
+HttpFaultKind = Literal[
     "drop_before",  # the connection ends and nothing was done
     "drop_after",  # it is done, and the connection ends without an answer
     "status",  # nothing is done; the answer has `status` and `body`
@@ -298,7 +298,7 @@ class WireFault:
     """One kind of fault, for requests that match: method and path, as shell patterns. times: how often (-1: always); after: so many
     matching requests go well before."""
 
-    kind: FaultKind
+    kind: HttpFaultKind
     method: str = "*"
     path: str = "*"
     times: int = 1

@@ -53,11 +53,11 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """cluster: None when nothing is up in the directory; missing: daemons that should run and do not."""
+class ClusterStatus:
+    """The status of a cluster. cluster: None if no cluster runs in the directory; missing: daemons that should run and do not."""
 
     cluster: Cluster | None
-    running: tuple[daemons.Running, ...] = ()
+    running: tuple[daemons.RunningDaemon, ...] = ()
     hosts: tuple[HostStatus, ...] = ()
     missing: tuple[str, ...] = ()
     jobs: tuple[JobStatus, ...] = ()
@@ -118,11 +118,11 @@ def down(directory: Path, *, anybodys: bool = True) -> bool:
     return pid is not None
 
 
-def status(directory: Path) -> Status:
+def status(directory: Path) -> ClusterStatus:
     """What is up in a directory. Asks Slurm, so it takes as long as the controller does (at most 10 s)."""
     directory = directory.absolute()
     if cluster_directory.keeper(directory) is None:
-        return Status(None)
+        return ClusterStatus(None)
     cluster = find(directory)
     found = daemons.running(cluster)
     named = {process.host if process.daemon == "slurmd" else process.daemon for process in found}
@@ -133,7 +133,7 @@ def status(directory: Path) -> Status:
     ]
     # Without its controller, Slurm's commands only wait.
     answers = "slurmctld" in named
-    return Status(
+    return ClusterStatus(
         cluster,
         found,
         _sinfo(cluster) if answers else (),

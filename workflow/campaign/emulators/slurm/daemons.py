@@ -32,7 +32,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningDaemon:
     """A running daemon. host: of a slurmd and its munged; pid: as seen from outside of the cluster."""
 
     daemon: Daemon
@@ -40,14 +40,14 @@ class Running:
     pid: int
 
 
-def running(cluster: Cluster) -> tuple[Running, ...]:
+def running(cluster: Cluster) -> tuple[RunningDaemon, ...]:
     """Every daemon of the cluster that runs now, in the order they start."""
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     found = [process for pid in pids if (process := _identified(pid, cluster.held.pid_namespace)) is not None]
     return tuple(sorted(found, key=lambda process: (DAEMONS.index(process.daemon), process.host or "", process.pid)))
 
 
-def _identified(pid: int, namespace: int) -> Running | None:
+def _identified(pid: int, namespace: int) -> RunningDaemon | None:
     try:
         if Path(f"/proc/{pid}/ns/pid").stat().st_ino != namespace:
             return None
@@ -63,10 +63,10 @@ def _identified(pid: int, namespace: int) -> Running | None:
     if daemon == "munged":
         socket_name = next((Path(word.decode()).stem for word in arguments if word.startswith(b"--socket=")), "")
         host = socket_name.partition("-")[2] or None
-    return Running(daemon, host, pid)
+    return RunningDaemon(daemon, host, pid)
 
 
-def of(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[Running, ...]:
+def of(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[RunningDaemon, ...]:
     """The running processes of one daemon, of one host where that is given."""
     return tuple(found for found in running(cluster) if found.daemon == daemon and host in (None, found.host))
 

@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 
 from campaign.config.open_fabric import fabric_of
-from campaign.config.system_file import HostGroup, SystemFile
+from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
+from campaign.documents.site_hardware import HostSpec
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.launch.emulation.cluster_spec import ClusterHost, ClusterSpec, Registration
@@ -58,7 +59,7 @@ def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[st
         raise ConfigError(f"system {system.name} cannot be emulated on one machine: {error}") from error
 
 
-def _host(group: HostGroup, name: str, ports: int, system: SystemFile) -> ClusterHost:
+def _host(group: HostSpec, name: str, ports: int, system: SystemFile) -> ClusterHost:
     own = sum(device.count for device in group.devices if device.kind == _DEVICE)
     registration = _REGISTRATIONS[system.slurm.strategy]
     return ClusterHost(

@@ -14,13 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.host_view import HostView
 from campaign.fabrics.control_plane.ownership import ClaimedView, distinct, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, PoolSpec, own_devices
+from campaign.fabrics.hardware import Composition, Device, Host, Inventory, own_devices
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
 from campaign.fabrics.operations import timing
@@ -106,7 +107,7 @@ class ControlledFabric(Fabric):
         return selection
 
     def inventory_planned(self) -> Inventory:
-        hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())
+        hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib) for spec in self._hosts.values())
         return Inventory(hosts, (*self._own, *self._planned[0]))
 
     def select_planned(self, request: Request) -> Selection:

@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from campaign.documents.site_hardware import HostSpec
 from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.errors import Conflict, NoMatch, Unhealthy
-from campaign.fabrics.hardware import STORAGE_KIND, Composition, Device, Host, HostSpec, Inventory
+from campaign.fabrics.hardware import STORAGE_KIND, Composition, Device, Host, Inventory
 from campaign.fabrics.protocol import Selection, Tag
 from campaign.fabrics.state_file import HeldHost, Holding, Slot, State, composed, occupy
 
@@ -29,7 +30,7 @@ class ClaimedView:
     def inventory(self) -> Inventory:
         holders = {name: self.state.holder_of_host(name) or self.view.holders.get(name) for name in self.hosts}
         hosts = tuple(
-            Host(name, spec.cores, spec.memory_gib, spec.ports, holders[name]) for name, spec in self.hosts.items()
+            Host(name, spec.cores, spec.memory_gib, holder=holders[name]) for name, spec in self.hosts.items()
         )
         local = (occupy(device, self.state) for device in self.own)
         return Inventory(hosts, (*local, *(self.owned(device) for device in self.view.devices)))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from pydantic import Field, model_validator
 
+from campaign.documents.site_hardware import PoolSpec
 from campaign.fabrics.banks import Bank, open_banks
-from campaign.fabrics.hardware import Device, PoolSpec, pool_devices
+from campaign.fabrics.hardware import Device, pool_devices
 from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.protocol import Capabilities, Tag

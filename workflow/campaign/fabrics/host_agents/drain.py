@@ -43,7 +43,7 @@ class Done:
         return " ".join(f"{self.err} {self.out}".split())[:300] or "(no output)"
 
 
-Run = Callable[[str, Sequence[str], float], Done]
+RunCommand = Callable[[str, Sequence[str], float], Done]
 """Runs a command on a host, for at most so many seconds. Raises FabricError when it could not be run, or did not end."""
 
 
@@ -66,24 +66,24 @@ def script(name: str, *arguments: str) -> tuple[str, ...]:
     return ("sh", "-c", text, f"campaign-{name}", *arguments)
 
 
-def detach(run: Run, terms: Terms, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
+def detach(run: RunCommand, terms: Terms, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
     """Take devices off the bus of their host; each has an address. Those that are not there are done.
 
     Nothing is changed before all of them are idle. Raises HostBusy when one is not so within `terms.detach_s`: whoever uses it is
     named, and what was done to others stays. force: do not ask whether processes use it. A drive with a file system on it, and the
     card of the default route, are not taken by force either. Raises FabricError when a step fails.
     """
-    each = [_Detachment(run, terms, host, device, force) for device in devices]
+    each = [_BusRemoval(run, terms, host, device, force) for device in devices]
     for one in each:
         one.idle()
     for one in each:
         one.remove()
 
 
-class _Detachment:
-    """One device on its way off the bus."""
+class _BusRemoval:
+    """The removal of one device from its bus."""
 
-    def __init__(self, run: Run, terms: Terms, host: str, device: HostDevice, force: bool) -> None:
+    def __init__(self, run: RunCommand, terms: Terms, host: str, device: HostDevice, force: bool) -> None:
         self._run, self._terms, self._host, self._device, self._force = run, terms, host, device, force
         self._address = parse.pci_address(device.address)
         self._name = f"{host}: {device.kind} {device.identity or self._address} at {self._address}"

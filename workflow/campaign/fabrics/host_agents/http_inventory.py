@@ -39,22 +39,22 @@ def open_agent(options: AgentOptions) -> HttpInventory:
     return HttpInventory(options)
 
 
-_Count = Annotated[int, Field(strict=True, ge=0)]
+_NonNegative = Annotated[int, Field(strict=True, ge=0)]
 
 
-class _Link(BaseModel):
-    width: _Count
-    gen: _Count
-    width_max: _Count
-    gen_max: _Count
+class _ListedLink(BaseModel):
+    width: _NonNegative
+    gen: _NonNegative
+    width_max: _NonNegative
+    gen_max: _NonNegative
 
 
-class _Entry(BaseModel):
+class _ListedDevice(BaseModel):
     identity: str
     address: str = ""
     kind: str = "gpu"
     model: str = ""
-    link: _Link | None = None
+    link: _ListedLink | None = None
     ready: StrictBool = True
     users: list[Any] | None = None
 
@@ -76,7 +76,7 @@ class HttpInventory:
         if not isinstance(answer.body, list):
             raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.words()}")
         try:
-            found = [_Entry.model_validate(entry) for entry in answer.body]
+            found = [_ListedDevice.model_validate(entry) for entry in answer.body]
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"]))

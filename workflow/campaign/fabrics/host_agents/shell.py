@@ -15,7 +15,7 @@ from pathlib import Path
 
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.host_agents import AgentOptions, drain, parse
-from campaign.fabrics.host_agents.drain import Done, Run, Terms, script
+from campaign.fabrics.host_agents.drain import Done, RunCommand, Terms, script
 from campaign.fabrics.host_agents.protocol import HostDevice, normal
 from campaign.processes.command import TIMED_OUT, run_command
 
@@ -26,7 +26,7 @@ _PROOF = ("sh", "-c", '"$@"; printf "\\ncampaign-ended %s\\n" "$?"', "campaign-c
 _ENDED = re.compile(r"\ncampaign-ended (\d+)\n")
 
 
-def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path = Path("/proc")) -> Commands:
+def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path = Path("/proc")) -> ShellAgent:
     """root, processes: where a host's file system begins, and its /proc; others than the machine's own are for tests.
 
     Raises ConfigError when a command for ssh does not say where the host goes.
@@ -44,13 +44,13 @@ def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path
         root="" if root == Path("/") else str(root),
         processes=str(processes),
     )
-    return Commands(through(options.command) if options.kind == "ssh" else run_here, terms)
+    return ShellAgent(through(options.command) if options.kind == "ssh" else run_here, terms)
 
 
-class Commands:
+class ShellAgent:
     """See `protocol.HostAgent`."""
 
-    def __init__(self, run: Run, terms: Terms) -> None:
+    def __init__(self, run: RunCommand, terms: Terms) -> None:
         self._run, self._terms = run, terms
 
     def devices(self, host: str) -> tuple[HostDevice, ...]:
@@ -102,7 +102,7 @@ def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
     return Done(*done)
 
 
-def through(template: Sequence[str]) -> Run:
+def through(template: Sequence[str]) -> RunCommand:
     """Return what runs commands on other hosts: `template`, in which `{host}` is the host, and the command as one quoted word.
 
     The exit code is the one that the host prints for the command. Raises FabricError if it prints none.

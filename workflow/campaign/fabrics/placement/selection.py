@@ -17,7 +17,7 @@ from campaign.fabrics.hardware import STORAGE_KIND, Device, Host, Inventory
 from campaign.fabrics.placement.search import Left, Need, Search, Share, enough
 from campaign.fabrics.protocol import HostSelection, Request, Selection
 
-Free = tuple[list[Device], list[Device]]
+FreeDevices = tuple[list[Device], list[Device]]
 """Free devices of one bank, and its free drives."""
 
 
@@ -56,7 +56,7 @@ def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tup
 
 
 def _pick(
-    shares: Sequence[tuple[Host, Share]], free: Sequence[Free], inventory: Inventory
+    shares: Sequence[tuple[Host, Share]], free: Sequence[FreeDevices], inventory: Inventory
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     """Devices and drives by host, in the order of the inventory: what is attached nowhere first."""
     place = {device.fabric_id: index for index, device in enumerate(inventory.devices)}
@@ -108,7 +108,7 @@ def _own_parts(request: Request, inventory: Inventory) -> dict[Host, HostSelecti
     return found
 
 
-def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory: Inventory) -> Free:
+def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory: Inventory) -> FreeDevices:
     """The bank's free devices of the requested model, and its free drives, in slot order."""
     free = [d for d in inventory.devices if not d.local and _usable(d) and bank_of(banks, d.location) is bank]
     return (
@@ -117,7 +117,7 @@ def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory
     )
 
 
-def _left(free: Sequence[Free], inventory: Inventory, banks: Sequence[Bank]) -> Left:
+def _left(free: Sequence[FreeDevices], inventory: Inventory, banks: Sequence[Bank]) -> Left:
     serving: dict[str, set[str]] = {bank.drawer: set() for bank in banks}
     for device in inventory.devices:
         # What is movable makes way for this lease.

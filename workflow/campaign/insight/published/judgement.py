@@ -21,7 +21,7 @@ from campaign import wording
 from campaign.config.published_file import Claim, Here
 from campaign.insight.published.quantities import ClaimValues, Value
 
-Verdict = Literal["agrees", "differs", "undecided"]
+ClaimVerdict = Literal["agrees", "differs", "undecided"]
 
 # The value of a quantity that means no effect.
 _NONE = {
@@ -40,7 +40,7 @@ REPEATED_PCT = 0.7
 repeating a measurement."""
 
 
-def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[Verdict, int]:
+def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[ClaimVerdict, int]:
     """The verdict, and how many of the values agree."""
     if (trend := found.trend) is not None:
         if trend.in_order == trend.pairs and all(value.tested for value in found.values):
@@ -113,14 +113,14 @@ def printed_rates(claim: Claim, here: Here) -> tuple[float, float]:
     return -math.inf if least is None else least / near, math.inf if most is None else most * near
 
 
-def together(verdicts: Collection[Verdict]) -> Verdict:
+def together(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
     """One that differs is enough to differ; all have to agree."""
     if "differs" in verdicts:
         return "differs"
     return "agrees" if set(verdicts) == {"agrees"} else "undecided"
 
 
-def _of_value(claim: Claim, here: Here, value: Value) -> Verdict:
+def _of_value(claim: Claim, here: Here, value: Value) -> ClaimVerdict:
     if isinstance(value.value, str):
         return "agrees" if value.value == claim.value else "differs"
     least, most = accepted(claim, here)

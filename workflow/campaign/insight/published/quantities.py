@@ -133,8 +133,8 @@ def _throughput(tables: Tables) -> Design:
     return comparisons.design(tables.runs, campaign.get("protocol"), column="throughput_per_s")
 
 
-_Said = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
-_SAID: Mapping[str, _Said] = {
+_Conversion = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
+_SAID: Mapping[str, _Conversion] = {
     "throughput_ratio": lambda value, low, high: (value, low, high),
     "metric_ratio": lambda value, low, high: (value, low, high),
     "throughput_drop_pct": lambda value, low, high: (100 * (1 - value), 100 * (1 - high), 100 * (1 - low)),

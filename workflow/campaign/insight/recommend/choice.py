@@ -23,8 +23,7 @@ from campaign.insight.recommend.objectives import (
     RecommendationObjective,
 )
 from campaign.statistics.comparisons import Design, ratios
-from campaign.statistics.experiment_design import Marks
-from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm
+from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, Marks, holm
 from campaign.statistics.selected_estimate import bound_best_cell
 
 TIE_PCT = 5.0

@@ -36,7 +36,7 @@ from campaign.launch.emulation.topology import (
     places,
 )
 
-Mode = Literal["root", "user namespace"]
+NamespaceMode = Literal["root", "user namespace"]
 _KEEPER = Path(__file__).with_name("namespace_daemon.py")
 _SEARCH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 _APPARMOR = "apparmor_restrict_unprivileged_userns"
@@ -51,7 +51,7 @@ _SWITCHES: Mapping[str, tuple[str, str]] = {
 class Availability:
     """How this process can emulate hosts (mode), or why it cannot (reason)."""
 
-    mode: Mode | None
+    mode: NamespaceMode | None
     reason: str = ""
 
 
@@ -73,7 +73,7 @@ class EmulatedHosts:
         return str(self._addresses[self._place(rank)])
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> NamespaceMode:
         return "user namespace" if self.held.user else "root"
 
     def _place(self, rank: int) -> str:

@@ -36,7 +36,7 @@ _BURST_S = 0.001
 _QUEUE_MS = 100
 
 
-Link = Literal["local", "fabric", "network"]
+LinkType = Literal["local", "fabric", "network"]
 
 
 class LinkRates(BaseModel):
@@ -60,7 +60,7 @@ class LinkRates(BaseModel):
     )
     scale: float = Field(default=0.01, gt=0, description="emulated rate over real rate, the same for every link")
 
-    def gbit_per_s(self, link: Link) -> float | None:
+    def gbit_per_s(self, link: LinkType) -> float | None:
         """The emulated rate of a link, one direction; None where it is not shaped."""
         real: float | None = getattr(self, f"{link}_gb_per_s")
         return None if real is None else real * 8 * self.scale
@@ -134,13 +134,13 @@ def namespaces(spec: EmulationSpec) -> list[str]:
     ]
 
 
-def _links(host: EmulatedHost, rates: LinkRates) -> list[tuple[Link, int]]:
+def _links(host: EmulatedHost, rates: LinkRates) -> list[tuple[LinkType, int]]:
     """Links from a host to its devices, by kind and number."""
     local = 0 if rates.local_gb_per_s is None else host.local_devices
     return [*(("local", n) for n in range(local)), *(("fabric", n) for n in range(host.fabric_devices))]
 
 
-def far_side(host: str, link: Link, number: int) -> str:
+def far_side(host: str, link: LinkType, number: int) -> str:
     """The namespace of the device behind a link of a host."""
     return f"{host}-{link}{number}"
 
@@ -173,7 +173,7 @@ def _host_batches(
     ]
     outside = (_pair(port, "uplink", host.name), f"link set {port} master {BRIDGE}", f"link set {port} up")
     batches = [Batch(HOME, "ip", outside)]
-    shaped: list[tuple[str, str, Link]] = [(HOME, port, "network"), (host.name, "uplink", "network")]
+    shaped: list[tuple[str, str, LinkType]] = [(HOME, port, "network"), (host.name, "uplink", "network")]
     far: list[Batch] = []
     for link, number in _links(host, rates):
         name, end = far_side(host.name, link, number), f"{link}{number}"

@@ -21,7 +21,7 @@ from campaign.accelerators import Kind
 from campaign.documents.fields import ClosedModel
 from campaign.observe.links.spec import LeftOut, LinkSpec, RankLinks
 
-Matrix = tuple[tuple[float | None, ...], ...]
+LinkMatrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9
 TELLING_BYTES = 2**16
 """The time of a smaller message is mostly latency, and says nothing of a bandwidth."""
@@ -42,9 +42,9 @@ class MeasuredDevice(ClosedModel):
 class Matrices(ClosedModel):
     """See the module; p2p: whether a device reaches the other's memory, where one process saw both."""
 
-    unidirectional_gb_per_s: Matrix
-    bidirectional_gb_per_s: Matrix
-    latency_us: Matrix
+    unidirectional_gb_per_s: LinkMatrix
+    bidirectional_gb_per_s: LinkMatrix
+    latency_us: LinkMatrix
     p2p: tuple[tuple[bool | None, ...], ...]
 
 
@@ -166,7 +166,7 @@ def _matrices(
     smallest = _sizes(latency)[0] if latency else 0
     numbers = range(len(ranks))
 
-    def matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> Matrix:
+    def matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> LinkMatrix:
         return tuple(
             tuple(digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
             for out in numbers

@@ -22,7 +22,7 @@ from campaign.fabrics.hardware import Composition
 from campaign.files import load_json, make_directory, reading, write_once
 from campaign.launch.protocol import Launcher, Limits
 from campaign.launch.rank_placement import UsedDevices
-from campaign.lease.campaign_leases import Obtained
+from campaign.lease.campaign_leases import ObtainedComposition
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
 from campaign.observe.links.external_tools import LinkBench, measure
 from campaign.observe.links.slow_links import flags
@@ -156,7 +156,7 @@ class LinkStage:
     campaign: Campaign
     results: Results
     store: Store
-    obtained: Obtained
+    obtained: ObtainedComposition
     lease: str
 
     def look(self, launcher: Launcher, when: When, directory: Path, marker: str) -> tuple[str, tuple[str, ...]]:

@@ -25,7 +25,7 @@ from campaign.workloads.trainer.rank_device import bound_to_socket, choose_devic
 from campaign.workloads.trainer.rank_interface import RankEnvironment
 
 _BUFFERS = 3  # of one size that a rank holds at most
-Pairs = Callable[[range, int], Iterable[tuple[int, ...]]]
+PairSchedule = Callable[[range, int], Iterable[tuple[int, ...]]]
 _ALL_OF_PAIRS = 2.0  # time of a size over that of its one-way messages, before one is known
 
 _STEP = 16  # from one size to the next, at most
@@ -208,7 +208,12 @@ class RankMeasurement:
         return not first or self._pairs(self._latency, size, permutations, partial(exchange.ping_pong, out), False)
 
     def _pairs(
-        self, found: list[PairTimes], size: int, pairs: Pairs, sample: Callable[[int, bool], float], may_stop: bool
+        self,
+        found: list[PairTimes],
+        size: int,
+        pairs: PairSchedule,
+        sample: Callable[[int, bool], float],
+        may_stop: bool,
     ) -> bool:
         """Times of every pair, noted by the rank that begins; False when the time is over."""
         for peer, begins in self._turns(pairs, may_stop):
@@ -217,7 +222,7 @@ class RankMeasurement:
                 found.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
         return not self._stopped
 
-    def _turns(self, pairs: Pairs, may_stop: bool) -> Iterator[tuple[int, bool]]:
+    def _turns(self, pairs: PairSchedule, may_stop: bool) -> Iterator[tuple[int, bool]]:
         """This rank's turns with all pairs: its peer, and whether it begins. `_stopped` says afterwards whether time was over."""
         rank = self.place.rank
         for pair in pairs(range(self.place.world_size), 2):

@@ -28,7 +28,7 @@ _OF_SYSTEM = "{kind} links"
 _OF_EMULATED = "emulated {kind} links"
 
 
-_Found = tuple[float, str]
+_SlowLink = tuple[float, str]
 """One slow link: minus how much worse than expected, so that the worst sorts first, and what to say."""
 
 
@@ -77,14 +77,14 @@ def _pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int,
                 yield out, to, document["kinds"][out][to], value
 
 
-def _slow(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_Found]:
+def _slow(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
     """Single pairs that are slow. least: share of what is expected."""
     for kind, of_kind in _told(document).items():
         named = {_pair(document, *pair): rate for pair, rate in of_kind.items()}
         yield from _under(kind, expected, named, least)
 
 
-def _under(kind: str, expected: Mapping[str, float], rates: Mapping[str, float], least: float) -> Iterator[_Found]:
+def _under(kind: str, expected: Mapping[str, float], rates: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
     """The links of a kind that are slower than the system file says, or else than their median."""
     if kind not in expected and len(rates) < _FEWEST_PEERS:
         return
@@ -94,7 +94,7 @@ def _under(kind: str, expected: Mapping[str, float], rates: Mapping[str, float],
             yield _slower(ends, rate, kind, usual, whose)
 
 
-def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_Found]:
+def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
     """Kinds of way that are slow in the median: an emulated link alone cannot be, but a busy machine can look so."""
     for kind, of_kind in _told(document).items():
         rate = median(of_kind.values())
@@ -118,7 +118,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]
     return rates
 
 
-def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_Found]:
+def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
     """Ways between a host and its devices."""
     copies = document.get("host_device")
     if not copies:
@@ -135,7 +135,7 @@ def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], leas
             yield from _under(kind, known, rates, least)
 
 
-def _late(document: Mapping[str, Any]) -> Iterator[_Found]:
+def _late(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
     by_kind: dict[str, dict[str, float]] = defaultdict(dict)
     for out, to, kind, latency_us in _pairs(document, "latency_us"):
         by_kind[kind][_pair(document, out, to)] = latency_us
@@ -150,7 +150,7 @@ def _late(document: Mapping[str, Any]) -> Iterator[_Found]:
                 yield usual_us / latency_us - 1, text
 
 
-def _slower(ends: str, rate: float, kind: str, expected: float, whose: str) -> _Found:
+def _slower(ends: str, rate: float, kind: str, expected: float, whose: str) -> _SlowLink:
     under = 1 - rate / expected
     text = f"{ends} {rate:.3g} GB/s: {100 * under:.0f} % under the {expected:.3g} GB/s of {whose.format(kind=kind)}"
     return -under, text

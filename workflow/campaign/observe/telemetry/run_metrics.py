@@ -92,7 +92,7 @@ def reported(ran_on: Sequence[str]) -> tuple[str | None, ...]:
 
 
 @dataclass(frozen=True)
-class _Device:
+class _SampledDevice:
     """One device, and the sampler that saw it."""
 
     seen_by: HostSamples
@@ -127,7 +127,7 @@ def summary(
     return metrics, tuple(flags)
 
 
-def _thin(device: _Device, window: TimeWindow) -> str:
+def _thin(device: _SampledDevice, window: TimeWindow) -> str:
     """How little of the window a device was sampled in, in words; empty where that is enough for metrics."""
     series = next(filter(None, map(device.series, ("power_w", "memory_used_mib", "utilisation_pct"))), None)
     interval_s = device.seen_by.interval_s
@@ -140,7 +140,7 @@ def _thin(device: _Device, window: TimeWindow) -> str:
     )
 
 
-def _others(device: _Device) -> Iterator[str]:
+def _others(device: _SampledDevice) -> Iterator[str]:
     """Processes that were on a device before the run, and still in it: runs start processes of their own."""
     for quantity, memory_mib in device.seen_by.earlier.get(device.part, {}).items():
         still = device.series(quantity) if quantity.startswith("process_") else None
@@ -149,16 +149,16 @@ def _others(device: _Device) -> Iterator[str]:
             yield f"{device.part} had another process before and in the run: pid {pid}, {memory_mib:,.0f} MiB"
 
 
-def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tuple[list[_Device], list[str]]:
+def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tuple[list[_SampledDevice], list[str]]:
     """Devices that the run used, and why some are not known: then none shall count, since another's figures would pass for theirs.
 
     Gauges that a program publishes take the place of devices. Devices are found by name. Without names, a run that used as many as
     its host has used these.
     """
-    gauges = {part: _Device(host, part) for host in reversed(hosts) for part in host.parts("gauge")}
+    gauges = {part: _SampledDevice(host, part) for host in reversed(hosts) for part in host.parts("gauge")}
     if gauges:
         return list(gauges.values()), []
-    found: dict[str, _Device] = {}
+    found: dict[str, _SampledDevice] = {}
     problems = []
     for host in hosts:
         wanted = used.get(host.host, Used())
@@ -179,7 +179,7 @@ def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tupl
             )
             problems += [f"{name} was not seen" for name, part in parts.items() if names and part is None]
             chosen = [part for name, part in parts.items() if part] if names else list(there.values())
-            found |= {part: _Device(host, part) for part in (chosen if count else [])}
+            found |= {part: _SampledDevice(host, part) for part in (chosen if count else [])}
     return list(found.values()), problems
 
 
@@ -200,14 +200,14 @@ def unused_devices(
         names = wanted.names(list(there.values()))
         named = [there.get(_bare(f"gpu:{name}")) for name in names]
         parts = [part for part in named if part] if names else list(there.values())
-        still = [found for part in parts if (found := _still(_Device(host, part), run))]
+        still = [found for part in parts if (found := _still(_SampledDevice(host, part), run))]
         lacking = still[: max(0, len(wanted.named) - (len(parts) - len(still)))]
         unused += [said for said, in_use in lacking if not in_use]
         idle += [f"telemetry: {said}" for said, in_use in lacking if in_use]
     return tuple(unused), tuple(idle)
 
 
-def _still(device: _Device, run: TimeWindow) -> tuple[str, bool] | None:
+def _still(device: _SampledDevice, run: TimeWindow) -> tuple[str, bool] | None:
     """How little a device did, in words, and whether a program may have been on it; None for one that did something."""
     busy, memory = (device.covered(name, run) for name in ("utilisation_pct", "memory_used_mib"))
     samples = len(busy.inside(run).times) if busy else 0
@@ -223,7 +223,9 @@ def _bare(part: str) -> str:
     return part.partition(":")[2].lower().removeprefix("gpu-").removeprefix("mig-")
 
 
-def _of_devices(devices: Sequence[_Device], window: TimeWindow, samples: float | None) -> Iterator[tuple[str, float]]:
+def _of_devices(
+    devices: Sequence[_SampledDevice], window: TimeWindow, samples: float | None
+) -> Iterator[tuple[str, float]]:
     for quantity, names in _VALUES.items():
         yield from _means((device.covered(quantity, window) for device in devices), window, *names)
     for quantity, name in _DEVICE_RATES.items():
@@ -262,7 +264,7 @@ def _rates(series: Sequence[Series | None], window: TimeWindow, name: str) -> It
         yield f"{name}_peak_gb_per_s", max(fastest) / _GB
 
 
-def _held_back(devices: Sequence[_Device], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _held_back(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Shares of time in which clocks were held: at the power limit, which is normal under load; by heat or the board's protection,
     which is not; by a person's setting."""
     kinds = {
@@ -282,20 +284,20 @@ def _held_back(devices: Sequence[_Device], window: TimeWindow) -> Iterator[tuple
         yield name, 100 * sum(each.mean(window) for each in series) / len(devices)
 
 
-def _pcie_link(devices: Sequence[_Device], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _pcie_link(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Of the slowest device, each at its best in the window: links save power while nothing passes."""
     for quantity in ("pcie_generation", "pcie_width"):
         if known := _all(device.covered(quantity, window) for device in devices):
             yield quantity, min(each.peak(window) for each in known)
 
 
-def _sampling(devices: Sequence[_Device]) -> Iterator[tuple[str, float]]:
+def _sampling(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
     if known := [device.seen_by for device in devices if device.seen_by.look_s]:
         yield "telemetry_interval_s", max(each.interval_s for each in known)
         yield "telemetry_look_s", max(each.look_s for each in known)
 
 
-def _energy_j(device: _Device, window: TimeWindow) -> float | None:
+def _energy_j(device: _SampledDevice, window: TimeWindow) -> float | None:
     """By the device's own counter where it has one, otherwise by its power."""
     counter, power = device.covered("energy_j", window), device.covered("power_w", window)
     if counter and (rate_w := counter.rate(window)) is not None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions, open_probes
+from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading, open_probes
 from campaign.observe.telemetry.sources.program_gauges import machine
 
 SCHEMA = "telemetry/1"
@@ -77,7 +77,7 @@ class Looks:
         cpu_s, wall_s = zip(*looks[1:], strict=True)
         return median(cpu_s), median(wall_s)
 
-    def _read(self, probe: Probe) -> list[Reading]:
+    def _read(self, probe: Probe) -> list[SensorReading]:
         try:
             return list(probe.read())
         except Exception as error:  # one that breaks must not cost the others

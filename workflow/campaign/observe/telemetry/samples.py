@@ -127,7 +127,7 @@ def together(parts: Sequence[Series]) -> Series | None:
 
 
 _JUMP_S, _SLEW = 0.05, 1e-3
-Key = tuple[str, str]
+SeriesKey = tuple[str, str]
 """Part and quantity."""
 
 
@@ -163,7 +163,7 @@ class HostSamples:
     machine: str
     network: int
     interval_s: float
-    series: Mapping[Key, Series] = field(default_factory=dict)
+    series: Mapping[SeriesKey, Series] = field(default_factory=dict)
     jumped_s: float = 0.0
     look_s: float = 0.0
     problems: tuple[str, ...] = ()
@@ -213,13 +213,13 @@ class SampleFile:
         self._ticks = self._ticks[max(0, past - 1) :]
 
 
-def series_of(ticks: Sequence[Tick]) -> tuple[dict[Key, Series], float]:
+def series_of(ticks: Sequence[Tick]) -> tuple[dict[SeriesKey, Series], float]:
     """Series by part and quantity, and by how much the clock was set between the ticks (0: not at all).
 
     Where it was set, times go on from the first tick by the monotonic clock, and what the driver sampled is left out.
     """
     jumped_s = max((_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
-    found: dict[Key, dict[float, float]] = {}
+    found: dict[SeriesKey, dict[float, float]] = {}
     latest = float("-inf")
     start = ticks[0].time if ticks else 0.0
     for part, quantity, samples in (

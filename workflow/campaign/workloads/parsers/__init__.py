@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -35,6 +35,7 @@ __all__ = [
     "ParserName",
     "Scope",
     "alike",
+    "choose_test",
     "format_of",
     "is_timestamped",
     "read_log",
@@ -129,17 +130,25 @@ def read_log(name: str, log: Log, scope: Scope) -> LogReading:
     all have the same numbers.
     """
     tests = read_tests(name, log, scope)
-    chosen = len(tests) if scope.test == "last" else scope.test
-    if chosen is not None and chosen > len(tests):
-        return LogReading("incomplete", f"no test {chosen} in the log: it has {len(tests)}{_listed(tests)}")
-    if len(tests) == 1 or (chosen is None and alike(tests)):
+    chosen = choose_test(tests, scope.test)
+    if not chosen:
+        return LogReading("incomplete", f"no test {scope.test} in the log: it has {len(tests)}{_listed(tests)}")
+    if len(tests) == 1 or (scope.test is None and alike(tests)):
         return tests[0]
-    if chosen is None:
+    if scope.test is None:
         return LogReading(
             "invalid", f"{several(tests)}; say by 'test' of the workload which one counts, such as 'test: last'"
         )
-    reading = tests[chosen - 1]
-    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {chosen} counts"))
+    (reading,) = chosen
+    number = len(tests) if scope.test == "last" else scope.test
+    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {number} counts"))
+
+
+def choose_test(tests: Sequence[LogReading], test: int | Literal["last"] | None) -> Sequence[LogReading]:
+    """Return the test that counts, by its number from 1 or as the last; all of them for None, none if the log has too few."""
+    if test is None:
+        return tests
+    return tests[-1:] if test == "last" else tests[test - 1 : test]
 
 
 def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:

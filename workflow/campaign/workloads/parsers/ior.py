@@ -13,13 +13,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree, number, size_bytes
 
 _MIB = 2**20 / 1e9
 _ROW = re.compile(rf"(write|read)((?:\s+(?:{F}|-|NA)){{7,12}})\s+(\d{{1,6}})\s*$")
 _MAX = re.compile(rf"Max (Write|Read): +({F}) MiB/sec \(")
 _COMMAND = re.compile(r"Command line(?: used)? *:(.*)")
-_OPTION = re.compile(r"\s*(tasks|clients|repetitions|ordering inter file) *[:=] *(.{1,60}?)\s*$")
+_OPTION = re.compile(
+    r"\s*(tasks|clients|repetitions|nodes|xfersize|blocksize|ordering inter file) *[:=] *(.{1,60}?)\s*$"
+)
 _BEGIN = re.compile(r"IOR-\d[\w.+-]*: MPI Coordinated Test")
 _WRONG = re.compile(r"incorrect data on|data check error", re.IGNORECASE)
 
@@ -159,6 +161,11 @@ class Ior(LogReader):
         return {name: (math.fsum(rates) / len(rates), max(rates), None) for name, rates in table.items()}
 
     def remarks(self, scope: Scope, verdict: Verdict, means: Mapping[str, object]) -> None:
+        verdict.settings |= {
+            "hosts": number(self.options.get("nodes")),
+            "transfer_size": size_bytes(self.options.get("xfersize", "")),
+            "block_size": size_bytes(self.options.get("blocksize", "")),
+        }
         verdict.processes("IOR", number(self.options.get("tasks", "").partition(" ")[0]), scope)
         if len(means) == 2 and self.options.get("ordering inter file") == "no tasks offsets":
             verdict.flag("tasks read what they wrote themselves: the rate of reading may be that of the page cache")
@@ -170,6 +177,9 @@ FORMAT = Format(
         b"MPI Coordinated Test",
         b"Finished",
         b"tasks ",
+        b"nodes ",
+        b"xfersize ",
+        b"blocksize ",
         b"clients ",
         b"Operation ",
         b"access ",

@@ -45,6 +45,7 @@ class Lammps(LineReader):
             verdict.invalid("several simulations ran at once in place of one: LAMMPS was built without MPI")
         time_s, ranks, steps, atoms = map(float, loop)
         verdict.processes("LAMMPS", ranks, scope)
+        verdict.settings |= {"atoms": atoms, "steps": steps}
         self.rates(verdict, time_s, steps, atoms)
 
     def rates(self, verdict: Verdict, time_s: float, steps: float, atoms: float) -> None:

@@ -36,8 +36,8 @@ _NAMES = ("busbw", "algbw", "time", "busbw_in_place", "algbw_in_place", "time_in
 
 
 @dataclass
-class _Run:
-    """What all tables of one run of the program share: its header and its end."""
+class _ProgramRun:
+    """One run of the program: the header and the end that its tables share."""
 
     program: str = ""
     ranks: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class NcclTests(LogReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.run = _Run()
+        self.run = _ProgramRun()
         self.operation = ""
         self.last_size = -1
         self.values: dict[str, dict[int, float]] = {name: {} for name in _NAMES}
@@ -186,6 +186,10 @@ class NcclTests(LogReader):
             size, time_us, algbw = self.torn[-1]
             verdict.invalid(f"a row contradicts itself: {size} bytes in {time_us:g} us are not {algbw:g} GB/s")
         self.check_ranks(scope, verdict, busbw)
+        verdict.settings |= {
+            "precision": self.operation.partition(" ")[0],
+            "message_size": min(busbw) if self.run.one_size and len(busbw) == 1 else None,
+        }
         if busbw and not self.checked:
             verdict.flag("the values were not checked")
         if missing := self.missing(busbw):

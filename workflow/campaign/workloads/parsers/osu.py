@@ -115,6 +115,7 @@ class Osu(LogReader):
         if table.disordered:
             verdict.invalid(f"{name}: sizes are out of order or repeat, so that several programs printed at once")
         verdict.curve(name, table.unit, table.points)
+        verdict.settings["message_size"] = min(table.points) if len(table.points) == 1 else None
         if table.unit == "us":
             verdict.metrics[f"{name}_us"] = table.points[min(table.points)] if table.points else table.alone
         else:

@@ -20,6 +20,7 @@ _LATENCY = re.compile(r"\s*#bytes\s+#iterations\s+t_min\[usec\]\s+t_max\[usec\]\
 _DURATION = re.compile(r"\s*#bytes\s+#iterations\s+t_avg\[usec\](\s+tps average)?")
 _ROW = re.compile(rf"\s*(\d{{1,15}})\s+(\d{{1,12}})((?:\s+{F}){{1,12}})\s*$")
 _TEST = re.compile(r"\s*([\w ]{2,40}) (BW|Latency) Test\s*$")
+_QUEUE_PAIRS = re.compile(r"\s*Number of qps\s*: (\d{1,9})\b")
 _VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send"}
 _SCALE = {"MB": 2**20 / 1e9, "MiB": 2**20 / 1e9, "Gb": 1 / 8}
 _WAITS = "* Waiting for client to connect"
@@ -38,6 +39,7 @@ class Perftest(LogReader):
         self.bidirectional = False
         self.throttled = False
         self.torn = ""
+        self.queue_pairs: float | None = None
         self.servers = self.tables = 0
         self.ended = False
 
@@ -65,6 +67,8 @@ class Perftest(LogReader):
             self.bidirectional = self.bidirectional or "Bidirectional" in line
         elif line.lstrip().startswith("-----"):
             self.ended = True
+        elif pairs := _QUEUE_PAIRS.match(line):
+            self.queue_pairs = float(pairs[1])
         elif "Conflicting CPU frequency" in line or "CPU Frequency is not max" in line:
             self.throttled = True
 
@@ -127,6 +131,7 @@ class Perftest(LogReader):
             verdict.metrics["latency_us"] = typical[min(typical)]
         if "latency_mean" in verdict.curves:
             verdict.metrics["latency_mean_us"] = means[min(means)]
+        verdict.settings |= {"message_size": min(rows) if len(rows) == 1 else None, "queue_pairs": self.queue_pairs}
         self.remarks(verdict, max(map(len, rows.values()), default=0))
 
     def remarks(self, verdict: Verdict, most_rows: int) -> None:
@@ -148,7 +153,15 @@ def _program(test: re.Match[str]) -> str:
 
 FORMAT = Format(
     Perftest,
-    needles=(b"#bytes", b" Test", b"Waiting for client", b"-----", b"CPU Frequency", b"CPU frequency"),
+    needles=(
+        b"#bytes",
+        b" Test",
+        b"Number of qps",
+        b"Waiting for client",
+        b"-----",
+        b"CPU Frequency",
+        b"CPU frequency",
+    ),
     rows=re.compile(rb"\n" + LABEL + rb"\d{1,15}[ \t]+\d{1,12}[ \t]+[-+\d.naif]+(?=[ \t\n])"),
     line_max=1 << 10,
     programs=re.compile(r"ib_\w+_(?:bw|lat)"),

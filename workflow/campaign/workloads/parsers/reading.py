@@ -118,6 +118,7 @@ class LogReading:
 
     step_times_s: [rank][step]. metrics: unit in the name. flags: what a
     reader of the numbers should know. program: the name of the program or test that the log is of, where it says one (`osu_bw`).
+    settings: how the log states that its program was started, by the names of `SETTINGS` in importing/stated_settings.py.
     rounded: whether the numbers are those that were printed, and not those of a file of the program, which may have more digits.
     """
 
@@ -131,6 +132,7 @@ class LogReading:
     steady: tuple[float, float] | None = None
     flags: tuple[str, ...] = ()
     program: str = ""
+    settings: Mapping[str, float | str] = field(default_factory=dict)
     rounded: bool = True
 
     def of_ended(self) -> LogReading:
@@ -192,6 +194,14 @@ def number(value: Any) -> float | None:
         return None
 
 
+def size_bytes(text: Any) -> float | None:
+    """Return the bytes of a size such as `4k`, `1 MiB` or `262144 bytes`, by powers of 1024; None if it is none."""
+    found = _SIZE.fullmatch(str(text).strip().lower())
+    size = number(found[1]) if found else None
+    return None if found is None or size is None else size * 1024 ** " kmgt".index(found[2] or " ")
+
+
+_SIZE = re.compile(r"([\d.]{1,20})\s*([kmgt]?)(?:i?b|bytes)?")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ELEMENT = re.compile(r'\s*(?:$|["{}\[\],:\d]|-\d|-?Infinity|NaN|null|true|false)')
 _DOCUMENT_BYTES = 16 << 20
@@ -288,6 +298,7 @@ class Verdict:
         self.metrics: dict[str, float | None] = {}
         self.matrices: dict[str, PairMatrix] = {}
         self.curves: dict[str, Curve] = {}
+        self.settings: dict[str, float | str | None] = {}
 
     def incomplete(self, problem: str) -> None:
         self._problems.setdefault("incomplete", problem)
@@ -352,6 +363,7 @@ class Verdict:
             curves=self.curves,
             flags=tuple(self.flags),
             program=program,
+            settings={name: value for name, value in self.settings.items() if value not in (None, "")},
             rounded=rounded,
         )
 

@@ -40,6 +40,7 @@ class Stream(LineReader):
         for name, values in rows.items():
             self.row(verdict, name, values, array_bytes)
         verdict.metrics["array_mib"] = array_bytes / 2**20 if self.found["elements"] else None
+        verdict.settings |= {"elements": self.number("elements"), "threads": self.number("threads")}
         verdict.metrics["threads"] = self.number("threads")
 
     def row(self, verdict: Verdict, name: str, values: tuple[float, ...], array_bytes: float) -> None:

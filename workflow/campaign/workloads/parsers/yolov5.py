@@ -24,6 +24,7 @@ _DONE = re.compile(rf"\s*(\d{{1,6}}) epochs completed in ({F}) hours")
 _MODEL = re.compile(rf".*\bsummary: [\d,]+ layers, ([\d,]{{1,20}}) parameters, [\d,]+ gradients(?:, ({F}) GFLOPs)?")
 _TOTAL_BATCH = re.compile(r"\btotal_batch_size=(\d{1,9})\b")
 _BATCH = re.compile(r"\bbatch_size=(\d{1,9})\b")
+_IMAGE_SIZE = re.compile(r"\bimgsz=(\d{1,6})\b")
 _MOST_EPOCHS = 100_000
 
 
@@ -54,6 +55,7 @@ class Yolov5(LogReader):
         self.done: tuple[int, float] | None = None
         self.model: tuple[float, float | None] | None = None
         self.batch_global: float | None = None
+        self.image_size: float | None = None
         self.columns: list[str] = []
         self.rows = 0
         self.values: dict[str, float] = {}
@@ -79,6 +81,8 @@ class Yolov5(LogReader):
                 if self.done:
                     return self.another(line)
                 self.batch_global = float(found[1])
+            if found := _IMAGE_SIZE.search(line):
+                self.image_size = float(found[1])
         elif line.count(",") >= 3:
             parts = [part.strip() for part in line.split(",")]
             if parts[0] == "epoch":
@@ -125,6 +129,7 @@ class Yolov5(LogReader):
             self.check(verdict, *self.done)
         # The batch of all devices: a per-device batch in its place is the most frequent mistake with this program.
         verdict.expect("the batch of all devices is", self.batch_global, scope.batch_global)
+        verdict.settings["image_size"] = self.image_size
         if self.rows == len(self.epochs):
             verdict.metrics |= self.precisions
         elif self.rows:

@@ -129,11 +129,11 @@ class BenchmarkClient(FileModel):
         return max((path for path in directory.glob(self.result) if path.is_file()), default=None)
 
 
-class _Document(BaseModel):
+class _ServiceModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Specification(_Document):
+class Specification(_ServiceModel):
     """One run of a service. The names in braces are still to be filled in.
 
     where: the workload, for messages; values: what can be filled in beside SERVICE_VALUES; files: paths of input files by their
@@ -163,7 +163,7 @@ class Specification(_Document):
         return self.directory / "service-over"
 
 
-class Result(_Document):
+class Result(_ServiceModel):
     """The outcome of a run.
 
     problem: why it is not whole, with its words, the output that shows it, and an exit code where there is one; client_started,

@@ -100,8 +100,10 @@ class StorageFeed:
         self._device = device
         self._channels_last = channels_last
         self._next = 0
-        self._free: list[_Free] = [(BatchMemory(example, device.type != "cpu"), None) for _ in range(2 * workers + 1)]
-        self._given: _Free | None = None
+        self._free: list[_FreeBatch] = [
+            (BatchMemory(example, device.type != "cpu"), None) for _ in range(2 * workers + 1)
+        ]
+        self._given: _FreeBatch | None = None
         self._threads = ThreadPoolExecutor(workers, "loader") if workers else None
         self._coming: deque[Future[BatchMemory]] = deque()
         self.waited_s: float | None = 0.0
@@ -135,7 +137,7 @@ class StorageFeed:
         self._given = record, event
         return batch
 
-    def _read(self, index: int, free: _Free) -> BatchMemory:
+    def _read(self, index: int, free: _FreeBatch) -> BatchMemory:
         record, copied = free
         if copied is not None:
             copied.synchronize()
@@ -143,7 +145,7 @@ class StorageFeed:
         return record
 
 
-_Free = tuple[BatchMemory, Any]  # and the event after its copy to a device, or None
+_FreeBatch = tuple[BatchMemory, Any]  # and the event after its copy to a device, or None
 """Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
 
 

@@ -27,7 +27,7 @@ def kernels_seen() -> Iterator[dict[str, str]]:
     """Gives a dictionary that is filled at the end: `attention` (flash, efficient, cudnn, fused or math; several are joined by
     ' and '), where there is any in this thread, and `optimizer`, where it was a fused AdamW."""
     found: dict[str, str] = {}
-    with _Asked() as asked, _Called() as called:
+    with _AttentionCounter() as asked, _Called() as called:
         yield found
     kernels = {name: count for name, count in called.names.items() if name in _ATTENTION}
     plain = {_PLAIN_ATTENTION} if asked.attention > sum(kernels.values()) else set()
@@ -37,7 +37,7 @@ def kernels_seen() -> Iterator[dict[str, str]]:
         found["optimizer"] = "fused"
 
 
-class _Asked(TorchFunctionMode):
+class _AttentionCounter(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.attention = 0

@@ -199,7 +199,7 @@ class _PacedModule:
         self._operations = operations
         self._forward = forward
         self._backward = backward
-        self._calls: list[_Call] = []
+        self._calls: list[_ModuleCall] = []
         module.register_forward_hook(self._computed, with_kwargs=True)
 
     def _computed(self, module: nn.Module, inputs: Any, named_inputs: Any, _output: Any) -> None:
@@ -213,10 +213,10 @@ class _PacedModule:
         # A replica's weights are attributes, because they are no leaves; those of a shard are other tensors than before it.
         own = [tensor for part in module.modules() for tensor in (*part._parameters.values(), *vars(part).values())]
         tensors = [t for t in (*tree_leaves((inputs, named_inputs)), *own) if isinstance(t, Tensor) and t.requires_grad]
-        self._calls.append(_Call(tensors, lambda: self._backward(2 * self._operations)))
+        self._calls.append(_ModuleCall(tensors, lambda: self._backward(2 * self._operations)))
 
 
-class _Call:
+class _ModuleCall:
     """One call of a module. done: called once in the backward pass, when the first of the tensors has its gradient."""
 
     def __init__(self, tensors: Sequence[Tensor], done: Callable[[], None]) -> None:

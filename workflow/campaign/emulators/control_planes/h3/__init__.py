@@ -9,7 +9,7 @@ from __future__ import annotations
 from campaign.emulators.control_planes.h3.box import ALLOCATION, PORTS, EmulatedBox, Took
 from campaign.emulators.control_planes.h3.habits import BoxOptions
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.emulators.control_planes.server import Asked, Reply, Server, Wire
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, Wire
 
 COMPOSES = ("POST", ALLOCATION)
 DEVICES = ("gpu:cpu-rank:8",)
@@ -18,7 +18,7 @@ OPTIONS = {"factor": 1.0, "attached": "all"}
 NOTE = "The boxes are emulated. Operations take the times recorded of two H3 Falcon 4005, multiplied by the emulator's `factor`."
 
 
-def address(server: Server) -> dict[str, object]:
+def address(server: ControlPlaneServer) -> dict[str, object]:
     """What a system file says of where the boxes are, of the ports of their hosts, and of what may be taken from these."""
     emulator, hosts = server.opened, server.opened.rack.hosts
     movable = {"movable": [*server.urls]} if isinstance(emulator, Boxes) and emulator.options.attached == "all" else {}
@@ -42,7 +42,7 @@ class Boxes:
         }
         self.wire = Wire(parts=tuple(self.boxes), tls=False, concurrent=True)
 
-    def answer(self, asked: Asked) -> Reply | None:
+    def answer(self, asked: HttpRequest) -> Reply | None:
         return self.boxes[asked.part].answer(asked)
 
 

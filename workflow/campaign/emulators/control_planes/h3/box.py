@@ -16,7 +16,7 @@ from typing import Any
 from campaign.documents.operation_times import Operation
 from campaign.emulators.control_planes.h3.habits import BROKEN_READS, BoxOptions, Habits
 from campaign.emulators.control_planes.hardware import Rack, RackDevice
-from campaign.emulators.control_planes.server import Asked, Reply
+from campaign.emulators.control_planes.server import HttpRequest, Reply
 
 RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
 PORTS = (0, 48, 16, 32, 64, 80, 96, 112)
@@ -91,7 +91,7 @@ class EmulatedBox:
         with self.rack.lock:
             self._number(GIDS[1] if GIDS[0][1] in self.gids.values() else GIDS[0][::-1])
 
-    def answer(self, asked: Asked) -> Reply | None:
+    def answer(self, asked: HttpRequest) -> Reply | None:
         if wrong := self._wrong(asked):
             return self._violation(asked, wrong)
         visit = _Visit()
@@ -106,7 +106,7 @@ class EmulatedBox:
             with self._turn:
                 self._visits.remove(visit)
 
-    def _wrong(self, asked: Asked) -> str:
+    def _wrong(self, asked: HttpRequest) -> str:
         """What no client ever sent, in words; empty for a request as they sent it."""
         headers = {name.lower() for name in asked.headers}
         allowed = _HEADERS if asked.method == "GET" else _BODY_HEADERS
@@ -132,7 +132,7 @@ class EmulatedBox:
                 return f"{name} {value!r}, not a string as {FORMS[name]}"
         return ""
 
-    def _violation(self, asked: Asked, why: str) -> Reply:
+    def _violation(self, asked: HttpRequest, why: str) -> Reply:
         self.violations.append(f"{self.name}: {asked.method} {asked.path} {asked.text}: {why}")
         return Reply(400, f"emulator: no public client ever sent this: {why}\n")
 
@@ -194,7 +194,7 @@ class EmulatedBox:
 
     # -- allocation -------------------------------------------------------------------------------------------------------
 
-    def _allocate(self, asked: Asked) -> Reply | None:
+    def _allocate(self, asked: HttpRequest) -> Reply | None:
         with self._turn:
             if self._allocating:
                 self._violation(asked, "an allocation while another runs on this box")
@@ -210,7 +210,7 @@ class EmulatedBox:
                 self._allocating = False
                 self._turn.notify_all()
 
-    def _detach(self, asked: Asked) -> Reply:
+    def _detach(self, asked: HttpRequest) -> Reply:
         device = self._device(asked)
         if device is None or device.attached_to is None:
             return self._refuse(asked, "no such device here" if device is None else "detaches what nobody has")
@@ -218,7 +218,7 @@ class EmulatedBox:
         self.rack.detach(device.name)
         return self._told("unassign", True)
 
-    def _attach(self, asked: Asked) -> Reply | None:
+    def _attach(self, asked: HttpRequest) -> Reply | None:
         device, wanted = self._device(asked), asked.body["port_gid"]
         host = next((name for name, port in self.ports.items() if f"{port:02X}h" == wanted), None)
         if device is None or host is None:
@@ -235,7 +235,7 @@ class EmulatedBox:
         self._just_attached = True
         return Reply(raw=_CUT) if lost else self._told("assign", said)
 
-    def _device(self, asked: Asked) -> RackDevice | None:
+    def _device(self, asked: HttpRequest) -> RackDevice | None:
         return next((one for one in self.devices if self.gids[one.name] == asked.body["dev_gid"]), None)
 
     def _full(self, host: str) -> bool:
@@ -244,12 +244,12 @@ class EmulatedBox:
         devices, hosts = self.options.devices_max or len(self.devices), self.options.hosts_max or len(self.ports)
         return held.count(host) >= devices or len({*held, host}) > hosts
 
-    def _refuse(self, asked: Asked, why: str) -> Reply:
+    def _refuse(self, asked: HttpRequest, why: str) -> Reply:
         """What cannot be done; no public client has tried."""
         self._violation(asked, why)
         return self._cannot(asked)
 
-    def _cannot(self, asked: Asked) -> Reply:
+    def _cannot(self, asked: HttpRequest) -> Reply:
         action = "unassign" if asked.method == "DELETE" else "assign"
         match self.options.refusal:
             case "status":

@@ -24,7 +24,7 @@ SESSION_ATTACHES = 34
 """Attaches of one box in one recorded session, on average: so rarely does the state of a box change."""
 
 FreePort = Literal["empty", "no_key", "no_record", "dash"]
-Refusal = Literal["false", "true", "empty", "status", "text"]
+RefusalForm = Literal["false", "true", "empty", "status", "text"]
 
 
 class BoxOptions(BaseModel):
@@ -48,7 +48,7 @@ class BoxOptions(BaseModel):
     )
     rate: Annotated[float, Field(ge=0)] = Field(default=1.0, description="of wrong and broken answers; 1: as recorded")
     free_port: FreePort = Field(default="empty", description="Host_Port# of a device that nobody has; unknown")
-    refusal: Refusal = Field(default="false", description="the answer to what cannot be done; unknown")
+    refusal: RefusalForm = Field(default="false", description="the answer to what cannot be done; unknown")
     strange: bool = Field(default=False, description="records and keys beyond what is known, in any order; unknown")
     status: int = Field(default=200, description="HTTP status of every answer; unknown, no client reads it")
     devices_max: int = Field(default=0, description="devices of a box that one host may have; 0: all; unknown")

@@ -31,7 +31,7 @@ from campaign.emulators.control_planes.liqid.matrix import (
     snaked,
     status_json,
 )
-from campaign.emulators.control_planes.server import Asked, Reply
+from campaign.emulators.control_planes.server import HttpRequest, Reply
 
 __all__ = ["LiqidEmulator", "open_emulator"]
 
@@ -83,7 +83,7 @@ class LiqidEmulator:
         """Forget every session, as a restarted director does."""
         self._keys.clear()
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: HttpRequest) -> Reply:
         self._address = f"{asked.scheme}://{asked.header('Host')}"
         try:
             if not asked.path.startswith(BASE):
@@ -108,7 +108,7 @@ class LiqidEmulator:
         errors = [{"code": refusal.code, "message": str(refusal), "type": refusal.type}]
         return Reply(status, {"response": {"code": refusal.code, "errors": errors, "data": []}})
 
-    def _digest(self, asked: Asked, label: str) -> dict[str, Any]:
+    def _digest(self, asked: HttpRequest, label: str) -> dict[str, Any]:
         if asked.basic != (self.behaviour.user, self.behaviour.password):
             raise LiqidRefusal("Bad credentials", 401)
         if label == "slurm":  # reserved
@@ -124,7 +124,7 @@ class LiqidEmulator:
         self._keys[label] = f"key-{label}-{self._made}"
         return {"digest_id": self._made, "digest_key": self._keys[label], "digest_label": label}
 
-    def _known(self, asked: Asked) -> bool:
+    def _known(self, asked: HttpRequest) -> bool:
         return asked.header("Authorization") is None and asked.header("X-API-Key") in self._keys.values()
 
     def _commit(self, work: Callable[[], Any]) -> list[Any] | Reply:
@@ -156,7 +156,7 @@ class LiqidEmulator:
             return "FAILURE", str(refusal)
         return "SUCCESS", ""
 
-    def _get(self, words: list[str], asked: Asked) -> list[Any]:
+    def _get(self, words: list[str], asked: HttpRequest) -> list[Any]:
         matrix, query = self.matrix, asked.query
         match words:
             case ["group"]:
@@ -200,7 +200,7 @@ class LiqidEmulator:
     def _of(self, path: str, paths: Mapping[str, str]) -> list[MatrixDevice]:
         return [device for device in self.matrix.devices.values() if paths[device.dev_type] == path]
 
-    def _change(self, words: list[str], asked: Asked) -> list[Any] | Reply:
+    def _change(self, words: list[str], asked: HttpRequest) -> list[Any] | Reply:
         matrix, body = self.matrix, snaked(asked.body)
         match [asked.method, *words]:
             case ["POST", "group", "clear"]:

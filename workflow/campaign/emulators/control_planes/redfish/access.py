@@ -13,7 +13,7 @@ from campaign.emulators.control_planes.redfish.documents import (
     ref,
     resource,
 )
-from campaign.emulators.control_planes.server import Asked
+from campaign.emulators.control_planes.server import HttpRequest
 
 SESSION_SERVICE = f"{ROOT}/SessionService"
 SESSIONS = f"{SESSION_SERVICE}/Sessions"
@@ -28,7 +28,7 @@ class Access:
         self._sessions_max = sessions_max
         self._number = 0
 
-    def admits(self, asked: Asked) -> bool:
+    def admits(self, asked: HttpRequest) -> bool:
         if (token := asked.header("X-Auth-Token")) is not None:
             return any(secrets.compare_digest(one, token) for one in self.sessions.values())
         return asked.basic == self._account

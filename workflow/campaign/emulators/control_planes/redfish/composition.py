@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from campaign.emulators.control_planes.hardware import Rack, RackError
 from campaign.emulators.control_planes.redfish.documents import RedfishRefusal
 
-Quirk = Literal[
+CompositionQuirk = Literal[
     "text_reserved",  # CompositionStatus.Reserved is the text "false" or "true"
     "linked_members",  # blocks and zones list their Members under Links
     "scalar_types",  # ResourceBlockType is one word
@@ -55,7 +55,7 @@ class Variant(BaseModel):
     composes: bool = True
     names: Literal["kept", "cut", "own", "as_id"] = "kept"
     creates: Literal["created", "no_content", "object"] = "created"
-    quirks: frozenset[Quirk] = frozenset()
+    quirks: frozenset[CompositionQuirk] = frozenset()
 
 
 OWN_NAME = "My Computer System"

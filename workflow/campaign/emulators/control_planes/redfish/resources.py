@@ -20,7 +20,7 @@ from campaign.emulators.control_planes.redfish.documents import (
     refs,
     resource,
 )
-from campaign.emulators.control_planes.server import Asked, Reply
+from campaign.emulators.control_planes.server import HttpRequest, Reply
 
 COMPOSITION = f"{ROOT}/CompositionService"
 ZONES = f"{COMPOSITION}/ResourceZones"
@@ -210,7 +210,7 @@ class Resources:
             made.power, made.power_next = made.power_next, None
         return body
 
-    def change(self, path: str, asked: Asked) -> Callable[[], Reply] | None:
+    def change(self, path: str, asked: HttpRequest) -> Callable[[], Reply] | None:
         body, composes = asked.body, self.variant.composes
         if path == SYSTEMS and asked.method == "POST" and composes:
             return lambda: self._create(body)

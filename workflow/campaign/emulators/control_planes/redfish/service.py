@@ -28,7 +28,7 @@ from campaign.emulators.control_planes.redfish.documents import (
     resource,
 )
 from campaign.emulators.control_planes.redfish.resources import SYSTEMS, Resources
-from campaign.emulators.control_planes.server import Asked, Reply
+from campaign.emulators.control_planes.server import HttpRequest, Reply
 
 _TASK_SERVICE = f"{ROOT}/TaskService"
 _TASKS, _MONITORS = f"{_TASK_SERVICE}/Tasks", f"{_TASK_SERVICE}/TaskMonitors"
@@ -79,11 +79,11 @@ class Redfish:
         self._tasks: dict[str, Task] = {}
         self._accepted = 0
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: HttpRequest) -> Reply:
         self._resources.begin()
         return self._as_odd_peers(asked, self._answer(replace(asked, path=unquote(asked.path))))
 
-    def _as_odd_peers(self, asked: Asked, reply: Reply) -> Reply:
+    def _as_odd_peers(self, asked: HttpRequest, reply: Reply) -> Reply:
         """The answer in the words of peers that are not as the specification has it, where the variant is one."""
         quirks = self.variant.quirks
         if "errors_with_200" in quirks and reply.status >= 400 and reply.status not in (401, 405):
@@ -103,7 +103,7 @@ class Redfish:
             return Reply(200, "" if asked.method == "DELETE" else "200", _BARE)
         return reply
 
-    def _answer(self, asked: Asked) -> Reply:
+    def _answer(self, asked: HttpRequest) -> Reply:
         path = asked.path.rstrip("/") or "/"
         if asked.method == "POST":  # to the members is to the collection
             path = path.removesuffix("/Members")
@@ -120,7 +120,7 @@ class Redfish:
             allow = {"Allow": self._allowed(path)} if refusal.status == 405 else {}
             return Reply(reply.status, reply.body, {**reply.headers, **allow})
 
-    def _admit(self, asked: Asked, path: str, reads: bool) -> None:
+    def _admit(self, asked: HttpRequest, path: str, reads: bool) -> None:
         """Raises RedfishRefusal for who may not ask this."""
         if not self.variant.auth or (reads and path in _OPEN) or (asked.method == "POST" and path == SESSIONS):
             return
@@ -131,7 +131,7 @@ class Redfish:
         """A resource as others refer to it."""
         return self._fixed(path) or self._resources.find(path) or self.access.find(path) or self._task(path)
 
-    def _read(self, path: str, asked: Asked) -> Reply:
+    def _read(self, path: str, asked: HttpRequest) -> Reply:
         if path == f"{ROOT}/$metadata":
             headers = {"Content-Type": "application/xml;charset=utf-8", "Allow": "GET, HEAD"}
             return Reply(200, _METADATA, HEADERS | headers)
@@ -213,7 +213,7 @@ class Redfish:
             **self._resources.root(),
         )
 
-    def _changed(self, path: str, asked: Asked) -> Reply:
+    def _changed(self, path: str, asked: HttpRequest) -> Reply:
         kind = asked.header("Content-Type") or "application/json"
         if asked.text and (asked.body is None or not kind.startswith("application/json")):
             raise RedfishRefusal(400, "MalformedJSON", "the body is no JSON")
@@ -234,7 +234,7 @@ class Redfish:
         self._tasks[name] = Task(self.variant.task_polls, change)
         return self._waiting(name)
 
-    def _change_session(self, path: str, asked: Asked) -> Reply:
+    def _change_session(self, path: str, asked: HttpRequest) -> Reply:
         name = path.removeprefix(f"{SESSIONS}/")
         if asked.method == "POST" and path == SESSIONS:
             name = self.access.log_in(asked.body)
@@ -279,5 +279,5 @@ class Redfish:
         return resource(path, "Task", "v1_7_4", **words)
 
 
-def _not_allowed(path: str, asked: Asked) -> RedfishRefusal:
+def _not_allowed(path: str, asked: HttpRequest) -> RedfishRefusal:
     return RedfishRefusal(405, "OperationNotAllowed", f"{asked.method} is not allowed for {path}")

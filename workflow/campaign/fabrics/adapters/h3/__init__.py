@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from campaign.documents.cell import Configuration
 from campaign.documents.operation_times import Operation
+from campaign.documents.site_hardware import PoolSpec
 from campaign.fabrics.adapters.h3.control_plane import H3Options, H3Plane
 from campaign.fabrics.control_plane.controlled_fabric import opening
-from campaign.fabrics.hardware import PoolSpec
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.registry import Example, FabricKind
 
@@ -34,7 +34,7 @@ FABRIC = FabricKind(
             "boxes": {"drawer1": "http://127.0.0.1:1", "drawer2": "http://127.0.0.1:2"},
             "hosts": {"host1": "0", "host2": "48"},
         },
-        pool=(PoolSpec("gpu", "a100", 3),),
+        pool=(PoolSpec(kind="gpu", model="a100", count=3),),
         configuration=Configuration("c", 1, 2, 0, 2, "a100", "fabric", "local"),
     ),
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.errors import Busy, OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.errors import Busy, OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.response import Answer
 from campaign.fabrics.http.response import listing as values
@@ -149,9 +149,9 @@ class Box:
     def _no_list(self, answer: Answer) -> FabricError:
         where = f"{self.name}: GET {self.client.base}{RESOURCES}"
         if answer.status in (401, 403):
-            return FabricError(
-                f"{where}: {answer.words()}; the box demands a login, and none is known for its interface"
-            )
+            return Refused(f"{where}: {answer.words()}; the box demands a login, and none is known for its interface")
+        if answer.is_refusal:
+            return Refused(f"{where}: {answer.words()}")
         return ProtocolViolation(f"{where}: no list of devices and ports: {answer.words()}")
 
     def attach(self, gid: str, port_gid: str) -> str:

@@ -18,12 +18,13 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from campaign.documents.operation_times import Operation
+from campaign.documents.site_hardware import DeviceKind, HostSpec, PoolSpec
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.adapters.h3.box import Box, Gpu, Listing
 from campaign.fabrics.banks import Bank, banks_by_mode
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View, WithoutLogin
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import Device, HostSpec, PoolSpec, pool_devices
+from campaign.fabrics.hardware import Device, pool_devices
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.operations import timing
@@ -237,11 +238,13 @@ class BoxLayout:
     def planned(self) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
         """The pool of the system file; devices that name no box are spread evenly."""
         boxes = list(self.options.boxes)
-        counts: Counter[tuple[str, str, str]] = Counter()
+        counts: Counter[tuple[DeviceKind, str, str]] = Counter()
         for spec in self.pool:
             for number in range(spec.count):
                 counts[spec.kind, spec.model, spec.drawer or boxes[number * len(boxes) // spec.count]] += 1
-        devices = pool_devices(PoolSpec(kind, model, count, box) for (kind, model, box), count in counts.items())
+        devices = pool_devices(
+            PoolSpec(kind=kind, model=model, count=count, drawer=box) for (kind, model, box), count in counts.items()
+        )
         return devices, self.banks(devices)
 
 

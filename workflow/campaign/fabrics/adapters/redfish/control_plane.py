@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.fabrics.adapters.redfish import ownership
 from campaign.fabrics.adapters.redfish.compose import Composing
 from campaign.fabrics.adapters.redfish.ownership import ServiceView
@@ -12,7 +13,6 @@ from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
-from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile

@@ -55,7 +55,7 @@ class ServiceView:
     hosts: Mapping[str, Block]
     view: View
     blocks: Mapping[str, Block]
-    leased: Mapping[str, Leased]
+    leased: Mapping[str, SystemOwner]
 
     def system_of(self, lease_id: str, host: str) -> System | None:
         """The system that a lease has composed for a host."""
@@ -105,7 +105,7 @@ def _by_name(blocks: Iterable[Block], wanted: str) -> list[Block]:
     return [one for one in listing if one.id == wanted] + [one for one in listing if one.name == wanted]
 
 
-def _host_of(system: System, hosts: Mapping[str, Block], leased: Mapping[str, Leased]) -> str:
+def _host_of(system: System, hosts: Mapping[str, Block], leased: Mapping[str, SystemOwner]) -> str:
     """The host that a system is, as the system file names it; else as the service does."""
     found = next((host for host, block in hosts.items() if block.uri in system.blocks), None)
     if found is not None:
@@ -150,7 +150,7 @@ def _device(name: str, block: Block, part: Part, standing: Standing, location: s
 
 
 def _standings(
-    reading: ServiceReading, block: Block, whose: Mapping[str, str], leased: Mapping[str, Leased]
+    reading: ServiceReading, block: Block, whose: Mapping[str, str], leased: Mapping[str, SystemOwner]
 ) -> Sequence[Standing]:
     """How a block is used, from both ends: one for each system that has it, those of leases first."""
     listing, named = reading.listing(block), frozenset(block.systems)
@@ -172,7 +172,7 @@ def _unattached(block: Block) -> DeviceState:
     return _STATES.get(block.state, "unknown")
 
 
-def _holder(reading: ServiceReading, path: str, leased: Mapping[str, Leased]) -> str | None:
+def _holder(reading: ServiceReading, path: str, leased: Mapping[str, SystemOwner]) -> str | None:
     """Whoever holds what a system has; nobody in particular for a physical one, which is a host with what is attached to it."""
     if path in leased:
         return leased[path].tag.lease_id
@@ -183,7 +183,7 @@ def _holder(reading: ServiceReading, path: str, leased: Mapping[str, Leased]) ->
 
 
 def _host_holders(
-    reading: ServiceReading, hosts: Mapping[str, Block], leased: Mapping[str, Leased]
+    reading: ServiceReading, hosts: Mapping[str, Block], leased: Mapping[str, SystemOwner]
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     """Who holds hosts that are composed already, or kept by somebody; and who holds them beside those.
 
@@ -266,8 +266,8 @@ _NAME = re.compile(r"composable-campaign lease=(\S+) host=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
-    """Whose a system is. host: the one that it was composed for."""
+class SystemOwner:
+    """The owner of a composed system. host: the host that it was composed for."""
 
     tag: Tag
     host: str
@@ -304,7 +304,7 @@ def address_of(handle: str) -> str | None:
     return None if path in ("", ASKED) else path
 
 
-def named(system: System) -> Leased | None:
+def named(system: System) -> SystemOwner | None:
     """The lease that Name or Id say. Physical systems are nobody's, whatever they say."""
     found = read_name(system.name) or read_name(unquote(system.id))
     if found is None or system.type not in (None, "Composed"):
@@ -312,7 +312,7 @@ def named(system: System) -> Leased | None:
     tag = decode(system.description)
     if tag is None or tag.lease_id != found[0]:
         tag = Tag(found[0], "", "", 0.0, ())  # campaign and owner are unknown
-    return Leased(tag, found[1])
+    return SystemOwner(tag, found[1])
 
 
 def leased_systems(
@@ -320,7 +320,7 @@ def leased_systems(
     hosts: Mapping[str, Block],
     blocks: Mapping[str, Block],
     state: State,
-) -> dict[str, Leased]:
+) -> dict[str, SystemOwner]:
     """Leased systems by address. hosts: their blocks; blocks: of each device, by fabric id."""
     found = {path: leased for path, system in systems.items() if (leased := named(system)) is not None}
     tags = state.tags()
@@ -339,7 +339,7 @@ def leased_systems(
                 if (wanted <= set(one.blocks) if handle == ASKED else is_at(one, handle, wanted))
             )
             if (one := next(fitting, None)) is not None:
-                found[one.uri] = Leased(tags[lease_id], held.name)
+                found[one.uri] = SystemOwner(tags[lease_id], held.name)
     return found
 
 

@@ -19,7 +19,7 @@ SOURCES: dict[str, str] = {
     "gauges": "campaign.observe.telemetry.sources.program_gauges",
 }
 
-Reading = tuple[str, str, float] | tuple[str, str, float, float]
+SensorReading = tuple[str, str, float] | tuple[str, str, float, float]
 """Part of the host (`host`, `socket:0`, `gpu:UUID`, `nic:eth0` ..), quantity with its unit as suffix, value; and when that was, in
 Unix seconds, of a sample that others have taken before.
 
@@ -41,7 +41,7 @@ class Probe(Protocol):
     One that has `needed_every_s()` is also read between samples where that is less than the interval.
     """
 
-    def read(self) -> Iterable[Reading]:
+    def read(self) -> Iterable[SensorReading]:
         """The values of now. An exception ends this probe, and no other."""
 
 

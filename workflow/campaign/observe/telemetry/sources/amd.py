@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import NotRead, Probe, Reading, SamplerOptions
+from campaign.observe.telemetry.sources import NotRead, Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
 _DRIVER = "/dev/kfd"
-Call = Callable[[Any, Any], dict[str, Any]]
+AmdCall = Callable[[Any, Any], dict[str, Any]]
 
 
 def _activity(smi: Any, handle: Any) -> dict[str, Any]:
@@ -38,10 +38,10 @@ def _ecc(smi: Any, handle: Any) -> dict[str, Any]:
     return {"ecc_corrected_count": found["correctable_count"], "ecc_uncorrected_count": found["uncorrectable_count"]}
 
 
-def _calls(smi: Any) -> tuple[list[Call], list[Call]]:
+def _calls(smi: Any) -> tuple[list[AmdCall], list[AmdCall]]:
     """What changes fast, and what a device has besides."""
     place, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-    fast: list[Call] = [
+    fast: list[AmdCall] = [
         _activity,
         lambda smi, handle: {
             "memory_used_mib": smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM) / _MIB
@@ -50,7 +50,7 @@ def _calls(smi: Any) -> tuple[list[Call], list[Call]]:
         _energy,
     ]
     clocks = {"clock_sm_mhz": smi.AmdSmiClkType.GFX, "clock_memory_mhz": smi.AmdSmiClkType.MEM}
-    slow: list[Call] = [
+    slow: list[AmdCall] = [
         lambda smi, handle: {"temperature_c": smi.amdsmi_get_temp_metric(handle, place, metric)},
         lambda smi, handle: {name: smi.amdsmi_get_clock_info(handle, clock)["clk"] for name, clock in clocks.items()},
         _ecc,
@@ -59,15 +59,15 @@ def _calls(smi: Any) -> tuple[list[Call], list[Call]]:
 
 
 @dataclass
-class _Device:
-    """Some calls for one device; one that fails is not made again."""
+class _AmdDevice:
+    """Calls that read one device. A call that fails is not repeated."""
 
     smi: Any
     handle: Any
     part: str
-    calls: list[Call]
+    calls: list[AmdCall]
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for call in tuple(self.calls):
             try:
                 found = call(self.smi, self.handle)
@@ -86,7 +86,7 @@ def probes(smi: Any) -> list[Probe]:
         handles = {f"gpu:{smi.amdsmi_get_gpu_device_uuid(each)}": each for each in smi.amdsmi_get_processor_handles()}
     except smi.AmdSmiException:
         return []
-    return [_Device(smi, handle, part, list(calls)) for calls in _calls(smi) for part, handle in handles.items()]
+    return [_AmdDevice(smi, handle, part, list(calls)) for calls in _calls(smi) for part, handle in handles.items()]
 
 
 def open_probes(asked: SamplerOptions) -> Sequence[Probe]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
+from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own
 _WORD_BYTES = 4  # InfiniBand counts words
@@ -25,18 +25,18 @@ _SYS = Path("/sys")
 class _File:
     """A file of /proc whose descriptor is kept, and what its text says at the moment of `read`."""
 
-    def __init__(self, path: str, parse: Callable[[str], Iterator[Reading]]) -> None:
+    def __init__(self, path: str, parse: Callable[[str], Iterator[SensorReading]]) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._parse = parse
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         text = b""
         while part := os.pread(self._descriptor, 1 << 18, len(text)):
             text += part
         return self._parse(text.decode())
 
 
-def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[Reading]:
+def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[SensorReading]:
     """Processors, from /proc/stat: seconds since boot that they were busy, were taken by other guests, and had in all.
 
     sockets: socket by name (`cpu0`), for the parts `socket:N` where there are several.
@@ -57,14 +57,14 @@ def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Ite
     yield from ((part, quantity, value) for (part, quantity), value in sums.items())
 
 
-def memory(text: str) -> Iterator[Reading]:
+def memory(text: str) -> Iterator[SensorReading]:
     """Memory, from /proc/meminfo: what is not available to programs."""
     kib = {line.split(":")[0]: float(line.split()[1]) for line in text.splitlines() if line}
     if {"MemTotal", "MemAvailable"} <= kib.keys():
         yield "host", "memory_used_mib", (kib["MemTotal"] - kib["MemAvailable"]) / 1024
 
 
-def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[Reading]:
+def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorReading]:
     """Disks, from /proc/diskstats: whole ones only; what stands on others (partitions, RAID, LVM, loops) would count twice."""
     for line in text.splitlines():
         words = line.split()
@@ -73,7 +73,7 @@ def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[Reading]:
             yield f"disk:{words[2]}", "disk_written_bytes", float(words[9]) * _SECTOR_BYTES
 
 
-def networks(text: str, is_card: Callable[[str], bool]) -> Iterator[Reading]:
+def networks(text: str, is_card: Callable[[str], bool]) -> Iterator[SensorReading]:
     """Interfaces, from /proc/net/dev: `loopback`; `nic` for what carries traffic; `virtual` for what repeats another's (a bond).
 
     Where no interface is a card (in a container, on an emulated host), each counts for itself.
@@ -89,7 +89,7 @@ def networks(text: str, is_card: Callable[[str], bool]) -> Iterator[Reading]:
             yield f"{kind}:{name}", "sent_bytes", float(counts[8])
 
 
-def load(text: str) -> Iterator[Reading]:
+def load(text: str) -> Iterator[SensorReading]:
     yield "host", "load_1min", float(text.split()[0])
 
 
@@ -99,7 +99,7 @@ class _InfiniBand:
 
     counters: Mapping[str, Path]
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for part, directory in self.counters.items():
             for quantity, name in (("received_bytes", "port_rcv_data"), ("sent_bytes", "port_xmit_data")):
                 yield part, quantity, float((directory / name).read_text(encoding="utf-8")) * _WORD_BYTES
@@ -114,7 +114,7 @@ class _Energy:
     last_uj: dict[str, float] = field(default_factory=dict)
     turned_uj: dict[str, float] = field(default_factory=dict)
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for part, directory in self.packages.items():
             now_uj = float((directory / "energy_uj").read_text(encoding="utf-8"))
             if now_uj < self.last_uj.get(part, now_uj):
@@ -163,7 +163,7 @@ def _has_device(directory: Path) -> Callable[[str], bool]:
 def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
     ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), sockets_of()
     is_disk, is_card = _has_device(_SYS / "block"), _has_device(_SYS / "class/net")
-    files: dict[str, Callable[[str], Iterator[Reading]]] = {
+    files: dict[str, Callable[[str], Iterator[SensorReading]]] = {
         "stat": lambda text: processors(text, sockets, ticks_per_s),
         "meminfo": memory,
         "net/dev": lambda text: networks(text, is_card),
@@ -180,5 +180,5 @@ def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
 class Own:
     """What sampling itself takes."""
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         yield "sampler", "cpu_used_s", time.process_time()

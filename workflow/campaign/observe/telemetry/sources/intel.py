@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
+from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
 _DRIVERS = Path("/dev/dri")
 
 
-class _Refused(Exception):
+class _SysmanError(Exception):
     """A call that did not succeed."""
 
 
@@ -31,7 +31,7 @@ class _Sysman:
 
     def call(self, name: str, *arguments: Any) -> None:
         if getattr(self.zes, name)(*arguments) != self.zes.ZE_RESULT_SUCCESS:
-            raise _Refused(name)
+            raise _SysmanError(name)
 
     def listed(self, name: str, handle_type: str, *of: Any) -> list[Any]:
         """All handles of a kind."""
@@ -96,7 +96,7 @@ class _Sysman:
         return found
 
 
-class _Device:
+class _IntelDevice:
     """One card. Utilisation is over the time since the last reading, of its busiest tile."""
 
     def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
@@ -109,13 +109,13 @@ class _Device:
             "temperature_c": sysman.temperature_c,
         }
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for name, call in tuple(self._calls.items()):
             try:
                 yield self._part, name, call(self._handle)
-            except (_Refused, AttributeError, IndexError):
+            except (_SysmanError, AttributeError, IndexError):
                 del self._calls[name]  # it is not asked for again
-        with suppress(_Refused, AttributeError):
+        with suppress(_SysmanError, AttributeError):
             now, before = self._sysman.activity_us(self._handle), self._before
             self._before = now
             spans = [(a - b, t - s) for (a, t), (b, s) in zip(now, before, strict=False) if t > s]
@@ -132,8 +132,8 @@ def probes(zes: Any) -> list[Probe]:
         handles = [
             device for driver in drivers for device in sysman.listed("zesDeviceGet", "zes_device_handle_t", driver)
         ]
-        return [_Device(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
-    except _Refused:
+        return [_IntelDevice(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
+    except _SysmanError:
         return []
 
 

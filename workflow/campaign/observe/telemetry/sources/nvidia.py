@@ -32,7 +32,7 @@ from campaign.observe.nvml import (
     told,
     union_value,
 )
-from campaign.observe.telemetry.sources import NotRead, Probe, Reading, SamplerOptions
+from campaign.observe.telemetry.sources import NotRead, Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
 _SLOW_CALLS_S = 1.0
@@ -48,7 +48,7 @@ _LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
 _REASONS = {"capped_power": 0x4, "slowed_thermal": 0x20 | 0x40, "slowed_hardware": 0x8 | 0x80, "clocks_set": 0x2}
 
 Values = Iterable[tuple[str, float]]
-Call = Callable[[Any, Any], Values]
+NvmlCall = Callable[[Any, Any], Values]
 
 
 def _utilisation(nvml: Any, handle: Any) -> Values:
@@ -97,7 +97,7 @@ def _pcie_looks(nvml: Any, handle: Any) -> Values:
         yield quantity, nvml.nvmlDeviceGetPcieThroughput(handle, counter) / 1e6
 
 
-def _memory(nvml: Any) -> Call:
+def _memory(nvml: Any) -> NvmlCall:
     """The second version of the call does not count what the driver keeps for itself."""
     version, name = {}, "memory_used_with_reserved_mib"
     if hasattr(nvml, "nvmlMemory_v2"):
@@ -105,7 +105,7 @@ def _memory(nvml: Any) -> Call:
     return lambda nvml, handle: [(name, nvml.nvmlDeviceGetMemoryInfo(handle, **version).used / _MIB)]
 
 
-_ALWAYS: tuple[Call, ...] = (
+_ALWAYS: tuple[NvmlCall, ...] = (
     lambda nvml, handle: [("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)],
     lambda nvml, handle: [("temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))],
     _reasons,
@@ -116,26 +116,29 @@ _ALWAYS: tuple[Call, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """What NVML samples by itself: the quantity, its constant in NVML, and what a value is divided by."""
+class _SampledQuantity:
+    """A quantity that NVML samples by itself, with its constant in NVML and the divisor of its values."""
 
     quantity: str
     constant: str
     divisor: float = 1.0
 
 
-_SAMPLED: Sequence[tuple[Call, tuple[_Kind, ...]]] = (
+_SAMPLED: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
     (
         _utilisation,
         (
-            _Kind("utilisation_pct", "NVML_GPU_UTILIZATION_SAMPLES"),
-            _Kind("memory_access_pct", "NVML_MEMORY_UTILIZATION_SAMPLES"),
+            _SampledQuantity("utilisation_pct", "NVML_GPU_UTILIZATION_SAMPLES"),
+            _SampledQuantity("memory_access_pct", "NVML_MEMORY_UTILIZATION_SAMPLES"),
         ),
     ),
-    (_power, (_Kind("power_w", "NVML_TOTAL_POWER_SAMPLES", 1e3),)),
+    (_power, (_SampledQuantity("power_w", "NVML_TOTAL_POWER_SAMPLES", 1e3),)),
     (
         _clocks,
-        (_Kind("clock_sm_mhz", "NVML_PROCESSOR_CLK_SAMPLES"), _Kind("clock_memory_mhz", "NVML_MEMORY_CLK_SAMPLES")),
+        (
+            _SampledQuantity("clock_sm_mhz", "NVML_PROCESSOR_CLK_SAMPLES"),
+            _SampledQuantity("clock_memory_mhz", "NVML_MEMORY_CLK_SAMPLES"),
+        ),
     ),
 )
 
@@ -147,10 +150,10 @@ class _Samples:
     nvml: Any
     handle: Any
     part: str
-    kinds: Sequence[_Kind]
+    kinds: Sequence[_SampledQuantity]
     seen_us: dict[str, int] = field(default_factory=dict)
 
-    def new(self, kind: _Kind) -> list[tuple[float, float]]:
+    def new(self, kind: _SampledQuantity) -> list[tuple[float, float]]:
         """Unix seconds and values; NVMLError: NVML has none."""
         since = self.seen_us.get(kind.quantity, 0)
         constant = getattr(self.nvml, kind.constant)
@@ -161,7 +164,7 @@ class _Samples:
         values = (union_value(self.nvml, each.sampleValue, value_type)[0] / kind.divisor for each in new)
         return [(each.timeStamp / 1e6, value) for each, value in zip(new, values, strict=True)]
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for kind in self.kinds:
             for at, value in told(self.nvml, lambda kind=kind: self.new(kind)) or ():  # type: ignore[misc]
                 yield self.part, kind.quantity, value, at
@@ -178,16 +181,16 @@ class _Samples:
 
 
 @dataclass
-class _Device:
-    """Some calls for one device; those that it does not know are not made again."""
+class _NvidiaDevice:
+    """Calls that read one device. A call that the device does not support is not repeated."""
 
     nvml: Any
     handle: Any
     part: str
-    calls: list[Call]
+    calls: list[NvmlCall]
     lost: bool = False
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for call in tuple(self.calls):
             if self.lost:
                 return
@@ -203,7 +206,7 @@ class _Device:
                 self.calls.remove(call)  # a package that is older than the call
 
 
-class _Traffic(_Device):
+class _ByteCounters(_NvidiaDevice):
     """Byte counters of one device, by quantity. clock: monotonic, in seconds."""
 
     def __init__(self, nvml: Any, device: Listed, counters: dict[str, Counters], clock: Callable[[], float]) -> None:
@@ -233,7 +236,7 @@ class _Xid:
     events: Any
     counts: dict[str, int]
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         for _ in range(64):  # an error can repeat faster than it is read
             try:
                 event = self.nvml.nvmlEventSetWait_v2(self.events, 0)
@@ -298,7 +301,7 @@ def probes(nvml: ModuleType | Any, asked: SamplerOptions, clock: Callable[[], fl
 
 def _of_device(nvml: Any, device: Listed, asked: SamplerOptions, clock: Callable[[], float]) -> Iterator[Probe]:
     handle, part = device.handle, f"gpu:{device.uuid}"
-    calls: list[Call] = [_memory(nvml), *_ALWAYS]
+    calls: list[NvmlCall] = [_memory(nvml), *_ALWAYS]
     for single, kinds in _SAMPLED:
         samples = _Samples(nvml, handle, part, kinds)
         single_s = _seconds(lambda single=single: told(nvml, lambda: list(single(nvml, handle))), clock)  # type: ignore[misc]
@@ -307,17 +310,17 @@ def _of_device(nvml: Any, device: Listed, asked: SamplerOptions, clock: Callable
         else:
             calls.append(single)
     if device.whole:
-        yield _Device(nvml, handle, part, calls)
+        yield _NvidiaDevice(nvml, handle, part, calls)
         return
     counters = pcie_counters(nvml, handle)
-    pcie = _Traffic(nvml, device, counters, clock) if counters else None
+    pcie = _ByteCounters(nvml, device, counters, clock) if counters else None
     if pcie is not None and pcie.is_cheap(min(each.needed_every_s() for each in counters.values())):
         yield pcie
     elif asked.interval_s >= _SLOW_CALLS_S:
         calls.append(_pcie_looks)
     if counters := nvlink_counters(nvml, handle):
-        yield _Traffic(nvml, device, counters, clock)
-    yield _Device(nvml, handle, part, calls)
+        yield _ByteCounters(nvml, device, counters, clock)
+    yield _NvidiaDevice(nvml, handle, part, calls)
 
 
 def open_probes(asked: SamplerOptions) -> Sequence[Probe]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import Probe, Reading, SamplerOptions
+from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading
 
 QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
 
@@ -41,7 +41,7 @@ class _Gauges:
     prefix: str
     known: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[SensorReading]:
         try:
             names = [entry.name for entry in os.scandir(self.directory)]
         except OSError:
