@@ -111,7 +111,7 @@ def table(
 
 
 @dataclass(frozen=True, slots=True)
-class _TableColumn:
+class _LatexColumn:
     """Column of a table: lines of its heading, and its share of the page's width; None for a column that is as wide as its text."""
 
     heading: tuple[str, ...]
@@ -135,7 +135,7 @@ class _TableColumn:
         return 1 if self.share is None else max(math.ceil(len(text) / (self.share * _CHARACTERS)), 1)
 
 
-def _lay_out_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[_TableColumn]:
+def _lay_out_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[_LatexColumn]:
     """Break headings into lines as wide as their columns, and share the rest of the width among columns that hold sentences."""
     longest = [max(len(text) for text in column) for column in zip(*rows, strict=True)]
     lines = [
@@ -144,7 +144,7 @@ def _lay_out_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     ]
     widths = [max(width, *map(len, heading)) for width, heading in zip(longest, lines, strict=True)]
     shares = _share_width(widths)
-    return [_TableColumn(heading, share) for heading, share in zip(lines, shares, strict=True)]
+    return [_LatexColumn(heading, share) for heading, share in zip(lines, shares, strict=True)]
 
 
 def _share_width(widths: Sequence[int]) -> list[float | None]:
@@ -166,7 +166,7 @@ def _choose_longest_unbroken(widths: Sequence[int]) -> tuple[int, float]:
     return _LONG[-1], unbroken
 
 
-def _count_fitting_rows(columns: Sequence[_TableColumn], rows: Sequence[Sequence[str]]) -> int:
+def _count_fitting_rows(columns: Sequence[_LatexColumn], rows: Sequence[Sequence[str]]) -> int:
     """Return the number of rows that fit on one page, at least one."""
     heights = (max(column.count_lines(text) for column, text in zip(columns, row, strict=True)) for row in rows)
     return max(1, bisect_right(list(accumulate(heights)), LINES))
