@@ -164,6 +164,19 @@ def test_a_campaign_file_is_a_configfile_from_elsewhere_and_commands_are_shown(t
     assert shown == GOLDEN.read_text(), f"if this is meant: REFRESH_GOLDEN=1 pytest {__file__}"
 
 
+def test_config_yaml_is_read_by_snakemake_and_not_by_campaign_run(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "config" / "config.yaml").write_text("campaign: config/other.yaml\nresults: them\n")
+    arguments = ["-s", str(SNAKEFILE), "-n", "-c1"]
+    assert "them/other/report.html" in snakemake(tmp_path, *arguments)
+    assert "them/small/report.html" in snakemake(tmp_path, *arguments, "--config", "campaign=config/campaign.yaml")
+    (tmp_path / "config" / "config.yaml").write_text("samples: samples.tsv\n")
+    assert "--config samples: no such key" in snakemake(tmp_path, *arguments, expect=1)
+    code, said = run(["campaign", "run", "config/campaign.yaml", "--dry-run"], tmp_path, dict(os.environ), 120)
+    assert code == 0, said
+    assert "2 cells, 4 runs" in said
+
+
 def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_path: Path) -> None:
     write_project(tmp_path)
     (tmp_path / "slurm").symlink_to(ROOT / "slurm")

@@ -2,7 +2,6 @@
 
 if not REQUEST.archive.is_file():
     sys.exit(f"error: {REQUEST.archive}: no such archive; 'campaign archive' makes one")
-
 REPORT = f"{REQUEST.results}/archives/{REQUEST.archive.stem}/report.html"
 
 

@@ -9,7 +9,7 @@ try:
 
     handle_signals()  # before imports that take a second
     from campaign.config import snakemake_config
-    from campaign.config.snakemake_config import exit_on_error
+    from campaign.config.snakemake_config import complete_config, exit_on_error
     from campaign.files import share_directories, share_like
     from campaign.paths import REPORTS, SCRIPTS
     from campaign.plan.request import DEFAULT_RESULTS, request_of
@@ -20,10 +20,7 @@ except ModuleNotFoundError as error:
     )
 
 with exit_on_error():
-    options = snakemake_config.complete_config(workflow, config)
-    results = str(options.get("results", DEFAULT_RESULTS))
-    results = snakemake_config.add_module_prefix(workflow, results)
-    REQUEST = request_of({**options, "results": results})
+    REQUEST = request_of(complete_config(workflow, config, DEFAULT_RESULTS))
     # Where several users work in one directory, each must be able to write to what the others, and Snakemake, make there.
     share_directories(Path(".snakemake").resolve())
     share_like(REQUEST.results.resolve())

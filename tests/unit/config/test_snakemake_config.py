@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from snakemake.cli import get_argument_parser, parse_config
 
-from campaign.config.snakemake_config import read_launcher, restore_typed_texts
+from campaign import __version__
+from campaign.config.snakemake_config import define_command, read_launcher, restore_typed_texts
 from campaign.errors import ConfigError
+from campaign.paths import ROOT
 
 
 def launcher(options: str) -> dict[str, str]:
@@ -57,3 +62,17 @@ def test_a_value_of_config_is_what_was_typed(text: str) -> None:
     # A workflow that has this one as a module may give another value.
     assert restore_typed_texts({"version": 3}, entries) == {"version": 3}
     assert restore_typed_texts({"version": 3}, None) == {"version": 3}
+
+
+@pytest.mark.parametrize("methods", [set(), {"conda"}])
+def test_the_command_runs_this_package_whatever_path_finds(methods: set[str], tmp_path: Path) -> None:
+    """With `--sdm conda`, the Python is that of the environment, which is the first on PATH and lacks the package."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho conda $PYTHONPATH\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    workflow = SimpleNamespace(deployment_settings=SimpleNamespace(deployment_method=methods))
+    script = define_command(workflow).format() + "campaign --version"
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | ({} if methods else {"PYTHONPATH": str(ROOT / "workflow")})
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert __version__ in done.stdout
+    assert done.stdout.startswith(f"conda {ROOT}/workflow\n") == bool(methods)

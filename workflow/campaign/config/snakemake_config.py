@@ -43,16 +43,20 @@ def exit_on_error() -> Iterator[None]:
         sys.exit(f"error: {unwritable(error, Path.cwd())}")
 
 
-def complete_config(workflow: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+def complete_config(workflow: Any, config: Mapping[str, Any], default_results: str) -> dict[str, Any]:
     """Return Snakemake's configuration as `request_of` reads it. Raises ConfigError for options that the campaign would not use.
 
     Args:
         workflow: Snakemake's `workflow`.
         config: Snakemake's `config`.
+        default_results: directory of all results where the configuration names none.
     """
     typed = restore_typed_texts(config, workflow.config_settings.config_args)
     named = replace_campaign_keys(typed, [Path(file) for file in workflow.configfiles])
-    return read_launcher(workflow.resource_settings) | named
+    results = named.get("results", default_results)
+    if isinstance(results, str):
+        results = add_module_prefix(workflow, results)
+    return read_launcher(workflow.resource_settings) | named | {"results": results}
 
 
 def restore_typed_texts(config: Mapping[str, Any], entries: object) -> dict[str, Any]:
