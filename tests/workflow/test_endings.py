@@ -115,12 +115,12 @@ def test_ctrl_c_while_snakemake_plans_ends_in_one_sentence(project: Project) -> 
     """Planning 300 leases takes Snakemake seconds, in which a KeyboardInterrupt is a traceback of 60 lines."""
     campaign = Campaign(project)
     campaign.has(300, 0.5)
+    (project.directory / "snakemake.log").touch()
     for moment in ("Config file", "Building DAG of jobs"):
         before = len(project.said())
         process = project.start("--until", "measure")
         until(lambda moment=moment, before=before: moment in project.said()[before:], TIME_OUT_S, project.said)  # type: ignore[misc]
-        send_to_group = group(signal.SIGINT)
-        send_to_group(process)
+        group(signal.SIGINT)(process)
         assert process.wait(SECONDS) == 1, moment
         said = project.said()[before:]
         assert "interrupted; the same command again goes on with what is missing" in said, said
