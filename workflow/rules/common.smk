@@ -26,7 +26,7 @@ with exit_on_error():
     share_like(REQUEST.results.resolve())
 
 # The rules call `campaign`, which PATH may not have, or have from another installation.
-shell.prefix(snakemake_config.define_command(workflow))
+shell.prefix(snakemake_config.build_command_function(workflow))
 # One lease per invocation looks for what dead processes left.
 os.environ.update(CAMPAIGN_INVOCATION=secrets.token_hex(8))
 # By default, Matplotlib keeps its list of fonts in the home directory.

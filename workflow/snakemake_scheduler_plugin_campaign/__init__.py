@@ -29,22 +29,22 @@ def is_host_resource(name: str) -> bool:
     return name == "hosts" or name.endswith("_hosts")
 
 
-def select_in_order(jobs: Iterable[JobType], available: Mapping[str, Any]) -> list[JobType]:
+def select_in_order(jobs: Iterable[JobType], available_resources: Mapping[str, Any]) -> list[JobType]:
     """Select the jobs that start now, by priority: a lease waits for every lease before it that waits for the same hosts.
 
     Args:
         jobs: jobs whose inputs are ready.
-        available: amount of each resource that no job takes.
+        available_resources: amount of each resource that no job takes.
     """
-    amounts, blocked, selection = dict(available), set[str](), list[JobType]()
+    amounts, blocked_hosts, selection = dict(available_resources), set[str](), list[JobType]()
     for job in sorted(jobs, key=lambda candidate: -candidate.priority):
         needs = job.scheduler_resources
         hosts = {name for name in needs if is_host_resource(name) and needs[name]}
-        if not hosts & blocked and all(needs.get(name, 0) <= amount for name, amount in amounts.items()):
+        if not hosts & blocked_hosts and all(needs.get(name, 0) <= amount for name, amount in amounts.items()):
             amounts = {name: amount - needs.get(name, 0) for name, amount in amounts.items()}
             selection.append(job)
         else:
-            blocked |= hosts
+            blocked_hosts |= hosts
     return selection
 
 

@@ -11,23 +11,30 @@ import pytest
 from snakemake.cli import get_argument_parser, parse_config
 
 from campaign import __version__
-from campaign.config.snakemake_config import define_command, read_launcher, restore_typed_texts
+from campaign.config.snakemake_config import (
+    build_command_function,
+    read_launcher,
+    refuse_allocation_resources,
+    restore_typed_texts,
+)
 from campaign.errors import ConfigError
 from campaign.paths import ROOT
 
 
-def launcher(options: str) -> dict[str, str]:
+def launcher_of_options(options: str) -> dict[str, str]:
     """Read the launcher from options as Snakemake parses them."""
-    parsed = get_argument_parser().parse_args(options.split())
-    settings = {"default_resources": parsed.default_resources, "overwrite_resources": parsed.set_resources}
-    return read_launcher(SimpleNamespace(**settings))
+    arguments = get_argument_parser().parse_args(options.split())
+    resources = {"default_resources": arguments.default_resources, "overwrite_resources": arguments.set_resources}
+    settings = SimpleNamespace(**resources)
+    refuse_allocation_resources(settings)
+    return read_launcher(settings)
 
 
 def test_the_launcher_is_a_default_resource() -> None:
-    assert launcher("") == {}
-    assert launcher("--default-resources launcher=slurm") == {"launcher": "slurm"}
-    assert launcher("--default-resources launcher=slurm tmpdir=/scratch") == {"launcher": "slurm"}
-    assert launcher("--set-resources tables:my_own=3 measure:at_once=2") == {}
+    assert launcher_of_options("") == {}
+    assert launcher_of_options("--default-resources launcher=slurm") == {"launcher": "slurm"}
+    assert launcher_of_options("--default-resources launcher=slurm tmpdir=/scratch") == {"launcher": "slurm"}
+    assert launcher_of_options("--set-resources tables:my_own=3 measure:at_once=2") == {}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +54,7 @@ def test_the_launcher_is_a_default_resource() -> None:
 )
 def test_what_would_be_ignored_is_refused_in_one_sentence(options: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        launcher(options)
+        launcher_of_options(options)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
@@ -71,7 +78,7 @@ def test_the_command_runs_this_package_whatever_path_finds(methods: set[str], tm
     python.write_text(f'#!/bin/sh\necho conda $PYTHONPATH\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     workflow = SimpleNamespace(deployment_settings=SimpleNamespace(deployment_method=methods))
-    script = define_command(workflow).format() + "campaign --version"
+    script = build_command_function(workflow).format() + "campaign --version"
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | ({} if methods else {"PYTHONPATH": str(ROOT / "workflow")})
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert __version__ in done.stdout

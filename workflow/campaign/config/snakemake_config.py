@@ -51,12 +51,14 @@ def complete_config(workflow: Any, config: Mapping[str, Any], default_results: s
         config: Snakemake's `config`.
         default_results: directory of all results where the configuration names none.
     """
-    typed = restore_typed_texts(config, workflow.config_settings.config_args)
-    named = replace_campaign_keys(typed, [Path(file) for file in workflow.configfiles])
-    results = named.get("results", default_results)
+    refuse_allocation_resources(workflow.resource_settings)
+    launcher = read_launcher(workflow.resource_settings)
+    options = restore_typed_texts(config, workflow.config_settings.config_args)
+    options = replace_campaign_keys(options, [Path(file) for file in workflow.configfiles])
+    results = options.get("results", default_results)
     if isinstance(results, str):
         results = add_module_prefix(workflow, results)
-    return read_launcher(workflow.resource_settings) | named | {"results": results}
+    return launcher | options | {"results": results}
 
 
 def restore_typed_texts(config: Mapping[str, Any], entries: object) -> dict[str, Any]:
@@ -68,14 +70,14 @@ def restore_typed_texts(config: Mapping[str, Any], entries: object) -> dict[str,
         config: Snakemake's configuration.
         entries: KEY=VALUE of `--config`, Snakemake's `config_args`.
     """
-    typed = dict(config)
+    options = dict(config)
     for entry in entries if isinstance(entries, list | tuple) else ():
         key, _, text = str(entry).partition("=")
         value = config.get(key)
         # Another value is of a later `--config` of the same key, or of a workflow that has this one as a module.
         if isinstance(value, bool | int | float) and _snakemake_number(text, type(value)) == str(value):
-            typed[key] = text
-    return typed
+            options[key] = text
+    return options
 
 
 def _snakemake_number(text: str, kind: type[bool | int | float]) -> str | None:
@@ -88,20 +90,28 @@ def _snakemake_number(text: str, kind: type[bool | int | float]) -> str | None:
         return None
 
 
-def read_launcher(settings: Any) -> dict[str, str]:
-    """Return the launcher that the profile sets as a default resource. Raises ConfigError for resources of allocations.
+def refuse_allocation_resources(settings: Any) -> None:
+    """Raise ConfigError for resources with which Snakemake's own Slurm executor would request allocations.
 
     Args:
         settings: Snakemake's `resource_settings`.
     """
-    defaults = settings.default_resources
-    for name in defaults or ():
+    for name in settings.default_resources or ():
         if name not in _SNAKEMAKE_DEFAULTS:
             raise ConfigError(f"--default-resources {name}: {_INSTEAD}")
     for rule, resources in (settings.overwrite_resources or {}).items():
         for name in resources:
             if name in _ALLOCATION_RESOURCES or name.startswith("slurm_"):
                 raise ConfigError(f"--set-resources {rule}:{name}: {_INSTEAD}")
+
+
+def read_launcher(settings: Any) -> dict[str, str]:
+    """Return the launcher that the profile sets as a default resource. Raises ConfigError if an option has replaced it.
+
+    Args:
+        settings: Snakemake's `resource_settings`.
+    """
+    defaults = settings.default_resources
     if not defaults:
         return {}
     if "launcher" not in defaults:
@@ -140,20 +150,20 @@ def set_limits(workflow: Any, limits: Mapping[str, int]) -> dict[str, int]:
         workflow: Snakemake's `workflow`.
         limits: amount of each resource that the systems have.
     """
-    effective: dict[str, int] = {}
+    limits_in_effect: dict[str, int] = {}
     for name, limit in limits.items():
         if name not in workflow.global_resources or _REGISTERED_LIMITS.get(name, limit) < limit:
             workflow.register_resource(name, limit)
             _REGISTERED_LIMITS[name] = limit
-        effective[name] = limit if name in _REGISTERED_LIMITS else int(workflow.global_resources[name].value)
-    return effective
+        limits_in_effect[name] = limit if name in _REGISTERED_LIMITS else int(workflow.global_resources[name].value)
+    return limits_in_effect
 
 
 _REGISTERED_LIMITS: dict[str, int] = {}
 """Limits that `--resources` did not give."""
 
 
-def define_command(workflow: Any) -> str:
+def build_command_function(workflow: Any) -> str:
     """Return a shell function `campaign` that runs the code of this package."""
     package, python = ROOT / "workflow", [sys.executable]
     if workflow.deployment_settings.deployment_method and package.joinpath("campaign").is_dir():
@@ -175,8 +185,8 @@ def add_module_prefix(workflow: Any, path: str) -> str:
 
     The path is then absolute: commands find it in documents, and Snakemake adds no prefix to an absolute path.
     """
-    changed: str = workflow.modifier.path_modifier.replace_prefix(path)
-    return path if changed == path else str(Path(changed).resolve())
+    prefixed_path: str = workflow.modifier.path_modifier.replace_prefix(path)
+    return path if prefixed_path == path else str(Path(prefixed_path).resolve())
 
 
 def replace_campaign_keys(config: Mapping[str, Any], configfiles: Sequence[Path]) -> dict[str, Any]:
@@ -197,10 +207,10 @@ def replace_campaign_keys(config: Mapping[str, Any], configfiles: Sequence[Path]
         raise ConfigError(
             f"--config {keys[0]}: belongs in a campaign file; give the file with --configfile FILE or --config campaign=FILE"
         )
-    changed = [key for key in keys if config[key] != document.get(key)]
-    if changed:
+    changed_keys = [key for key in keys if config[key] != document.get(key)]
+    if changed_keys:
         raise ConfigError(
-            f"--config {changed[0]}: differs from {path}, and only the file counts; change it there, or copy the file"
+            f"--config {changed_keys[0]}: differs from {path}, and only the file counts; change it there, or copy the file"
         )
     # The campaign that a config file names gives way.
     campaigns = {read_yaml(other).data.get("campaign") for other in configfiles if other != path}

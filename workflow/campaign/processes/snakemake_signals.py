@@ -13,7 +13,7 @@ from typing import Any
 
 
 def handle_signals() -> None:
-    """Have Ctrl-C and SIGTERM start no further job, and end Snakemake without a traceback.
+    """Install handlers by which Ctrl-C and SIGTERM start no further job and end Snakemake without a traceback.
 
     It is called twice: while the Snakefile is read, and by `onstart`, since Snakemake then has a handler of SIGTERM of its own.
     """
@@ -39,7 +39,7 @@ def handle_signals() -> None:
 
 
 def _start_no_job() -> None:
-    """Have the jobs that Snakemake has selected end at once, and leave out the fifteen lines on each stopped lease."""
+    """Make the jobs that Snakemake has selected end at once, and leave out the fifteen lines on each stopped lease."""
     from snakemake.logging import logger
     from snakemake.shell import shell
 
@@ -48,5 +48,6 @@ def _start_no_job() -> None:
 
 
 def _is_no_job_error(record: Any) -> bool:
+    """Return whether a log record is about something else than the failure of a job."""
     event = getattr(getattr(record, "event", None), "name", "")
     return event != "JOB_ERROR" and getattr(record, "exception", "") != "RuleException"
