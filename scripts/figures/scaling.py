@@ -145,10 +145,8 @@ def _findings(rows: pd.DataFrame, by: list[str], design: Design, metric: Metric)
         ends = _ends_of_lines(last, different, design, metric)
     if not metric.scales:
         return (ends, *_without(rows, series))
-    ordered = last.sort_values("efficiency_pct", kind="stable")
-    lowest = ordered.to_dict("records")[0]
     dips = tuple(_dips(rows, different))
-    return (*dips, ends, *_fits(rows, lowest, different), *_no_dip(rows), *_without(rows, series))
+    return (*dips, ends, *_fits(rows), *_no_dip(rows), *_without(rows, series))
 
 
 def _pace(row: Any, different: list[str], metric: Metric) -> str:
@@ -173,8 +171,11 @@ def _ends_of_lines(last: pd.DataFrame, different: list[str], design: Design, met
     return f"Efficiency with the most devices of each line: {effect}."
 
 
-def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]:
-    """How many lines each model fits best, and the model of the line with the lowest estimate of efficiency."""
+def _fits(rows: pd.DataFrame) -> Iterable[str]:
+    """Yield how many lines each model fits best, or the model of the only line.
+
+    The table has the parameters of several lines. A line that is selected by its efficiency would need another interval.
+    """
     lines = rows[(rows["ideal"] == 1) & (rows["fit"] != "")]
     if lines.empty:
         return
@@ -186,9 +187,9 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
         yield f"Of {wording.plural(len(lines), 'line')}, these models fit best: {', '.join(shares)}."
     elif none:
         yield "No model describes the points of the line; the table has the nearest."
-    if worst["fit_holds"]:
-        whose = "" if len(lines) == 1 else f" ({wording.describe(worst, different)})"
-        yield f"Line with the lowest estimate of efficiency{whose}: {scaling_curves.said(worst)}."
+    else:
+        row: Any = lines.to_dict("records")[0]
+        yield f"Model that fits best: {scaling_curves.said(row)}."
 
 
 def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:

@@ -139,11 +139,34 @@ def _several(campaigns: int) -> Iterator[Row]:
     for count in (2, 6, 20, 60):
         truth = Truth(configurations=count, cells=2, lease=0.03)
         yield f"largest of {count} with the interval of one", lambda truth=truth: said.largest(truth, campaigns)  # type: ignore[misc]
-    for k, count in itertools.product((2, 3, 5), (2, 6, 24, 48)):
-        truth = Truth(configurations=count, compositions=k, runs=2 * k)
-        yield f"best of {count} equal, {k} compositions", lambda truth=truth: said.chosen(truth, campaigns)  # type: ignore[misc]
-    unequal = Truth(configurations=24, effect=tuple(1 + 0.01 * n for n in range(24)))
-    yield "best of 24 unequal, 3 compositions", lambda: said.chosen(unequal, campaigns)
+    for name, truth in _choices():
+        yield f"best of {name}", lambda truth=truth: said.chosen(truth, campaigns)  # type: ignore[misc]
+
+
+def _choices() -> Iterator[tuple[str, Truth]]:
+    """Yield campaigns from whose cells the best one is chosen; their row has the truths above the interval as wrong."""
+    for k, m in itertools.product((2, 3, 5), (2, 6, 24, 60)):
+        truth = Truth(configurations=m, compositions=k, runs=2 * k)
+        others = {
+            "equal": truth,
+            "with one 10 % ahead": replace(truth, effect=(1.0, *(1.1,) * (m - 1))),
+            "in steps of 1 %": replace(truth, effect=tuple(1 + 0.01 * n for n in range(m))),
+            "half of them 2 % behind": replace(truth, effect=(1.0,) * (m // 2) + (1.02,) * (m // 2)),
+        }
+        yield from ((f"{m} on leases of their own, {k} compositions, {name}", each) for name, each in others.items())
+    for k, (m, cells), lease in itertools.product(
+        (2, 3, 5), ((1, 2), (1, 6), (1, 20), (1, 60), (2, 3), (6, 4), (12, 5)), (0.01, 0.03)
+    ):
+        truth = Truth(configurations=m, compositions=k, runs=2 * k, cells=cells, lease=lease)
+        yield f"{m} x {cells} on shared leases, {k} compositions, lease sd {100 * lease:g} %", truth
+        if m > 1 and lease < 0.02:
+            yield (
+                f"{m} x {cells} on shared leases, {k} compositions, unequal",
+                replace(truth, effect=tuple(1 + 0.02 * n for n in range(m))),
+            )
+    for k, (m, at) in itertools.product((2, 3, 5), ((6, 0), (24, 0), (6, -1), (24, -1))):
+        truth = Truth(configurations=m, compositions=k, runs=2 * k, noisy=3, noisy_at=at)
+        yield f"{m} with one three times as noisy, {k} compositions, place {at}", truth
 
 
 def _others(campaigns: int) -> Iterator[Row]:
@@ -163,6 +186,17 @@ def _public(campaigns: int) -> Iterator[Row]:
     yield "compare, nothing changed, one composition, 8 configurations", lambda: said.compared(many, campaigns)
     changed = Truth(lease=0.015, effect=(1, 1, 1, 1.1))
     yield "compare, one of four 10 % slower", lambda: said.compared(changed, campaigns)
+    for earlier, day, known in itertools.product((1, 2, 3, 5, 9), (0.0, 0.02), (True, False)):
+        name = f"site, nothing changed, {earlier} earlier campaigns, day sd {100 * day:g} %"
+        name += "" if known else ", as without a history"
+        yield (
+            name,
+            lambda e=earlier, d=day, k=known: said.changed_between_campaigns(spread, d, e, campaigns, with_spread=k),
+        )  # type: ignore[misc]
+    for earlier in (3, 5, 9):
+        name = f"site, one of four 30 % slower, {earlier} earlier campaigns, day sd 2 %"
+        slower = replace(spread, effect=(1, 1, 1, 1.3))
+        yield name, lambda e=earlier, truth=slower: said.changed_between_campaigns(truth, 0.02, e, campaigns)  # type: ignore[misc]
     yield "recommend, four equal, 3 compositions", lambda: said.recommended(spread, campaigns)
     yield "recommend, four equal, one composition", lambda: said.recommended(alone, campaigns)
     best = Truth(effect=(1, 1.1, 1.1, 1.1))

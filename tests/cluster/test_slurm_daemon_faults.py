@@ -395,3 +395,25 @@ def unwritable(directory: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["chattr", "-i", str(directory)], check=True)
+
+
+# -- results ---------------------------------------------------------------------------------------------------------------
+
+
+def test_results_that_no_host_sees_are_said_before_the_first_lease(site: FaultSite) -> None:
+    """Every host has a disk of its own where this machine has the results: the mistake of a first day."""
+    site.gated()
+    site.results_root.mkdir(exist_ok=True)
+    for host in site.cluster.spec.hosts:
+        number = daemons.of(site.cluster, "slurmd", host.name)[0].pid
+        mount = ["mount", "-t", "tmpfs", "disk", str(site.results_root)]
+        subprocess.run(["nsenter", f"--mount=/proc/{number}/ns/mnt", *mount], check=True)
+    try:
+        process = site.start()
+        site.ends(process, code=1)
+    finally:
+        for host in site.cluster.spec.hosts:  # its mounts end with it
+            daemons.stop(site.cluster, "slurmd", host.name)
+        site.repair()
+    assert f"does not see {site.results_root.resolve()} of this machine" in site.said()
+    assert site.accepted() == 0

@@ -122,7 +122,16 @@ def test_how_intervals_were_made_is_said_once_and_without_those_that_were_not() 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (89.4, "89 s"), (90, "1 min 30 s"), (3600, "60 min 0 s"), (5400, "1 h 30 min"), (86400, "24 h 0 min")],
+    [
+        (0, "under 1 s"),
+        (0.4, "under 1 s"),
+        (0.6, "1 s"),
+        (89.4, "89 s"),
+        (90, "1 min 30 s"),
+        (3600, "60 min 0 s"),
+        (5400, "1 h 30 min"),
+        (86400, "24 h 0 min"),
+    ],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert wording.duration(seconds) == text

@@ -93,7 +93,7 @@ def test_a_configuration_that_can_never_fit_stops_the_campaign_before_it_begins(
     assert line.endswith("; remove it, or correct hosts and pool in the system file")
 
 
-def test_a_missing_program_is_told_once_a_lease_and_the_dag_goes_on(project: Path) -> None:
+def test_a_missing_program_is_told_once_a_lease_and_at_the_end_and_the_dag_goes_on(project: Path) -> None:
     before = records(project)
     changes = {
         "campaign.axes.workload": "program",
@@ -105,7 +105,8 @@ def test_a_missing_program_is_told_once_a_lease_and_the_dag_goes_on(project: Pat
     message = (
         "workload program: command: 'no-such-program' was not found on this machine; install it, or give its full path"
     )
-    assert said.count(message) == 1
+    assert said.count(message) == 2
+    assert said.splitlines()[-1] == f"  1x1-local.c1: {message}"
     reasons = [json.loads(path.read_text())["reason"] for path in (project / "results/small/manifests").glob("*.json")]
     assert reasons.count(message) == 1
     assert records(project) == before

@@ -19,7 +19,7 @@ from campaign.archive.open_results import report_from
 from campaign.config.resolve import load_campaign
 from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store
-from campaign.errors import RecordError
+from campaign.errors import LaunchError, RecordError
 from campaign.fabrics.simulated import FaultKind
 from campaign.plan.request import PlanRequest
 from campaign.run import measure_lease as measuring
@@ -27,6 +27,7 @@ from campaign.run.driver import Driver
 from campaign.submit import Fate
 from tests.campaign_records import write
 from tests.planned_leases import measured_here
+from tests.unit.fabrics.raw_server import RawServer, reply, says
 from tests.workflow.checkout_twin import Project
 
 TRANSIENT: list[FaultKind] = [
@@ -66,6 +67,52 @@ def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
             assert document["operations"] > 2, document
         else:
             assert document["faults"], document
+
+
+def test_a_control_plane_that_refuses_everything_ends_the_output_with_the_cause(project: Project) -> None:
+    project.campaign(attach=["fabric"], repetitions=4, compositions=4)
+    with RawServer(says(reply(400, b'{"error": {"message": "bad request"}}'))) as server:
+        project.system(kind="redfish", url=server.url, tunnel=True)
+        said = project.run(expect=1)
+        assert len(server.asked) == 1
+    cause = f"answer: GET {server.url}/redfish/v1/: HTTP 400: bad request"
+    assert said.splitlines()[-1] == f"error: system bench: no lease can work: {cause}"
+    assert "attempt 1" not in said
+
+
+def test_the_output_ends_with_the_reasons_why_runs_are_missing(project: Project) -> None:
+    project.campaign(attach=["fabric"], devices=[1, 2], attempts=1)
+    project.system(faults=[{"kind": "lost_request", "times": 9, "lease": "c.1x2-fabric.*"}])
+    lines = project.run(expect=1).splitlines()
+    assert lines[-2] == "1 planned run without a record; the same command measures them. Why:"
+    assert lines[-1].startswith("  1x2-fabric.c1: "), lines
+
+
+_LOSSES = (
+    "the devices of host2 could not be queried: srun: error: Unable to confirm allocation for job 7: Invalid job id specified",
+    "the driver of lease is gone without a result (job 8: is lost: Slurm does not know it any more, and it left no result)",
+)
+
+
+@pytest.mark.parametrize(("times", "missing"), [(2, 0), (9, 1)])
+def test_a_job_that_a_restarted_controller_has_lost_costs_no_attempt(
+    times: int, missing: int, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These words a real slurmctld leaves that is killed before it has saved a job. One that loses all jobs is given up."""
+    monkeypatch.setenv("STARTS", project.environment["STARTS"])
+    monkeypatch.setattr(measuring, "_RETRY_S", 0.0)
+    attempt, calls = measuring._Measuring.attempt, []
+
+    def lose_job(self: measuring._Measuring) -> None:
+        calls.append(1)
+        if len(calls) <= times:
+            raise LaunchError(_LOSSES[len(calls) % 2])
+        attempt(self)
+
+    monkeypatch.setattr(measuring._Measuring, "attempt", lose_job)
+    project.campaign(attempts=2)
+    assert len(measure_here(project, "1x1-local.c1")["missing"]) == missing
+    assert len(calls) == (3 if not missing else 4)
 
 
 def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

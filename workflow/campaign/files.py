@@ -43,6 +43,28 @@ def hash_of(text: str, length: int = 20) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def find_files(directory: Path, suffix: str) -> list[Path]:
+    """Return the regular files with a suffix below a directory in order of their names, as an archive packs them.
+
+    Links to files and directories are followed, but for one that leads to a directory that it is in. Names that begin with a dot
+    are left out. The directory need not be there.
+    """
+    return sorted(_walk_files(directory, suffix, ()))
+
+
+def _walk_files(directory: Path, suffix: str, above: tuple[str, ...]) -> Iterator[Path]:
+    real = os.path.realpath(directory)
+    if real in above or not directory.is_dir():
+        return
+    for path in directory.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.suffix == suffix and path.is_file():
+            yield path
+        else:
+            yield from _walk_files(path, suffix, (*above, real))
+
+
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """Open a file that takes the place of `path` when the block ends; if the block raises, `path` stays as it was."""

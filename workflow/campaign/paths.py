@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.files import content_hash
+from campaign.files import content_hash, find_files
 
 # In a checkout the project's files are beside the package, in an installed wheel inside it.
 _PACKAGE = Path(__file__).resolve().parent
@@ -86,6 +86,10 @@ class Results:
     @property
     def manifests(self) -> Path:
         return self.directory / "manifests"
+
+    def list_manifests(self) -> list[Path]:
+        """Return the manifests, those behind links included: what readers read is what an archive packs."""
+        return find_files(self.manifests, ".json")
 
     def manifest(self, lease: str, system: str = "") -> Path:
         """What became of the runs of a lease. system: of a campaign on several."""

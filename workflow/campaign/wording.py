@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,10 @@ _STATUS_WORDS = {
 _ALTERNATIVE = 2  # findings; a screen reader cannot skim, and the page has all of them as text
 
 
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
+
+
 def printable(text: str) -> str:
     """A text from elsewhere for a terminal: control characters, which could move the cursor or hide lines, as \\x1b."""
     return "".join(
@@ -36,6 +41,11 @@ def printable(text: str) -> str:
         else ascii(char)[1:-1]
         for char in text
     )
+
+
+def neutralize_formula(text: str) -> str:
+    """Return the text with an apostrophe before it if a spreadsheet would run it as a formula; numbers stay numbers."""
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -90,6 +100,8 @@ def seconds(value: float | None) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds for people: '45 s', '3 min 20 s', '2 h 5 min'."""
+    if seconds < 0.5:
+        return "under 1 s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -22,12 +22,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.archive import read, zip_file
+from campaign.archive.open_results import tables_from
 from campaign.archive.read import check, opened
-from campaign.archive.write import write_archive
+from campaign.archive.write import parts_of, write_archive
 from campaign.cli.main import main
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
-from campaign.errors import ArchiveError
+from campaign.errors import ArchiveError, RecordError
+from campaign.paths import Results
+from campaign.run.check_results import problems
 from tests.unit.archive.archive_data import contents
 
 
@@ -305,6 +308,37 @@ def test_no_space_to_unpack_is_no_fault_of_the_archive(there: Path, tmp_path: Pa
     assert "whole" not in (tmp_path / "told").read_text()
 
 
+def test_errors_about_a_member_name_the_archive_and_the_member(
+    campaign: Campaign, whole: tuple[Path, bytes], results: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(io.BytesIO(whole[1])) as archive:
+        name = next(each for each in archive.namelist() if each.startswith("records/"))
+    path = rewritten(whole, tmp_path / "x.zip", {name: b"{"})
+    with pytest.raises(RecordError) as raised:
+        tables_from(path)
+    assert str(raised.value).startswith(f"{path}/{name}: ")
+    # An archive that is written anew keeps what the results lack, and makes tables of it.
+    (results / name).unlink()
+    with pytest.raises(RecordError) as raised:
+        write_archive(campaign, results, path)
+    assert str(raised.value).startswith(f"{path}/{name}: ")
+    long = f"records/{'x' * 300}.json"
+    with pytest.raises(ArchiveError, match=r"is not a complete archive") as refused:
+        check(rewritten(whole, tmp_path / "long.zip", {long: b"{}"}))
+    assert f"{tmp_path}/long.zip/{long}" in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", ["archive.json", "campaign.json"])
+def test_two_members_of_one_name_are_refused_by_it(whole: tuple[Path, bytes], tmp_path: Path, name: str) -> None:
+    """Some programs read the first one, others the last one."""
+    (tmp_path / "x.zip").write_bytes(whole[1])
+    with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive:
+        archive.writestr(name, archive.read(name))
+    done = CliRunner().invoke(main, ["archive", "verify", str(tmp_path / "x.zip")])
+    assert (done.exit_code, f"'{name}' stands twice" in done.output) == (1, True), done.output
+
+
 def test_no_name_of_a_member_moves_the_cursor(whole: tuple[Path, bytes], tmp_path: Path) -> None:
     text, program = "\x9b2J\u202egpj.sh", b"#!/bin/sh"
     with zipfile.ZipFile(io.BytesIO(whole[1])) as archive:
@@ -332,6 +366,22 @@ def test_what_readers_reach_through_links_is_packed(
     (results / "telemetry").symlink_to(tmp_path / "telemetry")
     write_archive(campaign, results, tmp_path / "linked.zip")
     assert (tmp_path / "linked.zip").read_bytes() == there.read_bytes()
+
+
+def test_manifests_that_readers_read_are_those_that_are_packed(results: Path, tmp_path: Path) -> None:
+    manifests = next(path for path in (results / "manifests").iterdir() if path.is_dir())
+    manifests.rename(tmp_path / "elsewhere")
+    manifests.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / ".half-written.json").write_text("{")
+    read = Results.at(results).list_manifests()
+    assert [path.name for path in read] == ["0a1b.json"]
+    packed = {name for name in parts_of(results) if name.startswith("manifests/")}
+    assert {path.relative_to(results).as_posix() for path in read} == packed
+    (tmp_path / "elsewhere" / "torn.json").write_text("{")
+    assert any("torn.json" in problem for problem in problems(Results.at(results)))
+    (tmp_path / "elsewhere" / "torn.json").unlink()
+    (tmp_path / "elsewhere" / "round").symlink_to(results / "manifests")
+    assert Results.at(results).list_manifests() == read
 
 
 def _make_directory(path: Path) -> None:

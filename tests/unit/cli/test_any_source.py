@@ -6,6 +6,9 @@ import json
 import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,6 +151,23 @@ def test_results_are_removed_after_a_question_and_not_while_in_use(
     assert "deleted results/small" in run("remove", "--yes").output
     assert not results.directory.exists()
     assert "there are no results of config/campaign.yaml yet" in run("remove", "--yes").output
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="takes the rights of root away")
+def test_results_that_may_not_be_removed_are_named_with_their_directory(tmp_path: Path) -> None:
+    campaign = archive_data.campaign_in(tmp_path / "config")
+    archive_data.fill(campaign, tmp_path / "results" / "small")
+    shard = sorted((tmp_path / "results" / "small" / "records").iterdir())[0]
+    shard.chmod(0o555)
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "campaign.cli", "remove"]
+    command += [str(tmp_path / "config" / "campaign.yaml"), "--results", str(tmp_path / "results"), "--yes"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        shard.chmod(0o755)
+    assert done.returncode == 1
+    assert f"error: {shard}/" in done.stderr
+    assert "Permission denied" in done.stderr
 
 
 def test_help_shows_commands_in_groups_and_stages_last() -> None:

@@ -100,6 +100,25 @@ def test_plan_as_a_table_json_and_tsv_without_side_effects(run: Run, campaign: P
     assert "1 other cell with records in these results" in run("plan", str(campaign)).output
 
 
+def test_no_cell_of_the_table_of_a_plan_is_a_formula_and_numbers_stay_numbers(run: Run, tmp_path: Path) -> None:
+    options = {"workloads.program.options": {"flag": "-O2", "shift": -1}}
+    axes = {
+        "campaign.axes.options": {"flag": ["=1+1", "-O3"], "shift": [-1, -2]},
+        "campaign.axes.workload": ["program"],
+    }
+    campaign = str(campaign_files.write_files(tmp_path / "odd", options | axes))
+    assert run("plan", campaign, "--write").exit_code == 0, run("plan", campaign).output
+    header, *rows = [line.split("\t") for line in (tmp_path / "results/small/plan/plan.tsv").read_text().splitlines()]
+    flags, shifts = ({row[header.index(name)] for row in rows} for name in ("flag", "shift"))
+    assert (flags, shifts) == ({"'=1+1", "'-O3"}, {"-1", "-2"})
+
+
+def test_composing_that_takes_less_than_a_second_is_no_zero(run: Run, campaign: Path) -> None:
+    output = run("plan", str(campaign)).output
+    assert "under 1 s" in output
+    assert not re.search(r"(?<![\d.])0 s\b", output)
+
+
 def test_plan_says_which_warm_ups_are_lengthened_and_which_cannot_be(run: Run, tmp_path: Path) -> None:
     changes = {"campaign.protocol.warmup_steps_max": 60, "campaign.axes.workload": ["steps", "program"]}
     both = str(campaign_files.write_files(tmp_path / "both", changes))

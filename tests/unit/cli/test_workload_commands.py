@@ -204,6 +204,24 @@ def test_parse_reads_with_the_parsers_of_a_workload(here: Path) -> None:
     assert told("parse", "program", "saved.log")["throughput_per_s"] == 7.5
 
 
+def test_parse_shows_what_each_own_parser_matched_and_left_out(here: Path) -> None:
+    workload = yaml.safe_load((here / "config/workloads/program.yaml").read_text())
+    workload["parsers"] = [
+        {"metric": "step_time_s", "regex": r"step (\S+)", "take": "all", "skip": 2},
+        {"metric": "loss", "csv_column": "loss"},
+    ]
+    (here / "config/workloads/program.yaml").write_text(yaml.safe_dump(workload))
+    (here / "saved.log").write_text("step 9\nstep 9\nstep 1\nstep 1\nstep 1\nepoch,loss\n1,0.5\n")
+    found = told("parse", "program", "saved.log")
+    rows = [(row["metric"], row["pattern"], row["found"], row["skipped"], row["counted"]) for row in found["matches"]]
+    assert rows == [("step_time_s", r"step (\S+)", 5, 2, 3), ("loss", "loss", 1, 0, 1)]
+    assert found["steps"]["measured"] == 3
+    assert not any("to be measured" in flag for flag in found.get("flags", []))
+    assert "Own parsers" in command("parse", "program", "saved.log").output
+    flagged = told("parse", "program", "saved.log", "--steps", "2")["flags"]
+    assert any("3 steps were found, and 2 were to be measured" in flag for flag in flagged)
+
+
 def test_parse_refuses_the_output_of_another_program_of_the_same_suite(here: Path) -> None:
     (here / "saved.log").write_text((LOGS / "osu/reduce.log").read_text())
     found = told("parse", "osu-latency", "saved.log", code=1)

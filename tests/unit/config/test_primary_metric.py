@@ -139,3 +139,20 @@ def test_a_metric_of_results_without_a_scaling_has_what_is_known_of_its_name() -
     declared = Metric("score", "", "higher", "total_rate")
     assert metric_of({"campaign": {"metric": declared.document()}}).scaling == "total_rate"
     assert "scaling" not in THROUGHPUT.document()
+
+
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [
+        ({}, True),
+        ({"campaign.metric": {"name": "busbw_peak_gb_per_s"}}, False),
+        ({"workloads.program.metrics": {"busbw_peak_gb_per_s": {}}}, False),
+    ],
+)
+def test_a_parser_without_throughput_and_no_metric_is_warned_of(
+    tmp_path: Path, more: dict[str, Any], warned: bool
+) -> None:
+    program = {"workloads.program.parser": "nccl_tests", "workloads.program.parsers": None}
+    said = load(tmp_path, {"campaign.axes.workload": "program", **program, **more}).warnings
+    words = "the parser 'nccl_tests' of workload 'program' gives no throughput"
+    assert [words in each and "`metric: {name: busbw_peak_gb_per_s}`" in each for each in said].count(True) == warned

@@ -125,6 +125,22 @@ def test_a_host_that_cannot_be_reached(ssh: Path) -> None:
         shell.open_agent(AgentOptions(kind="ssh")).devices("down")
 
 
+@pytest.mark.parametrize("code", [0, 1, 137, 255])
+def test_the_exit_code_of_ssh_proves_nothing(code: int, host: EmulatedHost, ssh: Path) -> None:
+    agent = shell.open_agent(AgentOptions(kind="ssh", sudo=()), root=host.root, processes=host.processes)
+    program = host.bin / "ssh"
+    program.write_text(f"#!/bin/sh\necho nothing was done; exit {code}\n")
+    with pytest.raises(FabricError, match=r"cannot be reached|did not end on the host: nothing was done"):
+        agent.rescan("c1")
+    assert (host.root / "sys/bus/pci/rescan").read_text() == ""
+    # The command ends well, and fails, whatever ssh says afterwards.
+    program.write_text(f'#!/bin/sh\nsh -c "$4"; exit {code}\n')
+    agent.rescan("c1")
+    assert (host.root / "sys/bus/pci/rescan").read_text() == "1\n"
+    run = through(("ssh", "-o", "BatchMode=yes", "{host}"))
+    assert run("c1", ["sh", "-c", "echo said; exit 255"], 9) == Done(255, "said\n")
+
+
 def test_a_command_without_a_host_is_refused() -> None:
     with pytest.raises(ConfigError, match=re.escape("command: 'ssh gateway' has no {host}")):
         open_agent(AgentOptions(kind="ssh", command=("ssh", "gateway")), 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from campaign.emulators.catalog import reached
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
 from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.server import Server, WireFault
+from campaign.emulators.control_planes.server import Asked, Reply, Server, WireFault
 from campaign.errors import FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
@@ -195,6 +197,34 @@ def test_a_device_that_is_not_listed_is_not_looked_for_under_a_number_that_may_b
     composition = site.fabric.read_back("one")
     assert moved <= {str(d.host_id) for d in composition.devices} if composition else not moved
     assert site.emulator.violations == []
+
+
+@pytest.mark.parametrize("missing", ["dev_type", "Dev_GID"])
+def test_a_device_that_may_be_in_an_unreadable_record_is_not_released(
+    missing: str, falcon: Callable[..., Falcon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = falcon()
+    site.fabric.compose(site.fabric.select(request(), site.fabric.inventory()))
+    attached, real = site.attached(), site.emulator.answer
+
+    def answer(asked: Asked) -> Reply | None:
+        told = real(asked)
+        if told is None or not asked.path.endswith("/resources"):
+            return told
+        records = json.loads(told.body) if isinstance(told.body, str) else told.body
+        return replace(told, body=json.dumps(_without(records, missing)))
+
+    with monkeypatch.context() as lying:
+        lying.setattr(site.emulator, "answer", answer)
+        with pytest.raises(FabricError, match=r"in an unknown form; .* of one may be one of them"):
+            site.open().release("one")
+    assert site.attached() == attached
+    assert site.open().release("one") == ()
+    assert site.attached() == {}
+
+
+def _without(records: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return [{name: value for name, value in record.items() if name != key} for record in records]
 
 
 def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Falcon]) -> None:

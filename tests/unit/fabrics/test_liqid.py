@@ -805,6 +805,25 @@ def test_an_old_answer_about_devices_never_takes_a_mark_from_what_is_still_in_th
     assert site.given_back(fabric)
 
 
+@pytest.mark.parametrize(
+    ("machines", "words"),
+    [
+        ("", r"in machine \d+, which it does not list"),
+        ('{"mach_id": 1, "mach_name": "a"}, {"mach_id": 1, "mach_name": "b"}', "two machines of the number 1"),
+    ],
+)
+def test_a_list_of_machines_that_cannot_be_true_releases_nothing(machines: str, words: str, site: Site) -> None:
+    fabric = site.composed()
+    body = f'{{"response": {{"code": 0, "errors": [], "data": [{machines}]}}}}'
+    site.server.faults.add(WireFault("lie", "GET", "*/machine", times=-1, body=body))
+    with pytest.raises(FabricError, match=words):
+        fabric.release(LEASE)
+    assert len(site.emulator.rack.attached("host1")) == 2
+    site.server.faults.clear()
+    assert LEASE in fabric.held()
+    assert site.given_back(fabric)
+
+
 @pytest.mark.parametrize("kind", ["html", "garbage"])
 def test_a_list_that_is_none_is_no_empty_pool(kind: str, site: Site) -> None:
     fabric = site.open(operation_s=0.2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from campaign.documents.expression import parse
 from campaign.errors import ConfigError
 from campaign.importing.campaign_files import others
+from campaign.importing.log_facts import Unread
 from campaign.importing.map_file import pattern, plain
 
 NAMES = ("configuration", "workload", "batch", "precision", "repetition")
@@ -44,6 +45,23 @@ def test_words_that_are_known_decide_between_two_readings() -> None:
     assert made.match("bert-large-fp16-o2") == {"workload": "bert-large", "precision": "fp16-o2"}
     # A word that is not known is given too: whoever reads it can say that it is none.
     assert made.match("other-fp16-o2") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("{host}-{lease}.log", "a-b-c.log"), ("{batch}{repetition}", "128"), ("*{host}.log", "node1.log")],
+)
+def test_a_path_that_can_be_read_in_several_ways_is_refused(text: str, path: str) -> None:
+    made = pattern(text, ("host", "lease", "batch", "repetition"), {}, "map")
+    with pytest.raises(Unread, match=r"can be read in several ways, such as \{.*, or \{.*'words'"):
+        made.match(path)
+
+
+def test_words_that_are_listed_make_a_path_unambiguous() -> None:
+    made = pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b"]}, "map")
+    assert made.match("a-b-c") == {"host": "a-b", "lease": "c"}
+    with pytest.raises(Unread):
+        pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b", "a"]}, "map").match("a-b-c")
 
 
 def test_a_pattern_names_what_it_cannot_give() -> None:

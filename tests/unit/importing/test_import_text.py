@@ -41,6 +41,10 @@ def test_the_first_start_and_the_last_end_count() -> None:
     assert (said.start_s, said.end_s, said.duration_s) == (1, 9, 6)
 
 
+def test_a_duration_may_be_written_in_hours_minutes_and_seconds() -> None:
+    assert found("took 1:02:03.5\n", duration_s="^took (.*)").duration_s == 3723.5
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

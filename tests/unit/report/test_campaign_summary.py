@@ -23,6 +23,7 @@ def results(
     value: str = "1.5",
     workloads: tuple[str, ...] = ("bert",),
     lease_per_workload: bool = False,
+    metrics: dict[str, str] | None = None,
     **answer: Any,
 ) -> Path:
     """The files that the summary reads, of configurations composed so often, a run of each workload on each, and one answer."""
@@ -41,6 +42,7 @@ def results(
         for n in range(k)
         for workload in workloads
     ]
+    runs = [row | (metrics or {}) for row in runs]
     for name, rows in (("cells", [cells] * len(leases)), ("runs", runs)):
         with (directory / "tables" / f"{name}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
@@ -86,6 +88,12 @@ def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> No
     assert "without the primary metric" not in campaign_summary.summary(results(tmp_path / "a", {"a": 3}))
     said = campaign_summary.summary(results(tmp_path / "b", {"a": 3}, value=""))
     assert "3 measured runs without the primary metric, in no figure of it\n" in said
+
+
+def test_runs_without_the_primary_metric_say_which_metrics_they_have(tmp_path: Path) -> None:
+    others = {"busbw_peak_gb_per_s": "230.1", "device_power_w": "300"}
+    said = campaign_summary.summary(results(tmp_path / "r", {"a": 3}, value="", metrics=others))
+    assert "; they gave busbw_peak_gb_per_s: name one as `metric` in the campaign file\n" in said
 
 
 @pytest.mark.parametrize("name", ["cells", "runs"])

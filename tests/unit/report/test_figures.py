@@ -212,6 +212,17 @@ def test_of_several_cells_only_the_mean_has_an_interval(drawn: dict[str, Drawing
     assert not re.search("best for|worst for|Largest|Smallest", " ".join(said))
 
 
+def test_of_several_lines_no_model_is_quoted_with_its_interval(campaign: FigureData, drawn: dict[str, Drawing]) -> None:
+    several = [finding for finding in drawn["scaling"].findings if "serial" in finding or "compute" in finding]
+    assert not several
+    assert any(", these models fit best: " in finding for finding in drawn["scaling"].findings)
+    cells = campaign.cells
+    line = cells[["workload", "precision", "batch", "attach", "storage"]]
+    one = cells[(line == line[cells["hosts"] > 1].iloc[0]).all(axis=1)].reset_index(drop=True)
+    said = FIGURES["scaling"].draw(replace(campaign, cells=one)).findings
+    assert not any("these models fit best" in finding for finding in said)
+
+
 def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing]) -> None:
     assert "out of memory, 4 runs" in drawn["precision"].svg
     assert "out of memory, 4 runs" in " ".join(drawn["precision"].findings)

@@ -158,10 +158,10 @@ def _advice(of: Campaign) -> Iterator[Sequence[float]]:
     """The fastest cell in each precision, then the cheapest one."""
     for precision in ("fp32", "bf16"):
         key = best(of.where(precision=precision), of.rate)
-        rate, _, _ = of.alone(key)
+        rate = of.rate(key)
         yield [1, of.ranks(key), key[1], rate, of.k]
     key = best(of.where(precision="fp32"), lambda key: of.rate(key) / of.devices(key))
-    rate, _, _ = (3600 * each / of.devices(key) for each in of.alone(key))
+    rate = 3600 * of.rate(key) / of.devices(key)
     yield [1, of.ranks(key), key[1], rate, of.k]
 
 
@@ -200,7 +200,7 @@ def test_every_number_of_the_summary_follows_from_the_records(results: Path) -> 
         wrong += [f"{title}: {each}" for each in differences(said, NAMES, FIRST_FINDING[title](of, results))]
     assert advice[0] == "What to build"
     for sentence, expected in zip(advice[1:], _advice(of), strict=True):
-        # The interval holds for all candidates together, which test_recommendation and a simulation judge.
+        # The interval allows for the choice by number, which a simulation judges (test_selected_estimate).
         said = re.sub(r" \(95\u202f% interval [^)]*\)", "", sentence)
         wrong += [f"{advice[0]}: {each}" for each in differences(said, NAMES, expected)]
     assert not wrong, "\n".join(wrong)

@@ -107,6 +107,9 @@ def test_each_campaign_but_the_first_is_compared_with_the_one_before(site: Path)
     last = found["demo-2023-11-28-221500"]
     assert "demo of 2023-11-28 22:15 against demo of 2023-11-21 22:15" in text(last)
     assert last.read_text().count('<path class="point ') == 29  # a drawn interval a cell
+    # The third one is 6 % slower behind the fabric, and nothing tells whether campaigns differ by that anyway.
+    assert "29 cells not tested: the spread between campaigns is unknown." in text(last)
+    assert "<dt>slower</dt><dd>0</dd>" in last.read_text()
 
 
 def test_no_page_needs_matplotlib_whose_pictures_would_take_most_of_the_time(three: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store
+from campaign.errors import HostFailed
 from campaign.paths import Results
 from campaign.run.driver_supervisor import Supervisor
 from campaign.submit.protocol import Fate, StillQueued
@@ -48,3 +49,31 @@ def test_a_job_may_wait_for_a_moment_and_where_nothing_is_held_as_long_as_it_tak
 ) -> None:
     queue: Any = Queue(queued=20)
     assert supervisor(tmp_path, queue, **queue_s).wait(queue, 0, 1).use == "lease.1"
+
+
+class GoneJob:
+    """A job that has ended and left nothing but, maybe, its log."""
+
+    look_s = 0.02
+    outlives = True
+
+    def __init__(self, log_file: Path) -> None:
+        self.log_file = log_file
+
+    def fate(self, _: Any) -> Fate:
+        return Fate(False, "job 7: ended as FAILED on host1, and left no result")
+
+    def result(self) -> DriverResult | None:
+        return None
+
+
+def test_a_driver_that_leaves_not_even_a_log_points_to_results_that_its_host_does_not_see(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    job: Any = GoneJob(tmp_path / "7_0_log.err")
+    with pytest.raises(
+        HostFailed, match=rf"and without a log, as on a host that does not see {tmp_path}; all hosts must"
+    ):
+        supervisor(tmp_path, job).wait(job, 0, 1)
+    job.log_file.touch()
+    with pytest.raises(HostFailed, match=rf"left no result\) \(log: {job.log_file}\)$"):
+        supervisor(tmp_path, job).wait(job, 0, 1)

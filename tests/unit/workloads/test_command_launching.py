@@ -19,6 +19,7 @@ from campaign.errors import ConfigError, LaunchError
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.launch.srun_step import step_argv
+from campaign.run.launched_run import LaunchedRun
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step
@@ -242,7 +243,8 @@ def ran(tmp_path: Path, **keys: Any) -> Outcome:
     run = one_run(tmp_path / "run", one_cell(hosts=1, devices=2))
     launcher = open_launcher("local", system(), composition((2, 0)))
     try:
-        ended = launcher.run(file.step(run), f"test-{tmp_path}", tmp_path / "log", run.directory, Limits(60.0))
+        launched = LaunchedRun(launcher, file, run, f"test-{tmp_path}", tmp_path / "log", Limits(60.0))
+        ended = launched.ended(file.step(run))
     finally:
         launcher.close()
     return file.read(run, ended, Log(tmp_path / "log"))

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign.workloads.main_metrics import MAIN_METRICS
 
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, LogReading, Scope, read_log, read_tests
+from campaign.workloads.parsers import PARSERS, WITHOUT_RATE, LogReading, Scope, read_log, read_tests
 from campaign.workloads.parsers.reading import NO_END_MARK
 from tests.unit.workloads.parsed import LOGS, flagged
 
@@ -113,3 +114,11 @@ def test_a_log_twice_has_its_numbers_once(path: Path) -> None:
 @pytest.mark.parametrize("path", EACH, ids=ident)
 def test_a_mark_of_bytes_before_the_text_is_no_part_of_it(path: Path) -> None:
     assert read(path, b"\xef\xbb\xbf" + path.read_bytes()) == read(path, path.read_bytes())
+
+
+@pytest.mark.parametrize("name", MAIN_METRICS)
+def test_metrics_that_may_lead_are_given(name: str) -> None:
+    tests = [test for path in SAMPLES[name] for test in read_tests(name, Log(path.read_bytes()), Scope())]
+    given = {metric for test in tests for metric in test.metrics}
+    assert set(MAIN_METRICS[name][:1]) <= given
+    assert MAIN_METRICS.keys() == WITHOUT_RATE

@@ -46,6 +46,15 @@ def test_rows_are_found_on_every_line_the_first_included() -> None:
     assert list(Log.of("1 2\nx\n3 4\n5 6").lines(rows=re.compile(rb"\n\d+ \d+"))) == ["1 2", "3 4", "5 6"]
 
 
+def test_rows_that_end_with_their_line_are_found_wherever_the_log_is_cut_for_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "".join(f"{number} 5\n" for number in range(100))
+    for size in (7, 16, 64):
+        monkeypatch.setattr(log_reader, "_CHUNK_BYTES", size)
+        assert "".join(f"{row}\n" for row in Log.of(text).lines(rows=re.compile(rb"\n\d+ 5(?=\n)"))) == text
+
+
 @given(
     st.text(alphabet="ab \r\n\x1b[m1", max_size=60),
     st.integers(1, 9),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from campaign.workloads import parsers
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, LogReading, PairMatrix, Scope, format_of, read_log, read_tests
+from campaign.workloads.parsers.reading import NO_END_MARK
 from tests.unit.workloads.parsed import LOGS
 
 SAMPLES = sorted(LOGS.glob("*/*.log"))
@@ -105,6 +106,7 @@ def test_a_log_that_was_cut_off_never_gives_another_number(path: Path) -> None:
             and truth.status == "ok"
             and path.parent.name not in open_ended
             and path.stem != "results"
+            and not (path.parent.name == "ior" and NO_END_MARK in found.flags)  # whole rows, without a summary
         ):
             assert found.throughput_per_s == truth.throughput_per_s
             scores = {"exact_match_pct", "f1_pct"}  # come after the training

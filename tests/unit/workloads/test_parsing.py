@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Scope
-from campaign.workloads.parsers.expressions import Parser, needle, parse, read_expressions
+from campaign.workloads.parsers.expressions import Parser, hints, needle, parse, read_expressions
 
 LOG = """\
 warming up {not json}
@@ -275,3 +276,158 @@ def test_sums_and_means_lose_nothing_on_the_way(values: list[float]) -> None:
     assert numbers(log, regex=r"v: (\S+)", take="sum")["x"] == pytest.approx(math.fsum(values), abs=1e-15 * scale)
     mean = math.fsum(values) / len(values)
     assert numbers(log, regex=r"v: (\S+)", take="mean")["x"] == pytest.approx(mean, abs=1e-15 * scale)
+
+
+STEPS = "".join(f"step {number} took {10.0 if number <= 10 else 1.0} s\n" for number in range(1, 111))
+
+
+def read_steps(log: str = STEPS, steps: int | None = None, **parser: Any) -> Any:
+    parsers = [Parser(metric="step_time_s", regex=r"took (\S+) s", take="all", **parser)]
+    return read_expressions(parsers, Log.of(log), Scope(batch_global=8, measured_steps=steps))
+
+
+def test_matches_at_the_beginning_are_left_out_as_warm_up() -> None:
+    assert read_steps().throughput_per_s == pytest.approx(8 * 110 / 200)
+    found = read_steps(skip=10)
+    assert (found.throughput_per_s, found.step_times_s) == (pytest.approx(8.0), ((1.0,) * 100,))
+
+
+@pytest.mark.parametrize(
+    ("take", "expected"),
+    [("last", 20.0), ("first", 30.0), ("min", 20.0), ("max", 30.0), ("mean", 25.0), ("sum", 50.0)],
+)
+def test_what_is_left_out_counts_in_no_way(take: Any, expected: float) -> None:
+    """LOG has the matches 10, 30, fast and 20; the first may be unreadable."""
+    assert numbers(regex=r"rate: (\S+)", take=take, skip=1) == {"x": expected}
+    log = LOG.replace("rate: 10.0", "rate: 1,010")
+    parsed = parse([Parser(metric="x", regex=r"rate: (\S+)", take=take, skip=1)], Log.of(log), 1)
+    assert (parsed.numbers, parsed.problem) == ({"x": expected}, ("ok", ""))
+
+
+def test_skip_works_before_only_and_in_documents_and_names_what_it_leaves_nothing_of() -> None:
+    assert numbers(json_key="step", take="only", skip=1) == {"x": 2.0}
+    assert read_expressions(
+        [Parser(metric="x", json_key="step", take="only", skip=1)], Log.of(LOG), Scope()
+    ).metrics == {"x": 2.0}
+    found = read_steps(skip=110)
+    assert (found.status, found.problem) == (
+        "incomplete",
+        r"not found in the output: step_time_s (took (\S+) s) behind the first 110, which 'skip' leaves out (110 in the output)",
+    )
+
+
+def test_more_steps_than_were_to_be_measured_are_flagged() -> None:
+    skip = "leave them out by 'skip: 10' of the parser"
+    flag = f"110 steps were found, and 100 were to be measured; if the first ones are warm-up, {skip}"
+    assert flag in read_steps(steps=100).flags
+    assert not any("to be measured" in one for steps in (None, 110, 200) for one in read_steps(steps=steps).flags)
+    assert not any("to be measured" in one for one in read_steps(steps=100, skip=10).flags)
+    assert any("by 'skip: 10' of" in one for one in read_steps(steps=100, skip=5).flags)
+
+
+CSV = """\
+loading step_s, loss
+epoch,step_s,"val, loss",note
+1,0.5,2.5,warm
+2,0.25,,x
+
+done, thanks
+3,0.75,1.5,step_s
+epoch,step_s,"val, loss",note
+4,0.5,"1,5",y
+"""
+
+
+@pytest.mark.parametrize("label", ["", "0: ", "[1,0]<stdout>:"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_column_of_a_table_is_read_by_its_name(label: str, separator: str) -> None:
+    table = [("epoch", "step_s", "loss"), ("1", "0.5", "2.5"), ("2", "0.25", ""), ("3", "0.75", "1.5")]
+    log = "starting\n" + "".join(f"{label}{separator.join(row)}\n" for row in table) + "done\n"
+    assert numbers(log, csv_column="step_s", take="sum") == {"x": 1.5}
+    assert numbers(log, csv_column="step_s", take="mean", skip=1) == {"x": 0.5}
+    assert numbers(log, csv_column="loss", take="sum") == {"x": 4.0}
+    assert numbers(log, csv_column="step", take="sum") == {}
+
+
+def test_a_table_has_quoted_cells_a_second_header_and_lines_of_others_between_its_rows() -> None:
+    parsed = parse([Parser(metric="x", csv_column="step_s", take="sum")], Log.of(CSV), 1)
+    assert parsed.numbers == {"x": 2.0}
+    assert parsed.flags == ("x: 1 line left out, with another number of cells than the header, such as 'done, thanks'",)
+    assert numbers(CSV, csv_column="val, loss", take="first") == {"x": 2.5}
+    found = read_expressions([Parser(metric="x", csv_column="val, loss", take="first")], Log.of(CSV), Scope())
+    assert found.problem == "matched, but not a number: x (val, loss) matched '1,5'"
+
+
+def test_of_two_columns_with_one_name_none_is_read() -> None:
+    found = read_expressions([Parser(metric="x", csv_column="t")], Log.of("t,t\n1,2\n"), Scope())
+    assert (found.status, found.problem) == ("incomplete", "matched, but not a number: x (t) matched '1 | 2'")
+
+
+def test_the_header_may_stand_alone_and_one_column_is_a_table() -> None:
+    assert numbers("t\n1\n2.5\n", csv_column="t", take="sum") == {"x": 3.5}
+    found = read_expressions([Parser(metric="x", csv_column="t")], Log.of("a,t\n"), Scope())
+    assert found.problem == "not found in the output: x (t)"
+    (told, line) = hints(Log.of("a,t\n"), None, [Parser(metric="x", csv_column="s")])
+    assert (told, line) == ("lines of cells, where 's' is looked for as the name of a column:", "  a,t")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1:02:03.5", 3723.5),
+        ("02:03", 123.0),
+        ("75:00", 4500.0),
+        ("100:00:00", 360000.0),
+        ("2-03:00:00", 183600.0),
+        ("12.5", None),
+        ("1:75:00", None),
+        ("1:2:3", None),
+        ("1:02:03,5", None),
+        ("1:02:03:04", None),
+        ("2-03:00", None),
+    ],
+)
+def test_durations_are_read_in_seconds(text: str, seconds: float | None) -> None:
+    expected = {} if seconds is None else {"x": seconds}
+    for parser in ({"regex": r"^took (.*)"}, {"json_key": "took"}, {"csv_column": "took"}):
+        log = f'took {text}\n{{"took": "{text}"}}\nno,took\n1,"{text}"\n'
+        parsed = parse([Parser.model_validate({"metric": "x", "form": "duration", **parser})], Log.of(log), 1)
+        assert parsed.numbers == expected
+        if seconds is None:
+            assert parsed.problem[0] == "incomplete"
+            assert parsed.problem[1].endswith(f"matched '{text}' (a duration is written h:mm:ss)")
+
+
+def test_a_duration_is_not_cut_by_its_expression_and_scales() -> None:
+    assert numbers("took 1:02:03.5 s\n", regex=r"(\d+:\d\d)", form="duration", take="first") == {"x": 3723.5}
+    assert numbers("took 1:02:03 s\n", regex=r"took (\S+)", form="duration", scale=0.001) == {"x": pytest.approx(3.723)}
+    found = read_expressions([Parser(metric="x", json_key="t", form="duration")], Log.of('{"t": 90}\n'), Scope())
+    assert found.problem == "matched, but not a number: x (t) matched '90' (a duration is written h:mm:ss)"
+
+
+def test_a_number_of_json_without_its_unit_leaves_no_result() -> None:
+    parser = Parser(metric="x", json_key="rate", units={"MB/s": 1.0})
+    found = read_expressions([parser], Log.of('{"rate": "5 MB/s"}\n{"rate": 7}\n'), Scope())
+    assert found.problem == "matched, but not a number: x (rate) matched '7'"
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"regex": "(.)", "csv_column": "t"}, "give exactly one of 'regex', 'json_key' and 'csv_column'"),
+        ({}, "give exactly one of 'regex', 'json_key' and 'csv_column'"),
+        ({"csv_column": ""}, "at least 1 character"),
+        ({"regex": "(.)", "skip": -1}, "greater than or equal to 0"),
+        ({"regex": "(.)", "form": "duration", "thousands": ","}, "which has no 'thousands'; remove 'thousands'"),
+        ({"regex": "(.)", "form": "duration", "units": {"s": 1.0}}, "which has no 'units'; remove 'units'"),
+        ({"regex": "(.)", "form": "h:mm:ss"}, "'number' or 'duration'"),
+    ],
+)
+def test_what_a_parser_cannot_be_is_told(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(words)):
+        Parser.model_validate({"metric": "x", **document})
+
+
+def test_new_keys_are_no_part_of_a_parser_that_does_not_use_them() -> None:
+    parser = Parser(metric="x", regex="(.)")
+    assert parser.model_dump(mode="json", exclude_defaults=True) == {"metric": "x", "regex": "(.)"}

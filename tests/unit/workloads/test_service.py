@@ -188,6 +188,36 @@ def test_a_missing_program_is_the_machines_failure(measure: Measure) -> None:
         measure(service(server={"command": ["/no-such-server"]}))
 
 
+@pytest.mark.parametrize("code", [0, 1, 137])
+@pytest.mark.parametrize("start", [1, 2])
+def test_a_wrapper_that_starts_no_program_is_the_machines_failure(
+    start: int, code: int, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wrapper of the server (1) or of the client (2) ends without having started its program."""
+    conda = tmp_path / "bin" / "conda"
+    conda.parent.mkdir()
+    count = f'echo x >>{tmp_path}/starts; test "$(wc -l <{tmp_path}/starts)" = {start} && exit {code}'
+    conda.write_text(f'#!/bin/sh\n{count}\nshift 4\nexec "$@"\n')
+    conda.chmod(0o755)
+    monkeypatch.setenv("PATH", str(conda.parent), prepend=os.pathsep)
+    with pytest.raises(LaunchError, match=r"conda did not start the program, and "):
+        measure(service(software={"conda": "ml"}))
+
+
+def test_a_failure_behind_a_wrapper_stays_the_services(
+    measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conda = tmp_path / "bin" / "conda"
+    conda.parent.mkdir()
+    conda.write_text('#!/bin/sh\nshift 4\nexec "$@"\n')
+    conda.chmod(0o755)
+    monkeypatch.setenv("PATH", str(conda.parent), prepend=os.pathsep)
+    outcome = measure(service(software={"conda": "ml"}))
+    assert outcome.status == "ok"
+    outcome = measure(service(software={"conda": "ml"}, **client("sh", "-c", "exit 3")))
+    assert outcome.status == "crashed"
+
+
 def test_a_client_writes_or_prints_its_numbers(measure: Measure) -> None:
     printing = client("echo", "rate 12.5 at {url} with {size}")
     assert measure(service(**printing, options={"size": 3})).throughput_per_s == 12.5

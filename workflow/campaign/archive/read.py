@@ -64,7 +64,32 @@ def opened(path: Path) -> Iterator[Opened]:
     damaged (each named), for a member that points outside, and for one that would fill the disk.
     """
     with TemporaryDirectory(prefix="campaign-archive-") as scratch:
-        yield unpack(path, Path(scratch))
+        archive = unpack(path, Path(scratch))
+        with naming_members(path, archive.directory):
+            yield archive
+
+
+@contextmanager
+def naming_members(path: Path, directory: Path) -> Iterator[None]:
+    """Have errors of a block name the archive and its member (`a.zip/records/..`), not the directory that it was unpacked into."""
+    try:
+        yield
+    except CampaignError as error:
+        error.args = tuple(
+            name_members(each, path, directory) if isinstance(each, str) else each for each in error.args
+        )
+        raise
+    except OSError as error:
+        if isinstance(error.filename, str | Path):
+            error.filename = name_members(str(error.filename), path, directory)
+        raise
+
+
+def name_members(text: str, path: Path, directory: Path) -> str:
+    """Return a message with the archive in place of the directory that it was unpacked into."""
+    for unpacked in {str(directory.resolve()), str(directory)}:
+        text = text.replace(unpacked, str(path))
+    return text
 
 
 def unpack(path: Path, directory: Path) -> Opened:
@@ -79,14 +104,16 @@ def unpack(path: Path, directory: Path) -> Opened:
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
         if getattr(error, "errno", None) in _NO_ROOM:
             raise ArchiveError(f"{path}: could not be unpacked into {directory} ({error}); {_ROOM}") from error
-        raise ArchiveError(f"{path}: is not a complete archive ({error}); {_AGAIN}") from error
+        words = name_members(str(error), path, directory)
+        raise ArchiveError(f"{path}: is not a complete archive ({words}); {_AGAIN}") from error
     try:
         campaign = from_document(json.loads((directory / CAMPAIGN).read_bytes()))
         refuse_others(campaign.inputs, index.sha256)
     except CampaignError as error:
         raise ArchiveError(f"{path}: {error}") from error
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ArchiveError(f"{path}: its {CAMPAIGN} cannot be read ({error}); {_AGAIN}") from error
+        words = name_members(str(error), path, directory)
+        raise ArchiveError(f"{path}: its {CAMPAIGN} cannot be read ({words}); {_AGAIN}") from error
     _set_order(directory, index.order)
     return Opened(campaign, directory, index.where, index, {info.filename: info.file_size for info in infos})
 
@@ -131,6 +158,9 @@ def check(path: Path) -> tuple[Index, list[str]]:
 
 
 def _index(path: Path, archive: zipfile.ZipFile) -> Index:
+    # Which of two counts differs between programs, so that one could be checked and another one read.
+    if archive.namelist().count(INDEX) > 1:
+        raise ArchiveError(f"{path}: '{INDEX}' stands twice; {_DISTRUST}")
     try:
         info = archive.getinfo(INDEX)
         if info.file_size > _most_bytes(min(info.compress_size, path.stat().st_size)):

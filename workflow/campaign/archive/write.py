@@ -34,7 +34,7 @@ from campaign.archive.layout import (
     readme,
 )
 from campaign.archive.programs import LIMIT_MIB, Programs, programs_of
-from campaign.archive.read import Opened, unpack
+from campaign.archive.read import Opened, naming_members, unpack
 from campaign.archive.zip_file import Content, pack
 from campaign.config.published_file import is_set
 from campaign.config.resolve import Campaign, systems_of
@@ -99,7 +99,8 @@ def write_archive(
             raise ArchiveError(f"{results}: there are no records to archive; run the campaign first")
         if "tables/runs.parquet" not in members or any(name.startswith("records/") for name in kept):
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-")))
-            _remake_tables(campaign, members, where, scratch)
+            with naming_members(out, scratch):
+                _remake_tables(campaign, members, where, scratch)
         index = Index(
             campaign.name,
             where,

@@ -14,8 +14,9 @@ from campaign.archive.programs import LIMIT_MIB, is_program
 from campaign.archive.read import check
 from campaign.archive.read import extract as extract_archive
 from campaign.archive.write import Wishes, Written, write_archive
+from campaign.cli.echo import echo
 from campaign.cli.options import PATH, output_option, source_options
-from campaign.cli.terminal import echo, warn
+from campaign.cli.terminal import warn
 from campaign.config.resolve import load_campaign
 from campaign.paths import Results
 

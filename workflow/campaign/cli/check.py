@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.cluster import load_system_file
+from campaign.cli.echo import echo
 from campaign.cli.fabric import notes_to_read, tell
 from campaign.cli.options import results_option
 from campaign.config.check import system_problems
@@ -24,14 +25,15 @@ from campaign.lease.check_site import Finding
 def check(system: str, results: Path) -> None:
     """Check whether SYSTEM, a system file or its name, is as its file says. Run this first at a new site; it changes nothing.
 
-    It asks what leases will ask: the control plane, each host's agent, Slurm, and the results directory. Exits with 1 if something
-    must be fixed. Every campaign does the same before its first lease. 'campaign fabric check' also tries to compose a device.
+    It asks what leases will ask: the control plane, each host's agent, Slurm, and the results directory. On Slurm, a job of seconds
+    on a free host shows whether hosts see that directory. Exits with 1 if something must be fixed. Every campaign does the same
+    before its first lease. 'campaign fabric check' also tries to compose a device.
     """
     file = load_system_file(system)
     said = [Finding("file", "stop", words) for words in system_problems(file.model, file.source)]
     said += [Finding("file", "note", words) for words in in_system(file.source)]
     problems, notes = tell(chain(said, check_system(Site(file.model, results))))
     if problems:
-        click.echo(f"\nNot ready: {problems} to put right; nothing was changed.")
+        echo(f"\nNot ready: {problems} to put right; nothing was changed.")
         sys.exit(1)
-    click.echo(f"\nReady{notes_to_read(notes)}: nothing was changed.")
+    echo(f"\nReady{notes_to_read(notes)}: nothing was changed.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.cli.options import PATH, format_option
 from campaign.cli.practice_cluster import default_directory
 from campaign.emulators.slurm import cluster as clusters
@@ -50,16 +51,16 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
     from campaign.emulators.slurm.spec_from_system import cluster_of
 
     spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
-    started = clusters.up(directory or default_directory(), spec, click.echo)
+    started = clusters.up(directory or default_directory(), spec, echo)
     there = "" if directory is None else f" --directory {started.directory}"
-    click.echo(f"\nexport SLURM_CONF={started.slurm_conf}\n")
-    click.echo(
+    echo(f"\nexport SLURM_CONF={started.slurm_conf}\n")
+    echo(
         "With that in your shell, Slurm's own commands mean this cluster: sinfo, srun -N2 hostname. Those of the campaign"
     )
-    click.echo("find it in any terminal" + (":" if directory is None else ", with that variable:"))
-    click.echo("  snakemake --profile slurm        measures a campaign on it")
-    click.echo(f"  campaign cluster status{there}   shows daemons, hosts and jobs")
-    click.echo(f"  campaign cluster down{there}     stops everything")
+    echo("find it in any terminal" + (":" if directory is None else ", with that variable:"))
+    echo("  snakemake --profile slurm        measures a campaign on it")
+    echo(f"  campaign cluster status{there}   shows daemons, hosts and jobs")
+    echo(f"  campaign cluster down{there}     stops everything")
 
 
 @cluster.command()
@@ -70,11 +71,11 @@ def down(directory: Path | None) -> None:
     composed = on_demand(where)
     # One that is named, here or by SLURM_CONF, is meant.
     if clusters.down(where, anybodys=directory is not None or where != default_directory()):
-        click.echo(f"{where}: down; its logs are in {where / 'log'}")
+        echo(f"{where}: down; its logs are in {where / 'log'}")
     else:
-        click.echo(f"{where}: no cluster is running here")
+        echo(f"{where}: no cluster is running here")
     for composition in composed:
-        click.echo(composition.release())
+        echo(composition.release())
 
 
 @cluster.command()
@@ -93,27 +94,27 @@ def status(directory: Path | None, style: str) -> None:
         })  # fmt: skip
         raise SystemExit(int(found.cluster is None or bool(found.missing)))
     if (up := found.cluster) is None:
-        click.echo(f"{where}: no cluster is running here; `campaign cluster up` starts one")
+        echo(f"{where}: no cluster is running here; `campaign cluster up` starts one")
         raise SystemExit(1)
     rates = up.spec.rates
-    click.echo(f"SLURM_CONF={up.slurm_conf}")
+    echo(f"SLURM_CONF={up.slurm_conf}")
     for link, real in (
         ("local", rates.local_gb_per_s),
         ("fabric", rates.fabric_gb_per_s),
         ("network", rates.network_gb_per_s),
     ):
         shaped = "not shaped" if real is None else f"{real * 8 * rates.scale:.3g} Gbit/s for {real:g} GB/s"
-        click.echo(f"link {link}: {shaped}")
+        echo(f"link {link}: {shaped}")
     for process in found.running:
-        click.echo(f"daemon {process.daemon}{f' of {process.host}' if process.host else ''}: process {process.pid}")
+        echo(f"daemon {process.daemon}{f' of {process.host}' if process.host else ''}: process {process.pid}")
     for name in found.missing:
-        click.secho(f"daemon {name}: missing; see {up.directory / 'log'}", fg="red")
+        echo(f"daemon {name}: missing; see {up.directory / 'log'}", fg="red")
     for host in found.hosts:
-        click.echo(f"host {host.name}: {host.state}, {host.gres}")
+        echo(f"host {host.name}: {host.state}, {host.gres}")
     for job in found.jobs:
-        click.echo(f"job {job.job_id}: {job.name}, {job.state}{f', {job.place}' if job.place else ''}")
+        echo(f"job {job.job_id}: {job.name}, {job.state}{f', {job.place}' if job.place else ''}")
     if not found.jobs:
-        click.echo("no jobs")
+        echo("no jobs")
     if found.missing:
         raise SystemExit(1)
 
@@ -131,7 +132,7 @@ def slurmd_stop(host: str, directory: Path | None) -> None:
     found = _find(directory, host)
     if daemons.of(found, "slurmd", host):
         daemons.stop(found, "slurmd", host)
-    click.echo(f"{host}: slurmd is stopped")
+    echo(f"{host}: slurmd is stopped")
 
 
 @slurmd.command("start")
@@ -146,7 +147,7 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
     found = _find(directory, host)
     if not daemons.of(found, "slurmd", host):
         daemons.start(found, "slurmd", host, devices)
-    click.echo(f"{host}: slurmd is started")
+    echo(f"{host}: slurmd is started")
 
 
 @cluster.command()
@@ -154,7 +155,7 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 def devices(directory: Path | None) -> None:
     """In a job, print 'IDENTITY, MODEL' for each device that Slurm granted on this host."""
     for device in granted(_find(directory), os.environ):
-        click.echo(f"{device.identity}, {device.model}")
+        echo(f"{device.identity}, {device.model}")
 
 
 def _where(directory: Path | None) -> Path:

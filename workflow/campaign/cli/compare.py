@@ -12,8 +12,9 @@ import click
 
 from campaign import wording
 from campaign.archive.open_results import tables_from
+from campaign.cli.echo import echo
 from campaign.cli.options import ERROR_CODE, format_option, output_option, results_option
-from campaign.cli.terminal import echo, say, show, show_rows, table_of
+from campaign.cli.terminal import say, show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import read_yaml
@@ -23,7 +24,7 @@ from campaign.insight.compare.comparison import Comparison
 from campaign.insight.published import NOT_HERE
 from campaign.insight.published.claims import held_against, with_claims
 from campaign.insight.published.judgement import nearness, off, score
-from campaign.report.compare_page import by_change, claims_page, compare_page, findings
+from campaign.report.compare_page import claims_page, compare_page, findings, largest_changes
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER, verdict_of
@@ -215,7 +216,7 @@ def _show_comparison(comparison: Comparison) -> None:
     for sentence in findings(comparison):
         echo(f"  {sentence}")
     echo()
-    rows = by_change(comparison.rows[comparison.rows["ratio"].notna()]).head(_SHOWN).to_dict("records")
+    rows = largest_changes(comparison.rows, _SHOWN).to_dict("records")
     changes = [
         {
             "cell": row["cell"],

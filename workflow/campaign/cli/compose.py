@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.cli.options import (
     campaign_argument,
     campaign_option,
@@ -18,7 +19,7 @@ from campaign.cli.options import (
     source_options,
 )
 from campaign.cli.source import located
-from campaign.cli.terminal import TextTable, echo, say, show, show_json, table_of
+from campaign.cli.terminal import TextTable, say, show, show_json, table_of
 from campaign.config.load import config_directories, validate
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import read_yaml

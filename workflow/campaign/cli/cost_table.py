@@ -69,6 +69,8 @@ def _brief(seconds: float | None) -> str:
     """Return '2.05 min'."""
     if seconds is None:
         return "unknown"
+    if seconds < 1:
+        return "under 1 s"  # also of what needs no fabric: hosts are checked and locked all the same
     unit, size = ("s", 1) if seconds < 100 else ("min", 60) if seconds < 6000 else ("h", 3600)
     return f"{seconds / size:.3g} {unit}"
 

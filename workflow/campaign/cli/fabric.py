@@ -13,6 +13,7 @@ import yaml
 
 from campaign import wording
 from campaign.cli.cluster import read_system_file
+from campaign.cli.echo import echo
 from campaign.cli.options import PATH, Number, format_option, output_option, results_option
 from campaign.cli.terminal import show_json
 from campaign.documents.operation_times import OPERATIONS
@@ -56,18 +57,18 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     site = _site(system, results)
     problems, notes = tell(sites.check(site))
     if problems:
-        click.echo(f"\nNot ready: {problems} to put right first; nothing was changed.")
+        echo(f"\nNot ready: {problems} to put right first; nothing was changed.")
         sys.exit(1)
     if not look_only and (yes or click.confirm("\nCompose one free device onto a free host, and release it?")):
-        more, further = tell(sites.trial(site, click.echo))
+        more, further = tell(sites.trial(site, echo))
         problems, notes = problems + more, notes + further
         tried = "one device was composed and released"
     else:
         tried = "nothing was composed, so whether this account may is not known"
     if problems:
-        click.echo(f"\nNot ready: {problems} to put right.")
+        echo(f"\nNot ready: {problems} to put right.")
         sys.exit(1)
-    click.echo(f"\nReady{notes_to_read(notes)}: {tried}.")
+    echo(f"\nReady{notes_to_read(notes)}: {tried}.")
 
 
 def notes_to_read(count: int) -> str:
@@ -80,7 +81,8 @@ def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
     counts = dict.fromkeys(_MARKS, 0)
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
-        click.echo(f"{click.style(mark, fg=colour)}  {finding.what:<10} {printable(finding.words)}")
+        click.echo(click.style(mark, fg=colour), nl=False)
+        echo(f"  {finding.what:<10} {finding.words}")
         counts[finding.verdict] += 1
     return counts["problem"] + counts["stop"], counts["note"]
 
@@ -104,16 +106,18 @@ def record(
     fabric emulate FILE` answers as the file says.
     """
     site = _site(system, results)
-    recording = record_site.record(site, keep, trial, lambda words: click.echo(printable(words)))
+    recording = record_site.record(site, keep, trial, echo)
     problems, _ = tell(recording.findings)
     exchanges = recording.document["exchanges"]
-    click.echo(f"\n{len(exchanges)} requests. Replaced:")
+    echo(f"\n{len(exchanges)} requests. Replaced:")
     for word, stand_in in {**recording.names.addresses, **recording.names.replaced}.items():
-        click.echo(f"  {printable(word)} -> {stand_in}")
+        echo(f"  {word} -> {stand_in}")
     path = output or Path(f"{site.system.name}-recording.yaml")
-    if yes or click.confirm(f"\n{'Replace' if path.exists() else 'Write'} {path}?", default=not path.exists()):
+    if yes or click.confirm(
+        printable(f"\n{'Replace' if path.exists() else 'Write'} {path}?"), default=not path.exists()
+    ):
         path.write_text(yaml.safe_dump(recording.document, sort_keys=False, width=120, allow_unicode=True), "utf-8")
-        click.echo(f"{path}: look at it in an editor before you send it")
+        echo(f"{path}: look at it in an editor before you send it")
     if problems:
         sys.exit(1)
 
@@ -131,16 +135,16 @@ def fences(system: str, results: Path, lift: str | None, style: str) -> None:
     """
     fenced = _site(system, results).fenced
     if lift is not None:
-        click.echo(f"used again: {printable(fenced.lift_by_hand(lift).words())}")
+        echo(f"used again: {fenced.lift_by_hand(lift).words()}")
         return
     found = fenced.current()
     if style == "json":
         show_json([each.model_dump() for each in found])
     for each in found if style == "table" else ():
         ends = time.strftime("%F %R", time.localtime(each.time_s + EXPIRES_S))
-        click.echo(f"{printable(each.words())}; until {ends}")
+        echo(f"{each.words()}; until {ends}")
     if not found and style == "table":
-        click.echo("no device is fenced")
+        echo("no device is fenced")
 
 
 @fabric.command()
@@ -192,17 +196,15 @@ def reconcile(
         show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": away})
     for orphan in orphans if style == "table" else ():
         held = ", ".join(orphan.devices) or "no device"
-        click.echo(
-            printable(
-                f"{orphan.lease_id} of {orphan.owner}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip()
-            )
+        echo(
+            f"{orphan.lease_id} of {orphan.owner}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip()
         )
     for line in away if style == "table" else ():
-        click.echo(printable(f"{'attached again' if releases else 'would attach again'}: {line}"))
+        echo(f"{'attached again' if releases else 'would attach again'}: {line}")
     for line in foreign if style == "table" else ():
-        click.echo(printable(f"not changed, held by {line}"))
+        echo(f"not changed, held by {line}")
     if not orphans and style == "table":
-        click.echo("no lease was left behind")
+        echo("no lease was left behind")
     if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):
         sys.exit(1)
 
@@ -219,16 +221,14 @@ def times(system: str, results: Path, output: Path | None) -> None:
     found = journaled_times(_site(system, results))
     text = yaml.safe_dump(found.document(), sort_keys=False, default_flow_style=None, width=120)
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(printable(text), nl=False)
         return
     output.write_text(text, encoding="utf-8")
     for operation in OPERATIONS:
         if seconds := found.seconds(operation):
             low, middle, high = (wording.seconds(found.quantile(share, operation)) for share in (0.05, 0.5, 0.95))
-            click.echo(
-                f"{operation.replace('_', ' ')}: {len(seconds)} times, median {middle} (5 to 95 %: {low} to {high})"
-            )
-    click.echo(output)
+            echo(f"{operation.replace('_', ' ')}: {len(seconds)} times, median {middle} (5 to 95 %: {low} to {high})")
+    echo(output)
 
 
 @fabric.command()
@@ -264,4 +264,4 @@ def emulate(
     a file of `campaign fabric record`, which is answered from.
     """
     directory = directory or Path(f"campaign-emulator-{Path(kind).stem}")
-    serve(ControlPlaneEmulation(kind, directory, port, hosts, devices, faults, options), click.echo)
+    serve(ControlPlaneEmulation(kind, directory, port, hosts, devices, faults, options), echo)

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.cli.options import PATH, dry_run_option, format_option, results_option
-from campaign.cli.terminal import echo, show, show_rows, table_of
+from campaign.cli.terminal import show, show_rows, table_of
 from campaign.documents.cell import Cell
 from campaign.documents.metric import THROUGHPUT
 from campaign.importing.map_file import read_map

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import CONFIG, ROOT
 
@@ -57,8 +58,8 @@ def init(directory: Path) -> None:
     except OSError as error:
         raise unwritable(error, directory) from error
     for name in files:
-        click.echo(directory / name)
-    click.echo(_NEXT.format(directory=directory.resolve()))
+        echo(directory / name)
+    echo(_NEXT.format(directory=directory.resolve()))
 
 
 def project_files() -> dict[str, bytes]:

@@ -61,7 +61,7 @@ def plan(asked: PlanRequest, style: str, output: Path | None, write: bool) -> No
     warn([*planned.warnings, *missing_software(planned.campaign), *since_measured(planned, results)])
     if write or output:
         written = write_plan(planned, results) if write else []
-        click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
+        click.echo(printable("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])]))))
     elif style == "table":
         _show(planned)
     elif style == "json":

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.cli.options import (
     PATH,
     cells_option,
@@ -19,7 +20,7 @@ from campaign.cli.options import (
     tables_argument,
 )
 from campaign.cli.source import as_given, results_of
-from campaign.cli.terminal import echo, warn
+from campaign.cli.terminal import warn
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import Results
 

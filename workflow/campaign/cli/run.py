@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.cli.options import CAMPAIGN_FILE, Number, dry_run_option, request_options, source_options
 from campaign.cli.source import results_of
 from campaign.config.resolve import load_campaign
@@ -19,7 +20,7 @@ from campaign.plan.selection import host_expression
 from campaign.run import redo as redoing
 from campaign.run.remove import content_of, remove_results
 from campaign.submit import submit_command
-from campaign.wording import plural
+from campaign.wording import plural, printable
 
 
 @click.command()
@@ -54,7 +55,7 @@ def run(
         asked, snakemake = replace(asked, campaign=CAMPAIGN_FILE), (str(asked.campaign), *snakemake)
     campaign = load_campaign(asked.campaign, results=asked.results)
     if asked.where and host_expression(campaign, asked.where) is not None:
-        click.echo(
+        echo(
             f"--where only selects cells. To measure runs on a host again: campaign redo {asked.campaign} --where ..",
             err=True,
         )
@@ -85,7 +86,7 @@ def run(
                 "--",
                 *snakemake,
             ]
-        click.echo(submit_command(command, results, systems[0].slurm))
+        echo(submit_command(command, results, systems[0].slurm))
         return
     if asked.until:
         from campaign.cli.race import measure_race, show_race, stand_race  # loads pandas
@@ -118,12 +119,12 @@ def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) ->
     runs = redoing.matching_runs(loaded, paths, where)
     what = f"{plural(len(runs), 'record')} of {plural(len({cell for cell, _ in runs}), 'cell')}"
     if dry_run:
-        click.echo(f"would move {what} to {paths.superseded}")
+        echo(f"would move {what} to {paths.superseded}")
         return
     if not yes:
-        click.confirm(f"Move {what} to {paths.superseded} and measure the runs again?", abort=True)
+        click.confirm(printable(f"Move {what} to {paths.superseded} and measure the runs again?"), abort=True)
     redoing.redo(paths, where, runs)
-    click.echo(f"moved {what} to {paths.superseded}; 'campaign run {campaign}' measures the runs again")
+    echo(f"moved {what} to {paths.superseded}; 'campaign run {campaign}' measures the runs again")
 
 
 @click.command()
@@ -139,9 +140,9 @@ def remove(campaign: Path, results: Path, yes: bool, dry_run: bool) -> None:
     paths = results_of(campaign, results)
     what = f"{paths.directory}: {content_of(paths)}"
     if dry_run:
-        click.echo(f"would delete {what}")
+        echo(f"would delete {what}")
         return
     if not yes:
-        click.confirm(f"Delete {what}? This cannot be undone", abort=True)
+        click.confirm(printable(f"Delete {what}? This cannot be undone"), abort=True)
     remove_results(paths)
-    click.echo(f"deleted {what}")
+    echo(f"deleted {what}")

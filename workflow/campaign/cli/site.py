@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.cli.options import PATH, output_option
-from campaign.cli.terminal import echo, warn
+from campaign.cli.terminal import warn
 from campaign.errors import ConfigError
 
 

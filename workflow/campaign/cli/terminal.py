@@ -106,11 +106,6 @@ def say(text: str, style: str = "") -> None:
     _console.print(Text(as_given(printable(text)), style=style), soft_wrap=True)
 
 
-def echo(text: object = "", *, err: bool = False, fg: str | None = None) -> None:
-    """Print text that may hold names from elsewhere; control characters in it are shown and not obeyed."""
-    click.secho(printable(str(text)), err=err, fg=fg)
-
-
 def clear() -> None:
     """Empty the screen; nothing where output is no terminal."""
     _console.clear()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from campaign.cli.echo import echo
 from campaign.cli.options import campaign_argument
 from campaign.cli.source import located
-from campaign.cli.terminal import echo, warn
+from campaign.cli.terminal import warn
 from campaign.config.load import noun_of
 from campaign.config.single_file import check_alone
 from campaign.config.yaml_file import read_yaml

@@ -21,6 +21,7 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, unwritable
 from campaign.run import try_workload
 from campaign.run.try_workload import Trial, Wish
+from campaign.wording import printable
 from campaign.workloads.parsers import Curve, Scope
 from campaign.workloads.protocol import Workload
 
@@ -80,7 +81,7 @@ def show_workload(name: str, as_json: bool) -> None:
         click.echo(json.dumps(document, indent=1))
     else:
         text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
-        click.echo(f"# {found.source.path}\n{text}", nl=False)
+        click.echo(printable(f"# {found.source.path}\n{text}"), nl=False)
 
 
 def _example(found: LoadedFile[Workload]) -> dict[str, Any]:
@@ -154,7 +155,8 @@ def parse(name: str, log: Path, precision: str | None, as_json: bool, **known: i
     Exits with 1 when the status of the run is not ok.
     """
     batch, ranks = known["batch"], known["ranks"]
-    scope = Scope(**known, batch_global=batch * ranks if batch is not None and ranks is not None else None)
+    batch_global = batch * ranks if batch is not None and ranks is not None else None
+    scope = Scope(**known, batch_global=batch_global, ended=False)  # how the program ended is not known
     _show_result(try_workload.read_saved(name, log, scope, precision), as_json)
 
 
@@ -185,6 +187,8 @@ def _say_result(found: Trial) -> None:
     rows |= {f"phase {name}_s": value for name, value in outcome.phases_s.items()}
     rows |= dict(sorted(outcome.metrics.items()))
     show(TextTable("Read", ["what", "value"], [(name, _number(v)) for name, v in rows.items() if v is not None]))
+    if matches := found.document().get("matches"):
+        show_rows("Own parsers", matches)
     if found.reading is not None:
         for name, matrix in found.reading.matrices.items():
             # Not as the table's own title, which a narrow table would break in pieces.

@@ -116,7 +116,7 @@ class LogTimes(FileModel):
     end: _Group | None = None
     """Regular expression with one group for the end time; the last match counts."""
     duration_s: _Group | None = None
-    """Regular expression with one group for the seconds from start to end; the last match counts."""
+    """Regular expression with one group for the seconds from start to end, as a number or as h:mm:ss; the last match counts."""
     form: str = "iso"
     """Format of the times: `iso`, `unix` (seconds), or a strptime pattern such as `%d/%b/%Y %H:%M:%S`."""
     timezone: Annotated[str, AfterValidator(_known_zone)] = "UTC"

@@ -11,8 +11,9 @@ from campaign.config.campaign_file import CampaignFile
 from campaign.config.system_file import host_names
 from campaign.config.yaml_file import Location, YamlFile
 from campaign.documents.cell import Configuration
-from campaign.documents.metric import Metric, unit_words
+from campaign.documents.metric import THROUGHPUT, Metric, unit_words
 from campaign.errors import nearest
+from campaign.workloads.main_metrics import MAIN_METRICS
 from campaign.workloads.protocol import Workload
 
 # Lists in which a value may stand twice.
@@ -44,8 +45,23 @@ def in_campaign(file: CampaignFile, workloads: Mapping[str, Workload], source: Y
         changes = override.model_dump(exclude={"when"}, exclude_none=True)
         if not any(value != {} for value in changes.values()):
             yield f"{source.place('overrides', index)}: changes nothing; add a setting such as `repetitions: 5`, or remove it"
+    yield from _without_leading_metric(file, workloads, source)
     if file.metric is not None and (why := _unknown(file.metric.name, workloads)):
         yield f"{source.place('metric', 'name')}: {why}"
+
+
+def _without_leading_metric(file: CampaignFile, workloads: Mapping[str, Workload], source: YamlFile) -> Iterator[str]:
+    """Yield a warning for each workload of which nothing names the metric that leads, and whose parser gives no throughput."""
+    if file.metric is not None and file.metric.name != THROUGHPUT.name:
+        return
+    for name, workload in workloads.items():
+        if (metrics := MAIN_METRICS.get(workload.log_parser or "")) and not workload.metrics:
+            yield (
+                f"{source.place('axes', 'workload')}: the parser '{workload.log_parser}' of workload '{name}' gives no "
+                "throughput, which leads a campaign that names no metric, so that no figure would show its runs; add "
+                f"`metric: {{name: {metrics[0]}}}` here, or `metrics: {{{metrics[0]}: {{}}}}` to the workload file; by its test, "
+                f"the parser gives {', '.join(metrics)}"
+            )
 
 
 def warn_of_unknown_scaling(

@@ -56,6 +56,10 @@ class PartialFailure(FabricError):
         self.failed = tuple(failed)
 
 
+class Refused(FabricError):
+    """The control plane refuses a request as it is (HTTP 400, 401, 404 ..). Neither waiting nor another try helps."""
+
+
 class OutcomeUnknown(FabricError):
     """The reply was lost; the operation may or may not have happened. Only reading back tells."""
 

@@ -22,8 +22,10 @@ from campaign.documents.run_numbers import MOST
 from campaign.errors import LaunchError, nearest
 from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.files import open_regular
+from campaign.importing.stated_settings import StatedSettings, find_contradiction
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers.expressions import duration_s
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 
@@ -44,6 +46,8 @@ class LogFacts:
     timed_out: bool = False
     problems: tuple[str, ...] = ()
     """Times that cannot be read."""
+    settings: StatedSettings = field(default_factory=StatedSettings)
+    """How the log states that its program was started."""
 
 
 def look(pattern: LogPattern, log: Log) -> LogFacts:
@@ -110,7 +114,8 @@ def _number(texts: list[str], name: str, problems: list[str]) -> float | None:
     if not texts:
         return None
     try:
-        return float(texts[-1])
+        seconds = duration_s(texts[-1]) if name == "duration_s" else None
+        return float(texts[-1]) if seconds is None else seconds
     except ValueError:
         problems.append(f"{name} is '{texts[-1]}', which is no number")
         return None
@@ -224,6 +229,11 @@ def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: 
         raise Unread(f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}")
     batch = 1 if file.serves_requests else _batch(said, configuration)
     point = (configuration.name, workload, batch, precision, options)
+    labels = {"precision": precision, **said, "hosts": configuration.hosts, "ranks": configuration.ranks}
+    if not file.serves_requests:
+        labels["batch"] = batch
+    if problem := find_contradiction(found.settings, labels, file.options):
+        raise Unread(problem)
     # What numbers its runs otherwise, by a date say, gets numbers that are free.
     number = None if repetition is None or int(repetition) > MOST else int(repetition)
     return LogIdentity(point, number, hosts, str(said.get("lease", "")))

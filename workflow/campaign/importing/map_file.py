@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from campaign.config.expand_shapes import expand_shapes
 from campaign.config.import_file import ImportFile, LogPattern
@@ -17,21 +18,34 @@ from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.errors import ConfigError, nearest
 from campaign.importing.campaign_files import system_document, workload_document
-from campaign.importing.log_facts import NUMBERS, Known
+from campaign.importing.log_facts import NUMBERS, Known, Unread
 from campaign.workloads.protocol import Workload
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern as regular expressions. strict: matches where every name has one of the words that are known; loose: where it
-    might have."""
+    """A pattern as regular expressions.
+
+    strict: matches where every name has one of the words that are known; shortest: does so with the shortest text for each name,
+    from the left; loose: matches where a name may have an unknown word.
+    """
 
     strict: re.Pattern[str]
+    shortest: re.Pattern[str]
     loose: re.Pattern[str]
 
     def match(self, path: str) -> Mapping[str, str] | None:
-        """Name -> text of it in the path; None where the pattern does not fit."""
-        found = self.strict.fullmatch(path) or self.loose.fullmatch(path)
+        """Return the text of each name in the path; None where the pattern does not fit.
+
+        Raises Unread if the path can be read in several ways.
+        """
+        found, other = self.strict.fullmatch(path), self.shortest.fullmatch(path)
+        if found is not None and other is not None and found.groupdict() != other.groupdict():
+            raise Unread(
+                f"its path can be read in several ways, such as {_listed(found)}, or {_listed(other)}; list what a name can be "
+                "under 'words' of its pattern, or separate names by '/' or by a text that is in none of them"
+            )
+        found = found or self.loose.fullmatch(path)
         return None if found is None else found.groupdict()
 
 
@@ -95,22 +109,28 @@ def pattern(text: str, names: Collection[str], words: Mapping[str, Collection[st
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
         raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
-    strict, loose, seen = "", "", set[str]()
+    strict, shortest, loose, seen = "", "", "", set[str]()
     for literal, name, form, conversion in parts:
         strict, loose = strict + _literal(literal), loose + _literal(literal)
+        shortest += _literal(literal, lazy="?")
         if name is None:
             continue
         if form or conversion or name not in names:
             raise ConfigError(f"{where}: '{{{name}}}' is not a name that a path can contain; {nearest(name, names)}")
         if name in seen:
-            strict, loose = strict + f"(?P={name})", loose + f"(?P={name})"
+            strict, shortest, loose = (each + f"(?P={name})" for each in (strict, shortest, loose))
             continue
         seen.add(name)
         known = sorted(map(re.escape, words.get(name, ())), key=len, reverse=True)
         anything = r"\d{1,9}" if name in NUMBERS else r"[^/]+"
         strict += f"(?P<{name}>{'|'.join(known) or anything})"
+        shortest += f"(?P<{name}>{'|'.join(reversed(known)) or f'{anything}?'})"
         loose += f"(?P<{name}>{anything})"
-    return Pattern(re.compile(strict), re.compile(loose))
+    return Pattern(re.compile(strict), re.compile(shortest), re.compile(loose))
+
+
+def _listed(found: re.Match[str]) -> str:
+    return ", ".join(f"{{{name}}} '{text}'" for name, text in found.groupdict().items())
 
 
 def plain(text: str) -> re.Pattern[str]:
@@ -118,6 +138,6 @@ def plain(text: str) -> re.Pattern[str]:
     return re.compile(_literal(text))
 
 
-def _literal(text: str) -> str:
-    wild = {"**/": "(?:[^/]+/)*", "*": "[^/]*"}
+def _literal(text: str, lazy: Literal["", "?"] = "") -> str:
+    wild = {"**/": f"(?:[^/]+/)*{lazy}", "*": f"[^/]*{lazy}"}
     return "".join(wild.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*)", text))

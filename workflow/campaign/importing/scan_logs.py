@@ -22,6 +22,7 @@ from campaign.errors import ConfigError
 from campaign.importing.campaign_files import campaign_document, system_document
 from campaign.importing.log_facts import Copy, LogFacts, LogIdentity, Point, Unread, digest, identify, look, outcome_of
 from campaign.importing.map_file import Map, unsaved_file
+from campaign.importing.stated_settings import StatedSettings, find_difference
 from campaign.plan.matrix import expand
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import alike, several
@@ -74,10 +75,12 @@ class LogSurvey:
 def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> LogSurvey:
     """Look at every file; nothing is written. records: of earlier imports. ConfigError where no log says what it is of."""
     identified = [entry for path in _files(directory, read.ignored) for entry in _identified(path, directory, read)]
+    identified = _reject_mixed_cells(identified, read)
     names = {c.name for c in read.known.configurations}
     earlier = [r for r in records if r.cell.configuration in names and r.cell.workload in read.known.workloads]
     if not earlier and all(entry.identity is None for entry in identified):
-        told = "; ".join(f"{entry.path}: {entry.why}" for entry in identified[:3]) or "there are no files"
+        reasons = {entry.why: entry.path for entry in reversed(identified[:3])}
+        told = "; ".join(f"{path}: {why}" for why, path in reversed(reasons.items())) or "there are no files"
         raise ConfigError(f"{directory}: no log of a run was found by {read.path}: {told}")
     compositions = _compositions(identified, earlier)
     identified = [_numbered(entry, compositions) for entry in identified]
@@ -131,8 +134,16 @@ def _runs_in(
     first = identify(read.known, pattern, values, found)
     workload = read.known.workloads[first.point[1]]
     tests = workload.tests(Log(path))
-    if not tests or (pattern.tests == "one" and alike(tests)):
-        yield None, first, found
+    settings = [StatedSettings(test.settings, test.rounded) for test in tests]
+    if named and len({stated.values.get("precision") for stated in settings}) > 1:
+        # The option tells the number formats apart: no label of the whole log could.
+        settings = [
+            replace(each, values={n: v for n, v in each.values.items() if n != "precision"}) for each in settings
+        ]
+    if len(tests) < 2 or (pattern.tests == "one" and alike(tests)):
+        for stated in settings[:1]:
+            found = replace(found, settings=stated)
+        yield None, identify(read.known, pattern, values, found), found
         return
     if pattern.tests == "one":
         raise Unread(
@@ -149,7 +160,27 @@ def _runs_in(
         if named and not test.program:
             raise Unread(f"test {number} of {len(tests)} has no name; write 'tests: repetitions' where all are alike")
         said = {**found.values, pattern.tests: test.program} if named else found.values
-        yield number, identify(read.known, pattern, values, replace(found, values=said)), untimed
+        facts = replace(untimed, settings=settings[number - 1])
+        yield number, identify(read.known, pattern, values, replace(facts, values=said)), facts
+
+
+def _reject_mixed_cells(entries: Sequence[Entry], read: Map) -> list[Entry]:
+    """Mark all runs of a cell as unread if their logs state different settings, such as different rates of requests."""
+    runs: defaultdict[Point, list[tuple[str, StatedSettings]]] = defaultdict(list)
+    cells: list[Point | None] = []
+    for entry in entries:
+        cell: Point | None = None
+        if entry.identity is not None:
+            configuration, workload, batch, precision, given = entry.identity.point
+            options = tuple(sorted({**read.known.workloads[workload].options, **dict(given)}.items()))
+            cell = configuration, workload, batch, precision, options
+            runs[cell].append((entry.name, entry.found.settings))
+        cells.append(cell)
+    problems = {cell: find_difference(stated) for cell, stated in runs.items()}
+    return [
+        Entry(entry.path, "unread", problems[cell], test=entry.test) if cell is not None and problems[cell] else entry
+        for entry, cell in zip(entries, cells, strict=True)
+    ]
 
 
 def _numbered(entry: Entry, compositions: Mapping[tuple[str, str], int]) -> Entry:

@@ -30,6 +30,7 @@ from campaign.documents.run_numbers import compositions_of
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
 from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, Floats
+from campaign.statistics.selected_estimate import bound_best_cell
 from campaign.tables.io import Tables
 
 _OWN_HOSTS = "Some ran on hosts that no other one used, so the hosts may cause the difference."
@@ -176,19 +177,37 @@ def _upper_bounds(
 
 def _describe_race(race: _Race, design: Design | None) -> WorkloadRace:
     best = [(np.inf, mine[0]) for mine in race.cells.values()]
+    bounds: dict[str, tuple[float, float, float]] = {}
     if design is not None:
         best = sorted(_best_cells(list(race.cells.values()), design), key=lambda pair: pair[0])
+        cells = [cell.id for cost, cell in best if np.isfinite(cost)]
+        places = design.places(pd.Series(cells, dtype="str"))
+        values = np.stack(design.locations()[0].bounds(), axis=1)[places].tolist()
+        bounds = dict(zip(cells, values, strict=True))
+        if cells:
+            every = (cell.id for mine in race.cells.values() for cell in mine)
+            bounds[cells[0]] = _bound_best(cells[0], [cell for cell in every if cell in design.cells], design)
     candidates = []
-    for cost, cell in best:
+    for _, cell in best:
         candidate = RaceCandidate(configuration=cell.configuration.name)
-        if design is not None and np.isfinite(cost):
-            at = design.places(pd.Series([cell.id], dtype="str"))
-            value, low, high = (float(each[at][0]) for each in design.locations()[0].bounds())
-            bounds = {"low": low, "high": high} if np.isfinite(low) else {}
-            candidate = candidate.model_copy(update={"batch": cell.batch, "value": value, **bounds})
+        if cell.id in bounds:
+            value, low, high = bounds[cell.id]
+            known = {"low": low, "high": high} if np.isfinite(low) else {}
+            candidate = candidate.model_copy(update={"batch": cell.batch, "value": value, **known})
         candidates.append(candidate)
     note = "" if race.best else race.note
     return WorkloadRace(about=race.about, best=race.best, block=race.block, candidates=tuple(candidates), note=note)
+
+
+def _bound_best(best: str, cells: Sequence[str], design: Design) -> tuple[float, float, float]:
+    """Return the value of the best of all cells with the bounds of an estimate that was selected by its size."""
+    pools = design.with_pools()
+    ordered = [best, *(cell for cell in cells if cell != best)]
+    places = design.places(pd.Series(ordered, dtype="str"))
+    errors, score = pools.locations()[0], -np.log(design.cost[places])
+    bounds = bound_best_cell(score, errors.variance[places], float(errors.freedom[places[0]]), ordered, pools)
+    low, high = sorted(np.exp(bound if design.higher else -bound) for bound in bounds)
+    return float(design.value[places[0]]), float(low), float(high)
 
 
 def _describe_dropped(races: Sequence[_Race]) -> Iterator[DroppedConfiguration]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from campaign.config.launch_prefix_rules import rules_of
 from campaign.config.system_file import DeviceCount, DeviceModel, SlurmOptions, SystemFile
@@ -19,6 +21,7 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Verdict, check, check_control_plane
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
+from campaign.slurm.shared_directory import choose_free_host, look_from_host
 from campaign.slurm.strategies.controller import count_gres
 from campaign.wording import some
 
@@ -32,6 +35,7 @@ def check_system(site: Site) -> Iterator[Finding]:
     yield from check(site, partial(_agents, site.system))
     yield from _launching(site.system, SlurmOptions(), Slurm())
     yield from _results(site)
+    yield from check_shared_results(site, SlurmOptions(), Slurm())
 
 
 def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[Finding]:
@@ -50,6 +54,8 @@ def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[F
             f"{str(site.root.absolute())!r} has a line break, which ends an option of sbatch; give another directory"
         )
         found.append(Finding("results", "stop", f"{words} (--results)"))
+    elif not any(finding.verdict == "stop" for finding in found):
+        found += check_shared_results(site, given, slurm)
     return [finding for finding in found if finding.verdict in ("problem", "stop")]
 
 
@@ -189,9 +195,60 @@ def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[
         yield Finding("slurm", "stop" if len(without) == len(hosts) else "problem", words)
 
 
+def check_shared_results(site: Site, given: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
+    """Report whether a free host of a Slurm system sees the results directory and the running Python, by a short job on it.
+
+    Args:
+        given: options of Slurm from the profile or command line, which precede those of the system file.
+        slurm: asked which hosts are free; its log gets a line about the job.
+    """
+    if site.system.launcher != "slurm":
+        return
+    directory = _nearest_directory(site.root.absolute()).resolve()
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return  # `_results` and the first file that is written report it
+    settings = site.system.slurm
+    values = {name: getattr(given, name) or getattr(settings, name) for name in ("partition", "account", "qos")}
+    options = SlurmOptions(**values, additional={**settings.additional, **given.additional})
+    try:
+        choice = choose_free_host(site.system.usable_hosts(), parse_listing(slurm(*LISTING).out), options)
+    except ConfigError:
+        return  # `_launching` reports a machine without Slurm
+    if choice is None or "clusters" in options.additional:
+        words = "no host is free just now to be asked whether it does; the first lease shows it"
+        yield Finding("results", "note", f"all hosts must see {directory} by this path; {words}")
+        return
+    host, partition = choice
+    seen = look_from_host(
+        directory, host, options.model_copy(update={"partition": partition}), settings.latency_s, slurm
+    )
+    where = f"{host} (partition {partition})" if partition else host
+    remedy = "give a directory on a file system that all hosts share, at the same path (--results)"
+    match seen.view:
+        case "seen":
+            yield Finding("results", "ok", f"{where} sees {directory}, and writes there")
+        case "unseen":
+            yield Finding("results", "stop", f"{where} does not see {directory} of this machine; {remedy}")
+        case "read_only":
+            yield Finding("results", "stop", f"{where} cannot write to {directory}; {remedy}")
+        case "no_python":
+            words = "install the package on a file system that all hosts share"
+            yield Finding(
+                "python", "stop", f"{where} does not see the Python of this machine, {sys.executable}; {words}"
+            )
+        case _:
+            words = f"it is not known whether {where} sees {directory}: the job that looks did not start"
+            yield Finding("results", "note", f"{words} ({seen.problem})")
+
+
+def _nearest_directory(path: Path) -> Path:
+    """Return the path, or the nearest directory above it that exists."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
 def _results(site: Site) -> Iterator[Finding]:
     path = site.root.absolute()
-    there = next(each for each in (path, *path.parents) if each.exists())
+    there = _nearest_directory(path)
     free_gb = shutil.disk_usage(there).free / 1e9
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         yield Finding("results", "stop", f"{there} cannot be written; give another directory (--results)")
@@ -200,5 +257,4 @@ def _results(site: Site) -> Iterator[Finding]:
             "results", "problem", f"{path}: {free_gb:.2g} GB are free; free some, or give another directory (--results)"
         )
     else:
-        shared = "; all hosts must see it by this path" if site.system.launcher == "slurm" else ""
-        yield Finding("results", "ok", f"{path}: {free_gb:.3g} GB free{shared}")
+        yield Finding("results", "ok", f"{path}: {free_gb:.3g} GB free")

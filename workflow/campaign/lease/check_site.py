@@ -20,6 +20,7 @@ from campaign.documents.operation_times import OPERATIONS, OperationTimes, Sessi
 from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics.banks import RULES, named_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
+from campaign.fabrics.errors import Refused
 from campaign.fabrics.hardware import Inventory, use_of
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric, Request
@@ -88,7 +89,7 @@ def check_control_plane(site: Site, check_more: Check = _check_nothing) -> Itera
             for fence in site.fenced.current():
                 yield Finding("fenced", "note", f"{fence.words()} ('campaign fabric fences {site.system.name}')")
             yield from check_more(fabric, inventory)
-    except ConfigError as error:
+    except (ConfigError, Refused) as error:
         yield Finding("answer", "stop", str(error))
     except CampaignError as error:
         yield Finding("answer", "problem", str(error))

@@ -24,6 +24,7 @@ from campaign.fabrics.errors import (
     OutcomeUnknown,
     PartialFailure,
     ProtocolViolation,
+    Refused,
     Unhealthy,
 )
 from campaign.fabrics.hardware import Composition
@@ -132,7 +133,7 @@ class _Acquisition:
                     self.waited_for = str(reason)
                     self.journal.note(waits_for=self.waited_for)
                 self.turn.wait(reason)
-            except (NoMatch, Incompatible, HostNotVisible):
+            except (NoMatch, Incompatible, HostNotVisible, Refused):
                 raise
             except FabricError as error:
                 failures += 1

@@ -21,6 +21,7 @@ from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError, nearest
 from campaign.files import make_directory, read_json
 from campaign.paths import Results
+from campaign.plan.closing_message import print_causes_at_exit
 from campaign.plan.concurrency import limits, needs, threads
 from campaign.plan.control_runs import references_of
 from campaign.plan.cost import cost_model
@@ -268,6 +269,7 @@ class PlanFiles:
         if executes:
             make_directory(self.results.directory.resolve())
             write_plan(dag.plan, self.results, dag.to_measure)
+            print_causes_at_exit(self.results, dag.campaign.systems)
 
     @property
     def plan(self) -> str:

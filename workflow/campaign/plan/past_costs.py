@@ -269,7 +269,7 @@ def _archived_costs(path: Path) -> list[Costs]:
 
 
 def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
-    yield from map(read_lease_document, sorted(Results.at(directory).manifests.rglob("*.json")))
+    yield from map(read_lease_document, Results.at(directory).list_manifests())
 
 
 def read_lease_document(path: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from campaign.plan.concurrency import isolation
 from campaign.plan.lease_plans import lease_plans, plan_digest
 from campaign.plan.plan import Plan
 from campaign.plan.repetitions import said
+from campaign.wording import neutralize_formula
 
 
 def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
@@ -130,7 +131,7 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
 
 
 def plan_rows(plan: Plan) -> Iterator[list[str]]:
-    """Every cell as one row of text, header first (`plan.tsv`)."""
+    """Return every cell as one row of text, header first (`plan.tsv`). No text is a formula for a spreadsheet."""
     options = list(plan.campaign.file.axes.options)
     yield ["schema", "order", "lease", "composition", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used",
            "ranks", "attach", "storage", "device", "workload", "batch", "batch_global", "precision",
@@ -147,14 +148,8 @@ def plan_rows(plan: Plan) -> Iterator[list[str]]:
         ]
         for cell in (each for each in lease.cells if not each.reference):
             values = [cell.workload, str(cell.batch), str(cell.batch_global), cell.precision]
-            yield [
-                *head,
-                cell.id,
-                *shape,
-                *values,
-                *(str(cell.options[o]) for o in options),
-                said(cell.settings),
-            ]
+            own = [str(cell.options[option]) for option in options]
+            yield list(map(neutralize_formula, [*head, cell.id, *shape, *values, *own, said(cell.settings)]))
 
 
 def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = None) -> list[Path]:

@@ -6,6 +6,7 @@ import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 
 from campaign import wording
@@ -14,11 +15,13 @@ from campaign.files import load_json, open_regular, read_json, reading
 from campaign.paths import Results
 from campaign.report import in_page_order
 from campaign.report.sections.race import race_lines
+from campaign.workloads.main_metrics import MAIN_METRICS
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
 _REMEDY = "delete it and run again"
 _ADVICE = 3
+_MAY_LEAD = frozenset(chain.from_iterable(MAIN_METRICS.values()))
 _FAILURES = 5  # kinds of them
 _CELLS = 3  # of each kind
 _FINDINGS = 1  # of each figure; the page has all of them
@@ -94,12 +97,15 @@ def _valid_runs(tables: Path) -> list[str]:
     Every statement between configurations rests on the compositions of its cells.
     """
     leases: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    without = 0
+    without, others = 0, Counter[str]()
     for row in _rows(tables / "runs.csv"):
         if row["status"] == "ok":
             leases[row["configuration"], row["cell_id"]].add(row["lease_id"])
-            without += row["value"] == ""
-    said = [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it"]
+            if row["value"] == "":
+                without += 1
+                others.update(name for name, text in row.items() if text and name in _MAY_LEAD)
+    they_gave = f"; they gave {', '.join(others)}: name one as `metric` in the campaign file" if others else ""
+    said = [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it{they_gave}"]
     return _compositions(leases) + (said if without else [])
 
 
@@ -137,7 +143,7 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
         planned = load_json(results.plan_document)["leases"]
         leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
     manifests = {}
-    for path in sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime):
+    for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
         with reading(path, _REMEDY):
             manifest = load_json(path)
             manifests[manifest["lease"]] = manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
+from campaign.insight.compare.campaign_spread import MIN_CAMPAIGNS, CampaignSpread
 from campaign.insight.compare.comparison import Comparison
 from campaign.insight.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.report.context_schema import PublishedSaid
@@ -16,7 +18,7 @@ from campaign.report.intervals_column import Interval, column
 from campaign.report.sections.published import published
 from campaign.report.templates import filled
 from campaign.statistics import verdict
-from campaign.statistics.intervals import SIGNIFICANT
+from campaign.statistics.intervals import SIGNIFICANT, simultaneous_width
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
@@ -36,9 +38,7 @@ def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
-    rows = by_change(comparison.rows)
-    compared = rows[rows["ratio"].notna()]
-    shown = compared.head(ROWS_ON_PAGE).to_dict("records")
+    shown = largest_changes(comparison.rows, ROWS_ON_PAGE).to_dict("records")
     return {
         "base": comparison.base,
         "metric": comparison.metric,
@@ -53,7 +53,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "changes": column([Interval(*_bounds(row), _KINDS.get(row["says"], "")) for row in shown]),
         "means": [_mean(row) for row in comparison.means.to_dict("records")],
         "rows": [_row(row) for row in shown],
-        "rows_left_out": max(0, len(compared) - ROWS_ON_PAGE),
+        "rows_left_out": max(0, comparison.compared - ROWS_ON_PAGE),
         "changed": [
             (row["cell"], row["base_outcome"], row["outcome"])
             for row in comparison.changed.head(ROWS_ON_PAGE).to_dict("records")
@@ -71,10 +71,19 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def by_change(rows: pd.DataFrame) -> pd.DataFrame:
-    """The largest change first."""
-    size = np.abs(np.log(rows["ratio"].where(rows["ratio"] > 0)))
-    return rows.assign(_size=size).sort_values("_size", ascending=False, kind="stable").drop(columns="_size")
+def largest_changes(rows: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Return the largest of the known changes, the largest first, with intervals for rows that were selected by their size.
+
+    The intervals of R rows of m hold at 1 - 0.05 R / m each, so that 95 % of those that are shown hold (Benjamini & Yekutieli,
+    2005, "False discovery rate-adjusted multiple confidence intervals for selected parameters", JASA 100(469)).
+    """
+    known = rows[rows["ratio"].notna()]
+    size = np.abs(np.log(known["ratio"].where(known["ratio"] > 0)))
+    shown: pd.DataFrame = known.loc[size.sort_values(ascending=False, kind="stable").index].head(count)
+    wider = np.nan_to_num(simultaneous_width(shown["freedom"], max(1.0, len(known) / count)), nan=1.0)
+    ratio = shown["ratio"]
+    bounds = {end: ratio * (shown[end] / ratio) ** wider for end in ("low", "high")}
+    return shown.assign(**bounds)
 
 
 def _counts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -102,6 +111,7 @@ def findings(comparison: Comparison) -> list[str]:
         told.append(f"{_changed(certain)} of {wording.plural(tested, 'cell')} (Holm).")
     elif comparison.rows["tested"].any():
         told.append("No cell shows a significant change (Holm).")
+    told += _describe_spread(comparison.spread)
     alone = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
     if len(alone):
         told.append(f"{wording.plural(len(alone), 'cell')} not tested: {verdict.why_not_tested(alone)}.")
@@ -126,6 +136,22 @@ def findings(comparison: Comparison) -> list[str]:
             f"{wording.plural(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
         )
     return told
+
+
+def _describe_spread(spread: CampaignSpread | None) -> list[str]:
+    """Describe how much campaigns differ although nothing was changed."""
+    if spread is None:
+        return []
+    if not spread.is_known:
+        return [
+            f"How much campaigns on this system differ is unknown before {MIN_CAMPAIGNS} earlier ones measured these cells, so no "
+            "change is tested. Intervals hold the spread within the two campaigns only."
+        ]
+    size = wording.percent(100 * math.sqrt(spread.variance))
+    return [
+        f"The {spread.campaigns:,} earlier campaigns on this system differ by {size} in the same cells (standard deviation). "
+        "No change below this spread is called one."
+    ]
 
 
 def _changed(certain: pd.DataFrame) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.documents.metric import Metric, from_document, metric_of
+from campaign.insight.compare.campaign_spread import CampaignSpread, estimate_campaign_spread
 from campaign.statistics.comparable_cells import SHAPE, option_columns
 from campaign.tables.measured_programs import hash_program, read_programs
 
@@ -105,6 +106,20 @@ def histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[Histo
         if len(group) > 1
     ]
     return sorted(found, key=lambda each: (str(each.key["system"]), each.configuration, each.name))
+
+
+def spread_before(measured: Sequence[tuple[str, float, pd.DataFrame]], place: int) -> CampaignSpread:
+    """Return how much the campaigns before one differ in the cells of this one.
+
+    Args:
+        measured: name, start and `measured_cells` of each campaign, the oldest first.
+        place: place of the campaign in `measured`.
+    """
+    rows = pd.concat([rows.assign(campaign=name) for name, _, rows in measured[: place + 1]], ignore_index=True)
+    rows = rows.assign(cell=rows.groupby(list(KEY), sort=False).ngroup())
+    cells = rows.loc[rows["campaign"] == measured[place][0], "cell"]
+    earlier = rows[rows["cell"].isin(cells) & (rows["campaign"] != measured[place][0])]
+    return estimate_campaign_spread(earlier[["cell", "campaign", "mean"]])
 
 
 def _history(key: Mapping[str, Any], rows: pd.DataFrame) -> History:

@@ -15,6 +15,7 @@ import pandas as pd
 from campaign.errors import CampaignError, unwritable
 from campaign.files import hash_of, load_json, reading, write_atomic
 from campaign.insight.compare import compare
+from campaign.insight.compare.campaign_spread import CampaignSpread
 from campaign.paths import REPORTS
 from campaign.report.compare_page import compare_page
 from campaign.report.source_hash import source_hash
@@ -76,7 +77,12 @@ def _write_pages(site: Path) -> int:
     for path in (site / "history").iterdir():
         if path.stem not in {own.name for own in shown}:  # its campaigns were taken out, or name it otherwise
             path.unlink()
-    _write_comparisons(site, [(before[each.directory], each) for each in entries if each.directory in before])
+    pairs = [
+        (before[each.directory], each, history.spread_before(measured, place))
+        for place, each in enumerate(entries)
+        if each.directory in before
+    ]
+    _write_comparisons(site, pairs)
     return len(entries)
 
 
@@ -106,22 +112,25 @@ def _predecessors(
     return found
 
 
-def _write_comparisons(site: Path, pairs: Sequence[tuple[ListedCampaign, ListedCampaign]]) -> None:
-    """The page of each campaign beside the one before, on all processors; not where both and the program are as they were."""
+def _write_comparisons(site: Path, pairs: Sequence[tuple[ListedCampaign, ListedCampaign, CampaignSpread]]) -> None:
+    """The page of each campaign beside the one before, on all processors; not where it was made from the same."""
     program = source_hash(REPORTS)
     wanted = []
-    for base, other in pairs:
-        made_from = f"<!-- {hash_of(f'{base.digests[-1]} {other.digests[-1]} {program}')} -->\n"
+    for base, other, spread in pairs:
+        made_from = f"<!-- {hash_of(f'{base.digests[-1]} {other.digests[-1]} {spread} {program}')} -->\n"
         path = site / other.directory / campaigns.COMPARISON
         if not path.is_file() or not path.read_bytes().endswith(made_from.encode()):
-            wanted.append((site, base, other, made_from))
+            wanted.append((site, base, other, spread, made_from))
     if wanted:
         with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(wanted)), get_context("fork")) as pool:
             list(pool.map(_write_comparison, *zip(*wanted, strict=True)))
 
 
-def _write_comparison(site: Path, base: ListedCampaign, other: ListedCampaign, made_from: str) -> None:
-    page = compare_page(compare(_named(site, base), _named(site, other)), back="../index.html")
+def _write_comparison(
+    site: Path, base: ListedCampaign, other: ListedCampaign, spread: CampaignSpread, made_from: str
+) -> None:
+    comparison = compare(_named(site, base), _named(site, other), spread=spread)
+    page = compare_page(comparison, back="../index.html")
     write_atomic(site / other.directory / campaigns.COMPARISON, page + made_from)
 
 

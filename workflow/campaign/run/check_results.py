@@ -52,7 +52,7 @@ def problems(results: Results) -> Iterator[str]:
             read_lease_plan(path)
         except CampaignError as error:
             yield str(error)
-    others = [results.plan_document, *sorted(results.manifests.rglob("*.json"))]
+    others = [results.plan_document, *results.list_manifests()]
     for path in others:
         try:
             if path.exists():

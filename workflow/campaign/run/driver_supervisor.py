@@ -134,9 +134,12 @@ class Supervisor:
                     "then run the same command again: finished records are kept"
                 )
             else:
+                log = f"(log: {submitted.log_file})"
+                if self.submitter.outlives and not submitted.log_file.exists():
+                    directory = self.results.root.resolve()
+                    log = f"and without a log, as on a host that does not see {directory}; all hosts must see it (--results)"
                 raise HostFailed(
-                    f"the driver of {self.lease} is gone without a result{f' ({fate.words})' if fate.words else ''} "
-                    f"(log: {submitted.log_file})",
+                    f"the driver of {self.lease} is gone without a result{f' ({fate.words})' if fate.words else ''} {log}",
                     fate.failed_hosts,
                 )
 

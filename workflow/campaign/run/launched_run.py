@@ -18,6 +18,7 @@ from campaign.launch.protocol import Launcher, Limits
 from campaign.workloads.failures import KILLED, PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Workload
+from campaign.workloads.rank_marks import judge_marks, mark_ranks
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,17 @@ class LaunchedRun:
                 if problem := self._beside(before, f"prepare{number}", log):
                     error = LaunchError(f"{self.run.cell.workload}: prepare: {problem}; the run has no record")
                     raise error.with_log(log) if log.exists() else error
-            ended = self.launcher.run(step, self.mark, self.log, self.run.directory, self.limits)
+            ended = self._launch(step, self.mark, self.log)
             flags += _take_result(self.workload.result_file(self.run), self.run.directory, self.log)
         finally:
             flags += self._cleaned_up()
         return replace(ended, flags=(*ended.flags, *flags))
+
+    def _launch(self, step: Step, mark: str, log: Path) -> Ended:
+        """Run a step to its end; what its ranks mark counts before the exit code of a wrapper around them."""
+        directory = self.run.directory
+        ended = self.launcher.run(mark_ranks(step, directory), mark, log, directory, self.limits)
+        return judge_marks(step, directory, ended, log)
 
     def _cleaned_up(self) -> Iterator[str]:
         """Clean up, whatever has ended the run; gives a flag for what failed."""
@@ -62,7 +69,7 @@ class LaunchedRun:
     def _beside(self, step: Step, what: str, log: Path) -> str:
         """Why another step of the run failed; empty where it did not. Its log is kept where something was printed."""
         log.unlink(missing_ok=True)
-        ended = self.launcher.run(step, f"{self.mark}.{what}", log, self.run.directory, self.limits)
+        ended = self._launch(step, f"{self.mark}.{what}", log)
         if log.exists() and not log.stat().st_size:
             log.unlink()
         if not ended.timed_out and all(code == 0 for code in ended.codes):

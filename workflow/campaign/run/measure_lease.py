@@ -23,7 +23,7 @@ from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import runs_of
 from campaign.documents.superseded import set_aside
 from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
-from campaign.fabrics.errors import Incompatible, NoMatch
+from campaign.fabrics.errors import Incompatible, NoMatch, Refused
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import read_json, read_text, write_atomic, write_json, write_once
 from campaign.lease.campaign_leases import (
@@ -53,6 +53,7 @@ from campaign.run.progress import note
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.free_hosts import FreeHosts
+from campaign.slurm.run_on_hosts import is_job_forgotten
 from campaign.slurm.strategies import SlurmStrategy, open_strategy
 from campaign.slurm.strategies.controller import Controller
 from campaign.submit import StillQueued, open_submitter
@@ -265,7 +266,7 @@ class _Measuring:
 
     def persist(self) -> None:
         """Try until nothing is missing, or the apparatus has failed too often."""
-        attempt = 0
+        attempt = forgotten = 0
         while attempt < self.campaign.protocol.attempts:
             attempt += 1
             before = len(self.missing())
@@ -285,8 +286,16 @@ class _Measuring:
                 if not self.missing():
                     self.tell(str(error))
                     return
+                if is_job_forgotten(str(error)) and forgotten < self.campaign.protocol.attempts:
+                    # Nobody's failure either; a controller that forgets every job must not be waited for without end.
+                    attempt, forgotten = attempt - 1, forgotten + 1
+                    self.tell(f"{error}; Slurm's controller restarted and lost the job, which counts as no attempt")
+                    time.sleep(_RETRY_S)
+                    continue
                 self.problems.append(str(error))
                 self.tell(f"attempt {attempt} of {self.campaign.protocol.attempts} failed: {error}")
+                if isinstance(error, Refused):
+                    return
                 time.sleep(_RETRY_S)
                 continue
             if not self.missing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any, NoReturn
 
 from campaign.documents.record import Store, campaigns_as_used
 from campaign.errors import ConfigError, unwritable
@@ -46,6 +47,12 @@ def remove_results(results: Results) -> None:
                     "'campaign release', or 'campaign release --orphans' where its owner has died"
                 )
     try:
-        shutil.rmtree(results.directory)
+        shutil.rmtree(results.directory, onerror=_raise_with_path)
     except OSError as error:
         raise unwritable(error, results.directory) from error
+
+
+def _raise_with_path(function: object, path: str, info: tuple[type[BaseException], BaseException, Any]) -> NoReturn:
+    """Raise the error of `rmtree` with the whole path of its file: the error itself has the name in its directory only."""
+    error = info[1]
+    raise OSError(error.errno, error.strerror, path) if isinstance(error, OSError) else error

@@ -29,11 +29,13 @@ from campaign.run.launched_run import LaunchedRun
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, LogReading, Scope, read_log
-from campaign.workloads.parsers.expressions import hints
+from campaign.workloads.parsers.expressions import Matches, hints, parse
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 HERE = Path("config/campaign.yaml")
 """Workloads are looked for where a campaign of this name would find them."""
+_MAX_STEPS = 1_000_000
+"""Steps of a saved log of which nobody says how many were to be measured."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,10 @@ def run_of(
 
 @dataclass(frozen=True)
 class Trial:
-    """What one run or one log gave. reading: of a built-in parser, which also reads matrices and curves."""
+    """What one run or one log gave. reading: of a built-in parser, which also reads matrices and curves.
+
+    matches: of own parsers, for a saved log.
+    """
 
     workload: str
     outcome: Outcome
@@ -162,6 +167,7 @@ class Trial:
     wall_s: float | None = None
     software: Mapping[str, Any] | None = None
     hints: tuple[str, ...] = ()
+    matches: tuple[Matches, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """JSON-able; what is not known is absent."""
@@ -182,6 +188,17 @@ class Trial:
             "software": self.software,
             "log": str(self.log) if self.log else None,
             "hints": list(self.hints),
+            "matches": [
+                {
+                    "metric": one.parser.metric,
+                    "pattern": one.parser.pattern,
+                    "found": one.found,
+                    "skipped": one.skipped,
+                    "counted": one.counted,
+                    "take": one.parser.take,
+                }
+                for one in self.matches
+            ],
         }
         return {name: value for name, value in rows.items() if value not in (None, {}, [])}
 
@@ -216,7 +233,14 @@ def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | No
         outcome = file.outcome(run, ended, text)
     ranks = wish.devices * wish.hosts
     scope = Scope(
-        ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps, file.log_test
+        ranks,
+        wish.hosts,
+        wish.batch,
+        wish.batch * ranks,
+        wish.warmup_steps,
+        wish.measured_steps,
+        file.log_test,
+        set(ended.codes) == {0},
     )
     reading = read_log(file.log_parser, text, scope) if file.log_parser else None
     disturbed = (f"its times mean nothing: {ended.disturbed}",) if ended.disturbed else ()
@@ -249,12 +273,14 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
     if file.log_parser is not None:
         scope = replace(scope, test=file.log_test) if scope.test is None else scope
         return _read_by_parser(file.name, file.log_parser, text, log, scope, file)
-    wish = Wish(scope.batch or 1, precision, scope.ranks or 1)
+    steps = scope.measured_steps or _MAX_STEPS
+    wish = Wish(scope.batch or 1, precision, scope.ranks or 1, measured_steps=steps)
     campaign = campaign_of(workload, wish, None, "slurm")
     run = replace(run_of(campaign, only_cell(campaign), log.parent), saved=True)
-    outcome = file.outcome(run, Ended((0,), 0.0, 0.0), text)
+    outcome = file.outcome(run, Ended((0,), 0.0, 0.0, known=False), text)
     told = tuple(file.hints(text)) if outcome.status == "incomplete" else ()
-    return Trial(file.name, outcome, log=log, hints=told)
+    matches = parse(file.own_parsers, text, scope.ranks or 1).matches
+    return Trial(file.name, outcome, log=log, hints=told, matches=matches)
 
 
 def _read_by_parser(

@@ -40,6 +40,7 @@ _TAKEN = re.compile(r"Unable to create step[^\n]*(?:Memory required by task is n
 _OVER = re.compile(
     r"already completing or completed|Invalid job id|Job has been (?:revoked|cancelled)|job allocation .* expired"
 )
+_FORGOTTEN = re.compile(r"Unable to confirm allocation for job \d+: Invalid job id|is lost: Slurm does not know it")
 _PASSES_S, _TAKEN_S, _REFUSED_S = 600.0, 90.0, 10.0
 _IMMEDIATE_S = 10
 _LAUNCH_FAILED = re.compile(r"Task launch for \S+ failed on node (\S+): ([^\n]+)")
@@ -180,6 +181,11 @@ def worth_waiting_s(words: str) -> float:
     if _TAKEN.search(words):
         return _TAKEN_S
     return _REFUSED_S if _REFUSED.search(words) else 0.0
+
+
+def is_job_forgotten(words: str) -> bool:
+    """Return whether srun or `job_state` reports that Slurm does not know a job: a controller restarted before it had saved it."""
+    return bool(_FORGOTTEN.search(words))
 
 
 def call(argv: Sequence[str], timeout_s: float) -> Finished:

@@ -269,16 +269,18 @@ def _shared(by: Design, i: Integers, j: Integers, both: Marks) -> Integers:
 def _pairs(by: Design, i: Integers, j: Integers, one: Marks) -> tuple[Integers, Floats, Floats, Floats, Marks]:
     """Pairs of runs of one block for comparisons within one composition, and their ratio where they are enough."""
     places = np.flatnonzero(one) if by.blocks else np.empty(0, dtype=np.int64)
+    ratio, variance, freedom = (np.full(i.size, np.nan) for _ in range(3))
+    pairs, take = np.zeros(i.size, dtype=np.int64), np.zeros(i.size, dtype=np.bool_)
+    if not places.size:
+        return pairs, ratio, variance, freedom, take
     asked = pd.DataFrame({"cell": i[places], "to": j[places], "place": np.arange(places.size)})
     ours = asked.merge(by.each, on="cell")
     theirs = by.each.rename(columns={"cell": "to", "cost": "theirs"})
     both = ours.merge(theirs, on=["to", "lease", "repetition"])
     found = paired(both["theirs"], both["cost"], both["place"], places.size)
     counted = np.bincount(both["place"], minlength=places.size)
-    pairs, take = np.zeros(i.size, dtype=np.int64), np.zeros(i.size, dtype=np.bool_)
     pairs[places] = counted
     take[places] = is_paired(counted, by.runs[i[places]], by.runs[j[places]])
-    ratio, variance, freedom = (np.full(i.size, np.nan) for _ in range(3))
     weight = np.maximum(by.weights[i[places]], by.weights[j[places]])
     ratio[places], variance[places], freedom[places] = found.ratio, found.variance * weight, found.freedom
     return pairs, ratio, variance, freedom, take

@@ -111,6 +111,12 @@ class Pooled:
     pool_freedom: Floats
     noisy: npt.NDArray[np.bool_]
 
+    def with_pool(self, compositions: Integers) -> Pooled:
+        """Return the variance of the pool for each item that was composed again, unless it is noisy."""
+        take = (compositions > 1) & ~self.noisy & np.isfinite(self.pool) & (self.freedom > 0)
+        variance = np.where(take, self.pool / np.maximum(compositions, 1), self.variance)
+        return replace(self, variance=variance, freedom=np.where(take, self.pool_freedom, self.freedom))
+
 
 @dataclass(frozen=True, slots=True)
 class Variances:

@@ -99,6 +99,12 @@ class Design:
         method = np.select(conditions, [BORROWED_EARLIER, BORROWED, BETWEEN, RUNS_OF_ONE], ONE_RUN).astype(object)
         return LogRatios(self.value, variance, freedom), method
 
+    def with_pools(self) -> Design:
+        """Return the design with one variance for all configurations of a workload, except for noisy ones."""
+        variances, k = self.variances, self.compositions
+        pools = {name: getattr(variances, name).with_pool(k) for name in ("single", "alone", "blocked", "beside")}
+        return replace(self, variances=replace(variances, **pools))
+
     def medians(self, value: Floats) -> LogRatios:
         """Medians of cells' runs, by place; no variance where nothing tells how much compositions differ.
 

@@ -29,6 +29,8 @@ PAIRED = "within one composition, t paired by block, 95 %"
 RUNS_OF_ONE = "within one composition, t over runs, 95 %"
 ONE_EACH = "one composition each, run-to-run variation only, no test, 95 %"
 CONFOUNDED = "each on hosts of its own, no test, 95 %"
+BETWEEN_CAMPAIGNS = "t over earlier campaigns, 95 %"
+CAMPAIGNS_UNKNOWN = "spread within campaigns only, no test, 95 %"
 
 ONE_RUN = "none: one run"
 NO_RUN = "none: no run"
@@ -46,7 +48,7 @@ def student_quantile(freedom: npt.ArrayLike, confidence: float = CONFIDENCE) -> 
     return np.asarray(scipy.special.stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
 
 
-def simultaneous_width(freedom: npt.ArrayLike, count: int) -> Floats:
+def simultaneous_width(freedom: npt.ArrayLike, count: float) -> Floats:
     """Return how many times as wide intervals are that hold for `count` numbers together (Bonferroni), element-wise."""
     return student_quantile(freedom, 1 - SIGNIFICANT / count) / student_quantile(freedom)
 

@@ -64,6 +64,8 @@ def not_tested(row: Mapping[Any, Any]) -> str:
 
 def why_not_tested(rows: pd.DataFrame) -> str:
     """Why several comparisons are not tested."""
+    if (rows["method"] == intervals.CAMPAIGNS_UNKNOWN).any():
+        return "the spread between campaigns is unknown"
     own = rows["method"] == intervals.CONFOUNDED
     return OWN_HOSTS.partition(", so")[0] if own.any() else ONE_COMPOSITION
 
@@ -299,7 +301,7 @@ def rests_on(rows: pd.DataFrame) -> str:
     ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (counts[0], counts[-1]))) if counts else "no"
     said = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
     said += "".join(f" {each}" for each in _borrowed(rows))
-    if rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED]).all():
+    if rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED, intervals.CAMPAIGNS_UNKNOWN]).all():
         said += f" Nothing is tested: {why_not_tested(rows)}."
     return said + unlike(rows)
 

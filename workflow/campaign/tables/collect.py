@@ -155,7 +155,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _reasons(results: Results) -> dict[str, str]:
     reasons = {}
-    for path in sorted(results.manifests.rglob("*.json"), key=lambda path: path.stat().st_mtime):
+    for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
         with reading(path, "delete this manifest, it is made again"):
             document = load_json(path)
             reasons[document["lease"]] = str(document["reason"])

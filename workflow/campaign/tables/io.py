@@ -7,7 +7,6 @@ and type of columns, also when they are empty, so that files are equal byte for 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +26,7 @@ from campaign.errors import RecordError
 from campaign.files import load_json, make_directory, open_regular, reading
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
+from campaign.wording import neutralize_formula
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
@@ -176,23 +176,15 @@ def write_csv(table: pd.DataFrame, to: Path | BinaryIO) -> None:
     pyarrow.csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), to)
 
 
-_FORMULA = re.compile(r"[=+\-@\t\r]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
-
-
 def neutralize_formulas(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with an apostrophe before each text that a spreadsheet would run as a formula. Numbers stay numbers."""
     safe = {}
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name].dtype):
-            formulas = {value: f"'{value}" for value in table[name].dropna().unique() if _is_formula(value)}
-            if formulas:
+            texts = [value for value in table[name].dropna().unique() if isinstance(value, str)]
+            if formulas := {text: safe_text for text in texts if (safe_text := neutralize_formula(text)) != text}:
                 safe[str(name)] = table[name].map(lambda value, formulas=formulas: formulas.get(value, value))
     return table.assign(**safe)
-
-
-def _is_formula(value: object) -> bool:
-    return isinstance(value, str) and _FORMULA.match(value) is not None and _NUMBER.fullmatch(value) is None
 
 
 def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:

@@ -29,7 +29,16 @@ from campaign.workloads.command_template import (
     variables,
 )
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import WITHOUT_RATE, LogReading, ParserName, Scope, format_of, read_log, read_tests
+from campaign.workloads.parsers import (
+    WITHOUT_RATE,
+    LogReading,
+    ParserName,
+    Scope,
+    choose_test,
+    format_of,
+    read_log,
+    read_tests,
+)
 from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.rank_launchers import Launch, command_line
@@ -150,12 +159,15 @@ class CommandWorkload(Workload):
         return self.parser
 
     @property
+    def own_parsers(self) -> Sequence[Parser]:
+        return self.parsers
+
+    @property
     def log_test(self) -> int | Literal["last"] | None:
         return None if self.test == "only" else self.test
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        found = read_tests(self.parser, log, Scope()) if self.parser is not None and self.log_test is None else []
-        return found if len(found) > 1 else ()
+        return [] if self.parser is None else choose_test(read_tests(self.parser, log, Scope()), self.log_test)
 
     def of_test(self, number: int) -> Self:
         return self.model_copy(update={"test": number})
@@ -266,12 +278,15 @@ class CommandWorkload(Workload):
             environment |= {"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]}
         filled_in = [fill(part, values, f"{where}: command") for part in words]
         program = [run.files.get(word, word) for word in filled_in]
+        started = command_line(run, launch, self.mpi, software, options, program, environment)
         return Step(
-            argv=command_line(run, launch, self.mpi, software, options, program, environment),
+            argv=started.argv,
             environment=environment,
             ranks_by_host=run.ranks_by_host,
             per_rank=launch in ("per_rank", "srun"),
             srun=(*([f"--mpi={self.mpi}"] if self.mpi else []), *options) if launch == "srun" else (),
+            program_at=started.program_at,
+            wrapped_ranks=started.wrapped_ranks,
         )
 
     def _values(self, run: Run) -> dict[str, Scalar]:
@@ -296,6 +311,7 @@ class CommandWorkload(Workload):
             warmup_steps=cell.settings.warmup_steps,
             measured_steps=cell.settings.measured_steps,
             test=self.log_test,
+            ended=ended.known,
         )
         reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
         if ended.known:

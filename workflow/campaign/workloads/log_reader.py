@@ -9,7 +9,7 @@ Pieces of 4 MiB, which do not fit a cache, took three times as long.
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from os import SEEK_END
@@ -23,6 +23,7 @@ _CHUNK_BYTES = 128 << 10
 _WHOLE_BYTES = 4 << 20
 _LINE_BYTES = 16 << 20
 _TAIL_BYTES = 256 << 10
+_ENCODING_BYTES = 512
 _PAIRS_LOOKED_AT = 100
 _SIGN_LINES = 100
 _SIGN_LINE_BYTES = 4 << 10
@@ -87,7 +88,8 @@ class Log:
             if whole and not chunk.endswith(b"\n"):
                 chunk = chunk[: chunk.rfind(b"\n") + 1]
             if needles or rows is not None:
-                wanted: Iterable[bytes] = _found(chunk, needles, rows)
+                # A row may be known by what stands behind its number, be it the end of its line.
+                wanted: Iterable[bytes] = _found(chunk if chunk.endswith(b"\n") else chunk + b"\n", needles, rows)
             else:
                 wanted = chunk.removesuffix(b"\n").split(b"\n") if chunk else ()
             for line in wanted:
@@ -115,11 +117,24 @@ class Log:
         with self._opened() as file:
             return file.read(1 << 20)
 
+    def encoding_problem(self) -> str:
+        """Return a sentence for a log of text that is no UTF-8; an empty text for others."""
+        begin = self.head()[:_ENCODING_BYTES]
+        # Without a mark, every second byte of ASCII text is zero.
+        halved = len(begin) > 8 and any(begin) and not (any(begin[::2]) and any(begin[1::2]))
+        if begin.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or halved:
+            return "the log is UTF-16 text, as `>` of PowerShell writes it: convert it, such as by `iconv -f UTF-16 -t UTF-8`"
+        return ""
+
     def end(self) -> bytes:
         """The last MiB, as it was printed."""
         with self._opened() as file:
             file.seek(max(0, file.seek(0, SEEK_END) - (1 << 20)))
             return file.read()
+
+    def unended_line(self) -> str:
+        """Return the last line, from its last MiB, if no line feed ends it; else an empty text."""
+        return plain(self.end()).rpartition(b"\n")[2].decode(errors="replace")
 
     def tail(self, characters: int = 400) -> str:
         """The end of the log, as evidence."""
@@ -174,9 +189,9 @@ def _found(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | Non
             at = chunk.find(needle, end)
     if rows is not None:
         # The line feed before the first line of a chunk went with the chunk before.
-        first = chunk[: _end(chunk, 0)]
-        if rows.search(b"\n" + first):
-            found[0] = len(first)
+        end = _end(chunk, 0)
+        if rows.search(b"\n" + chunk[: end + 1]):
+            found[0] = end
         for match in rows.finditer(chunk):
             begin = match.start() + 1
             found[begin] = _end(chunk, begin)

@@ -22,6 +22,7 @@ from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 
 if TYPE_CHECKING:  # a plan reads no logs
+    from campaign.workloads.parsers.expressions import Parser
     from campaign.workloads.parsers.reading import LogReading
 
 FELL_BACK = "the framework reports that the CPU did work of the"
@@ -76,7 +77,9 @@ class Step:
     """What a launcher starts: one process, or one a rank.
 
     preload: a package whose `forkserver` forks ranks; a launcher that cannot use it starts `argv`. takes_devices: False for a
-    program that only stands for devices, and is given nothing for them; srun: further words for an srun that starts the ranks.
+    program that only stands for devices, and is given nothing for them; srun: further words for an srun that starts the ranks;
+    program_at: where the program stands in `argv` behind a wrapper that starts it, None without one; wrapped_ranks: how often the
+    wrappers of the step start it altogether.
     """
 
     argv: tuple[str, ...]
@@ -86,6 +89,8 @@ class Step:
     preload: str | None = None
     takes_devices: bool = True
     srun: tuple[str, ...] = ()
+    program_at: int | None = None
+    wrapped_ranks: int = 1
 
     @property
     def ranks(self) -> list[tuple[str, int]]:
@@ -268,12 +273,17 @@ class Workload(FileModel):
         return None
 
     @property
+    def own_parsers(self) -> Sequence[Parser]:
+        """The expressions that read its log."""
+        return ()
+
+    @property
     def log_test(self) -> int | Literal["last"] | None:
         """Which test of its log counts, where the file chooses one."""
         return None
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        """The tests in a log, where it holds several and the file chooses none."""
+        """Return what a built-in parser reads of each test in a log: of the chosen one alone, if the file chooses one."""
         return ()
 
     def of_test(self, number: int) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from campaign.workloads.protocol import Run
 from campaign.workloads.software import Software, software_words
@@ -19,6 +19,14 @@ MARKS = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
 """Variables by which a run's processes are found; those that mpirun starts elsewhere have to have them, too."""
 
 
+class CommandLine(NamedTuple):
+    """The argv of a step. program_at, wrapped_ranks: see `Step`."""
+
+    argv: tuple[str, ...]
+    program_at: int | None
+    wrapped_ranks: int
+
+
 def command_line(
     run: Run,
     launch: Launch,
@@ -27,8 +35,8 @@ def command_line(
     options: Sequence[str],
     program: Sequence[str],
     environment: Iterable[str],
-) -> tuple[str, ...]:
-    """The argv of a step, with the launcher's words and those of the software environment where each belongs.
+) -> CommandLine:
+    """Build the argv of a step, with the launcher's words and those of the software environment where each belongs.
 
     software, options (for the launcher) and program have all names filled in; environment: names of variables that the ranks need.
     mpirun and horovodrun come from the software environment, but start containers themselves: an image seldom holds the MPI that
@@ -64,7 +72,13 @@ def command_line(
             words = [*inside, "torchrun", "--standalone", f"--nproc-per-node={ranks}", *options]
         case _:
             words = inside
-    return (*outside, *words, *program)
+    if launch == "torchrun":  # it starts Python files itself, so that only its own start can be marked
+        at = words.index("torchrun")
+        times = len(run.ranks_by_host) if words[0] == "srun" else 1
+    else:
+        at = len(outside) + len(words)
+        times = 1 if launch == "once" else int(ranks)
+    return CommandLine((*outside, *words, *program), at or None, times)
 
 
 def _exported(software: Software | None, environment: Iterable[str], slurm: bool) -> list[str]:

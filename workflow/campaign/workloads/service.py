@@ -23,8 +23,8 @@ from campaign.workloads import software as environments
 from campaign.workloads.command_template import BESIDE, RESERVED, check_template, run_values, texts, variables
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import LogReading, Scope, read_log, read_tests
-from campaign.workloads.parsers.expressions import hints, misnamed_metrics, read_expressions
+from campaign.workloads.parsers import LogReading, Scope, choose_test, read_log, read_tests
+from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.service_run.specification import (
     CLIENT_OUTPUT,
@@ -125,10 +125,13 @@ class ServiceWorkload(Workload):
     def reads_log(self) -> bool:
         return True
 
+    @property
+    def own_parsers(self) -> Sequence[Parser]:
+        return self.client.parsers
+
     def tests(self, log: Log) -> Sequence[LogReading]:
-        client = self.client
-        found = read_tests(client.parser, log, Scope()) if client.parser is not None and client.test == "only" else []
-        return found if len(found) > 1 else ()
+        chosen = None if self.client.test == "only" else self.client.test
+        return [] if self.client.parser is None else choose_test(read_tests(self.client.parser, log, Scope()), chosen)
 
     def of_test(self, number: int) -> Self:
         return self.model_copy(update={"client": self.client.model_copy(update={"test": number})})
@@ -257,7 +260,7 @@ class ServiceWorkload(Workload):
         """Return the outcome that the client wrote or printed. ended: whether the client is known to have ended well."""
         client, configuration = self.client, run.cell.configuration
         test = None if client.test == "only" else client.test
-        scope = Scope(ranks=configuration.ranks, hosts=configuration.hosts, test=test)
+        scope = Scope(ranks=configuration.ranks, hosts=configuration.hosts, test=test, ended=ended)
         reading = read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
         reading = reading.of_ended() if ended else reading
         rate = reading.throughput_per_s

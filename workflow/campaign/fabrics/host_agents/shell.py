@@ -21,6 +21,9 @@ from campaign.processes.command import TIMED_OUT, run_command
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SSH_FAILED = 255
+# Printed last: ssh and what stands for it have exit codes of their own, 0 and 255 among them.
+_PROOF = ("sh", "-c", '"$@"; printf "\\ncampaign-ended %s\\n" "$?"', "campaign-command")
+_ENDED = re.compile(r"\ncampaign-ended (\d+)\n")
 
 
 def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path = Path("/proc")) -> Commands:
@@ -100,7 +103,10 @@ def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
 
 
 def through(template: Sequence[str]) -> Run:
-    """Runs commands on other hosts: `template`, in which `{host}` is the host, followed by the command as one quoted word."""
+    """Return what runs commands on other hosts: `template`, in which `{host}` is the host, and the command as one quoted word.
+
+    The exit code is the one that the host prints for the command. Raises FabricError if it prints none.
+    """
 
     def run(host: str, command: Sequence[str], timeout_s: float) -> Done:
         if not _HOST.fullmatch(host):
@@ -108,12 +114,17 @@ def through(template: Sequence[str]) -> Run:
                 f"host {host!r} is not a valid name for ssh; allowed are letters, digits and, inside the name, . _ -"
             )
         words = [word.replace("{host}", host) for word in template]
-        done = run_here(host, [*words, shlex.join(command)], timeout_s)
+        done = run_here(host, [*words, shlex.join((*_PROOF, *command))], timeout_s)
+        if endings := list(_ENDED.finditer(done.out)):
+            return Done(int(endings[-1][1]), done.out[: endings[-1].start()], done.err)
         if done.code == _SSH_FAILED:
             raise FabricError(
                 f"{host}: cannot be reached by `{shlex.join(words)}`: {done.words}; it must log in without a password (BatchMode)"
             )
-        return done
+        raise FabricError(
+            f"{host}: `{shlex.join(words)}` ended with {done.code}, but the command did not end on the host: {done.words}; "
+            "check that it runs the command that it is given"
+        )
 
     return run
 

@@ -63,6 +63,11 @@ class Answer:
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the same request will be refused again: a status of 4xx, without those of somebody else's lock or of haste."""
+        return 400 <= self.status < 500 and self.status not in (408, 409, 423, 425, 429)
+
     def header(self, name: str) -> str | None:
         """A header by its name in any case."""
         return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)

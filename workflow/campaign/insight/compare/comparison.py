@@ -14,6 +14,7 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
+from campaign.insight.compare.campaign_spread import CampaignSpread
 from campaign.insight.compare.gate import STATE, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.insight.compare.matching import Matched, match
 from campaign.statistics import comparisons, intervals
@@ -58,6 +59,8 @@ class Comparison:
     """What is beyond the limit of a rule, but was measured on one composition each, so that it may be chance."""
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What differs in the program of a workload that both campaigns measured: keys of its file, and input files."""
+    spread: CampaignSpread | None = None
+    """How much earlier campaigns on the system differ; None where nobody looked at them."""
 
     @property
     def changed(self) -> pd.DataFrame:
@@ -70,8 +73,12 @@ class Comparison:
         return int(self.rows["ratio"].notna().sum())
 
 
-def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparison:
+def compare(
+    base: Tables, other: Tables, rules: Sequence[Rule] = (), spread: CampaignSpread | None = None
+) -> Comparison:
     """Hold `other` against `base`.
+
+    spread: how much earlier campaigns on the system differ. A change below it is no change; without it, none is tested.
 
     ConfigError: a rule names a quantity that the campaigns do not both have, or they have different primary metrics.
     """
@@ -81,8 +88,8 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
             f"{base.name} is compared by {metric.name} and {other.name} by {others.name}; give both campaigns the same `metric`"
         )
     matched = match(base.cells, other.cells)
-    rows = _rows(matched, base, other)
-    means = _means(rows)
+    rows = _rows(matched, base, other, spread)
+    means = _means(rows, spread)
     comparison = Comparison(
         *_names(base.name, other.name),
         rows,
@@ -98,6 +105,7 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
             for name, keys in _compare_programs(base.context, other.context).items()
             if (changed := tuple(key for key in keys if key not in WORDS))
         },
+        spread=spread,
     )
     found = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
     return replace(
@@ -112,7 +120,7 @@ def _names(base: str, other: str) -> tuple[str, str]:
     return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
 
 
-def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
+def _rows(matched: Matched, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
     one, two = matched.base, matched.other
     # The same cell in two campaigns is two cells here, or it would be held against itself.
     a = two.assign(cell_id="other " + two["cell_id"].astype("str"))
@@ -120,6 +128,7 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
     by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other), _both_references(base, other))
     found = comparisons.ratios(a["cell_id"], b["cell_id"], by)
     found = comparisons.among_each_other(found, one["configuration"])
+    found = spread.apply(found) if spread else found
     ratio, low, high = found.of.bounds()
     rows = one[["configuration", "workload", "batch", "precision"]].assign(
         cell=_words(one),
@@ -241,6 +250,12 @@ def _kinds(failures: str) -> str:
     return ", ".join(dict.fromkeys(part.partition(" x")[0] for part in failures.split(", "))) or "failed"
 
 
+_NOT_TESTED = {
+    intervals.CONFOUNDED: "each on hosts of its own",
+    intervals.CAMPAIGNS_UNKNOWN: "the spread between campaigns is unknown",
+}
+
+
 def _says(row: Mapping[Any, Any]) -> str:
     """What a pair comes to, in words."""
     if not np.isfinite(row["ratio"]):
@@ -248,14 +263,14 @@ def _says(row: Mapping[Any, Any]) -> str:
     if not np.isfinite(row["low"]):
         return "one run, no interval"
     if not row["tested"]:
-        return f"not tested: {'each on hosts of its own' if row['method'] == intervals.CONFOUNDED else 'one composition each'}"
+        return f"not tested: {_NOT_TESTED.get(row['method'], 'one composition each')}"
     if row["p_holm"] < SIGNIFICANT:
         return "faster" if row["ratio"] > 1 else "slower"
     most = max(abs(row["low"] - 1), abs(row["high"] - 1))
     return f"no difference larger than {wording.percent(100 * most)}"
 
 
-def _means(rows: pd.DataFrame) -> pd.DataFrame:
+def _means(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataFrame:
     """Return the geometric mean of the ratios over cells: of each workload, and of all.
 
     A mean of cells that are not tested has no interval and no test: their difference may be one of compositions or hosts.
@@ -267,6 +282,7 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
         tested = bool(group["tested"].any())
         cells = group[group["tested"]] if tested else group
         of = comparisons.mean_change(cells["ratio"], cells["configuration"])
+        of = spread.widen(of) if spread and tested else of
         value, low, high = (float(each[0]) for each in of.bounds())
         numbers = {"low": low, "high": high, "p": float(of.p()[0])} if tested else {}
         told.append({"workload": name, "cells": len(cells), "ratio": value, "tested": tested, **numbers})

@@ -46,7 +46,7 @@ _NOTHING = "No cell was measured, so there is nothing to recommend."
 _NO_SYSTEM = "Shapes that were not measured are not listed: the hosts and pool of the system are unknown here."
 _BASIS = (
     "Answers rank measured cells by the mean of their runs; nothing is predicted. Intervals are 95\u202f%. "
-    "That of the choice holds for all candidates of a question together, as it was chosen by its number; "
+    "That of the choice allows for its being the best of all candidates by chance; "
     "those of the configurations listed beside it are of one cell each.",
     "A configuration ties with the best if no test shows it to be worse, and two one-sided tests show a difference of less than "
     f"{TIE_PCT:.0f}\u202f% (t on logarithms with the spread of compositions; Holm, over all pairs of shapes of a question for "

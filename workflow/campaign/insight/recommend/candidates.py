@@ -53,10 +53,11 @@ def energy_design(tables: Tables) -> Design:
 
 
 def with_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Return the rows that the design has, with their result as a rate (more is better): `rate`, `low`, `high`, `freedom`,
-    `known`.
+    """Return the rows that the design has, with their result as a rate (more is better): `rate`, `low`, `high`, `variance`,
+    `freedom`, `known`.
 
-    low and high bound the rate of this row alone. known: whether they hold the spread of compositions.
+    low and high bound the rate of this row alone. variance, freedom: of the logarithm of the rate, by what configurations have in
+    common (`Design.with_pools`). known: whether they hold the spread of compositions.
     """
     place = design.places(rows["cell"])
     rows, place = rows[place >= 0], place[place >= 0]
@@ -64,5 +65,6 @@ def with_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
     value, low, high = (each[place] for each in locations.bounds())
     if not design.higher:
         value, low, high = 1 / value, 1 / high, 1 / low
-    freedom = locations.freedom[place]
-    return rows.assign(rate=value, low=low, high=high, freedom=freedom, known=design.variances.known[place])
+    pools = design.with_pools().locations()[0]
+    errors = {"variance": pools.variance[place], "freedom": pools.freedom[place]}
+    return rows.assign(rate=value, low=low, high=high, **errors, known=design.variances.known[place])

@@ -24,7 +24,8 @@ from campaign.insight.recommend.objectives import (
 )
 from campaign.statistics.comparisons import Design, ratios
 from campaign.statistics.experiment_design import Marks
-from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm, simultaneous_width
+from campaign.statistics.intervals import CONFOUNDED, SIGNIFICANT, holm
+from campaign.statistics.selected_estimate import bound_best_cell
 
 TIE_PCT = 5.0
 """Configurations tie where none is shown to be better, and a test shows that they differ by less than this."""
@@ -71,23 +72,26 @@ def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> Reco
         return question.answer(f"{question.about}: {why_none}.")
     best = scored.iloc[0]
     if not best["known"]:
-        choice = _choice(question, best, len(scored))
+        choice = _choice(question, best, scored.iloc[1:])
         unknown = "One composition each was measured, so ties are unknown."
         return question.answer(_build(question, choice), unknown, choice=choice, comparable=False)
     # A shape is built once, for the batch that is best.
     others = scored[scored["shape"] != best["shape"]].drop_duplicates("shape")
     tie, alike = compare_with(best, others, question.design)
-    tied, further, chosen = others[tie], others[alike & ~tie], best
+    tied, further, chosen, contenders = others[tie], others[alike & ~tie], best, scored.iloc[1:]
     fewest = pd.concat([scored.iloc[:1], tied]).sort_values(["devices", "hosts"], kind="stable").iloc[0]
     if (fewest["devices"], fewest["hosts"]) < (best["devices"], best["hosts"]):
-        chosen, tied = fewest, pd.concat([scored.iloc[:1], tied.drop(fewest.name)])
-    choice = _choice(question, chosen, len(scored))
+        # It was chosen by its score among shapes of its size only.
+        equal = tied[(tied["devices"] == fewest["devices"]) & (tied["hosts"] == fewest["hosts"])]
+        chosen, contenders = fewest, equal.drop(fewest.name)
+        tied = pd.concat([scored.iloc[:1], tied.drop(fewest.name)])
+    choice = _choice(question, chosen, contenders)
     answer = question.answer(
         _build(question, choice),
         choice=choice,
-        tied=tuple(_choice(question, row, 1) for _, row in tied[:MAX_LISTED].iterrows()),
+        tied=tuple(_choice(question, row) for _, row in tied[:MAX_LISTED].iterrows()),
         tied_total=len(tied),
-        not_told_apart=tuple(_choice(question, row, 1) for _, row in further[:MAX_LISTED].iterrows()),
+        not_told_apart=tuple(_choice(question, row) for _, row in further[:MAX_LISTED].iterrows()),
         not_told_apart_total=len(further),
     )
     if not answer.alternatives:
@@ -116,14 +120,15 @@ def score(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFram
     return found.sort_values("score", ascending=False, kind="stable")
 
 
-def score_bounds(row: pd.Series[Any], candidates: int) -> tuple[float, float]:
+def bound_score(row: pd.Series[Any], contenders: pd.DataFrame, design: Design) -> tuple[float, float]:
     """Return the 95 % bounds of the score of a row that was chosen for its score; nan without an interval.
 
-    They hold for all candidates together (Bonferroni), whichever of them is chosen.
+    Args:
+        contenders: the rows that it was chosen from, itself left out
+        design: what compares the rows
     """
-    wider = float(simultaneous_width(row["freedom"], candidates))
-    low, high = np.log(row["factor"] * np.array([row["low"], row["high"]], dtype=np.float64))
-    return row["score"] + wider * float(low - row["score"]), row["score"] + wider * float(high - row["score"])
+    score, variance, cells = ([row[name], *contenders[name]] for name in ("score", "variance", "cell"))
+    return bound_best_cell(score, variance, row["freedom"], cells, design.with_pools())
 
 
 def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> tuple[Marks, Marks]:
@@ -145,9 +150,15 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     return alike & (holm(p_tie) < SIGNIFICANT), alike
 
 
-def _choice(question: RankingQuestion, row: pd.Series[Any], candidates: int) -> RecommendedChoice:
+def _choice(
+    question: RankingQuestion, row: pd.Series[Any], contenders: pd.DataFrame | None = None
+) -> RecommendedChoice:
+    """Describe a row with its interval: of this row alone, or of a row that was chosen from contenders."""
     scale, value = question.objective.scale, question.objective.scale.value(row["score"])
-    bounds = score_bounds(row, candidates)
+    if contenders is None:
+        bounds = tuple(np.log(row["factor"] * np.array([row["low"], row["high"]], dtype=np.float64)))
+    else:
+        bounds = bound_score(row, contenders, question.design)
     low, high = sorted(scale.value(each) for each in bounds)
     said = scale.say(value)
     if np.isfinite(bounds).all():

@@ -62,10 +62,9 @@ def mix_candidates(
     rows = shapes.agg(slow=("slow", "sum"), batch=("batch", ", ".join), cells=("cell", tuple)).reset_index()
     rows = rows.assign(cell=rows["cells"].map(_id))
     rows = rows[sums.places(rows["cell"]) >= 0].reset_index(drop=True)
-    low, high = _slow_down_bounds(rows, apart, sums)
-    place = sums.places(rows["cell"])
-    known, freedom = sums.variances.known[place], sums.locations()[0].freedom[place]
-    return rows.assign(rate=1 / rows["slow"], low=1 / high, high=1 / low, freedom=freedom, known=known), sums
+    bounds = _slow_down_bounds(rows, apart, sums)
+    known = sums.variances.known[sums.places(rows["cell"])]
+    return rows.assign(rate=1 / rows["slow"], **bounds, known=known), sums
 
 
 def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
@@ -99,15 +98,22 @@ def _id(cells: Iterable[str]) -> str:
     return "+".join(cells)
 
 
-def _slow_down_bounds(rows: pd.DataFrame, apart: pd.DataFrame, sums: Design) -> tuple[Floats, Floats]:
-    """Return the bounds of the slow-down of each row; nan where its shape is the fastest for all workloads.
+def _slow_down_bounds(rows: pd.DataFrame, apart: pd.DataFrame, sums: Design) -> dict[str, Floats]:
+    """Return `low`, `high`, `variance` and `freedom` of the inverse of the slow-down, as `candidates.with_results` does.
 
-    A workload that is fastest on the shape itself adds its share, exactly. The others add a ratio of two sums.
+    They are nan where a shape is the fastest for all workloads. A workload that is fastest on the shape itself adds its share,
+    exactly. The others add a ratio of two sums.
     """
     by_shape = apart.groupby("shape").agg(own=("cell", _id), fastest=("fastest", _id), share=("share", "sum"))
     by_shape = by_shape.reindex(rows["shape"])
-    found = ratios(by_shape["fastest"], by_shape["own"], sums).of
-    share = by_shape["share"].to_numpy(dtype=np.float64)
-    ratio = 1 + (rows["slow"].to_numpy(dtype=np.float64) - 1) / share
-    _, low, high = replace(found, ratio=ratio).bounds()
-    return 1 - share + share * low, 1 - share + share * high
+    slow, share = rows["slow"].to_numpy(dtype=np.float64), by_shape["share"].to_numpy(dtype=np.float64)
+    found, pools = (ratios(by_shape["fastest"], by_shape["own"], each).of for each in (sums, sums.with_pools()))
+    exact = 1 - share
+    _, low, high = replace(found, ratio=(slow - exact) / share).bounds()
+    variance = pools.variance * (1 - exact / slow) ** 2
+    return {
+        "low": 1 / (exact + share * high),
+        "high": 1 / (exact + share * low),
+        "variance": variance,
+        "freedom": pools.freedom,
+    }

@@ -104,7 +104,8 @@ def measure(bench: LinkBench, settings: LinkMeasurement, largest_bytes: int) -> 
 
 def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int], *, whole: bool) -> tuple[dict[str, Any], str]:
     """The reading as a document, and why it is not whole."""
-    reading = read_log(_PARSERS[tool], Log(log), Scope(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host)))
+    scope = Scope(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended=whole)
+    reading = read_log(_PARSERS[tool], Log(log), scope)
     if whole:
         reading = reading.of_ended()
     document = {

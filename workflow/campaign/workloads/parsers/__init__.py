@@ -6,13 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from campaign.errors import nearest
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.reading import Curve, Format, LogReader, LogReading, PairMatrix, Scope
+from campaign.workloads.parsers.reading import (
+    NO_END_MARK,
+    Curve,
+    Format,
+    LogReader,
+    LogReading,
+    PairMatrix,
+    Scope,
+    describe_unended,
+)
 
 __all__ = [
     "OF_SERVICES",
@@ -26,7 +35,9 @@ __all__ = [
     "ParserName",
     "Scope",
     "alike",
+    "choose_test",
     "format_of",
+    "is_timestamped",
     "read_log",
     "read_tests",
     "several",
@@ -87,14 +98,22 @@ ParserName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"en
 
 _LISTED = 12
 
-# srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun, torchrun.
+# srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun, torchrun; before it the time of kubectl logs --timestamps.
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")
 _LABEL = re.compile(
     r" *\d{1,6}: (?!\d+%)|\[(?:[\w.@-]*@)?\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>: ?|\[(?:default|rank)\d{1,6}\]: ?"
 )
 
 
+def is_timestamped(log: Log) -> bool:
+    """Return whether the log begins with a time as `kubectl logs --timestamps` writes it."""
+    return _TIMESTAMP.match(next(iter(log.lines()), "")) is not None
+
+
 def without_label(line: str) -> str:
-    """A line without the label of its rank, which launchers put before it."""
+    """Return a line without the time of kubectl and the label of its rank, which launchers put before it."""
+    if time := _TIMESTAMP.match(line):
+        line = line[time.end() :]
     return line[label.end() :] if (label := _LABEL.match(line)) else line
 
 
@@ -111,28 +130,61 @@ def read_log(name: str, log: Log, scope: Scope) -> LogReading:
     all have the same numbers.
     """
     tests = read_tests(name, log, scope)
-    chosen = len(tests) if scope.test == "last" else scope.test
-    if chosen is not None and chosen > len(tests):
-        return LogReading("incomplete", f"no test {chosen} in the log: it has {len(tests)}{_listed(tests)}")
-    if len(tests) == 1 or (chosen is None and alike(tests)):
+    chosen = choose_test(tests, scope.test)
+    if not chosen:
+        return LogReading("incomplete", f"no test {scope.test} in the log: it has {len(tests)}{_listed(tests)}")
+    if len(tests) == 1 or (scope.test is None and alike(tests)):
         return tests[0]
-    if chosen is None:
+    if scope.test is None:
         return LogReading(
             "invalid", f"{several(tests)}; say by 'test' of the workload which one counts, such as 'test: last'"
         )
-    reading = tests[chosen - 1]
-    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {chosen} counts"))
+    (reading,) = chosen
+    number = len(tests) if scope.test == "last" else scope.test
+    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {number} counts"))
+
+
+def choose_test(tests: Sequence[LogReading], test: int | Literal["last"] | None) -> Sequence[LogReading]:
+    """Return the test that counts, by its number from 1 or as the last; all of them for None, none if the log has too few."""
+    if test is None:
+        return tests
+    return tests[-1:] if test == "last" else tests[test - 1 : test]
 
 
 def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
     """What each test says that the log of a program in PARSERS holds; one that is printed and written to a file is one.
 
-    A last line without its end is none: it may be half of one.
+    A last line without a line feed may be cut off. It counts if the program ended well, if the line shows that it is whole, or if
+    no number of it is read, as of an end mark. Otherwise the line is left out, and the last test says so.
     """
+    if why := log.encoding_problem():
+        return [LogReading("incomplete", why)]
     form = format_of(name)
+    last = "" if scope.ended else log.unended_line()
+    if not last.strip() or form.proves_whole(last):
+        return _tests_of(form, log, scope, whole_lines=False)
+    tests, all_lines = (_tests_of(form, log, scope, whole_lines=whole) for whole in (True, False))
+    same = len(tests) == len(all_lines) and all(map(LogReading.agrees, tests, all_lines))
+    if same and all_lines[-1].status == "ok" and NO_END_MARK not in all_lines[-1].flags:
+        return all_lines
+    end = all_lines[-1]
+    if end.status == "incomplete" and (not end.has_numbers or end.agrees(tests[-1])):
+        tests = all_lines  # The last line begins a document, or a test, that does not come to its end.
+    why, end = describe_unended(last), tests[-1]
+    if end.status == "ok":
+        return [*tests[:-1], replace(end, flags=(*end.flags, why))]
+    return [*tests[:-1], replace(end, problem=f"{end.problem}; {why}")]
+
+
+def _tests_of(form: Format, log: Log, scope: Scope, *, whole_lines: bool) -> list[LogReading]:
+    """Read each test of a log. whole_lines: leave out a last line that no line feed ends."""
     readers = [form.reader()]
     every = form.document is not None and any(form.document in end for end in (log.head(), log.end()))
-    lines = log.lines(longest=form.line_max) if every else log.lines(form.needles, form.rows, whole=True)
+    lines = (
+        log.lines(whole=whole_lines, longest=form.line_max)
+        if every
+        else log.lines(form.needles, form.rows, whole=whole_lines)
+    )
     for line in lines:
         if len(line) <= form.line_max:
             readers += readers[-1].feed(without_label(line))

@@ -19,7 +19,20 @@ _LATENCIES = {
     "request_latency": "e2e",
 }
 _STATISTICS = {"avg": "mean", "min": "min", "max": "max", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+_COUNTS = (
+    *("request_throughput", "request_count", "benchmark_duration", "error_request_count", "output_token_throughput"),
+    *("input_sequence_length", "output_sequence_length", "goodput"),
+)
 _MS_PER_UNIT = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
+_WARMUP_PHASES = ("warmup", "warm-up")
+_SETTINGS = {
+    "request_rate": "request_rate_per_s",
+    "rate": "request_rate_per_s",
+    "concurrency": "max_concurrency",
+    "request_count": "requests",
+    "requests": "requests",
+}
+"""Key of a configuration -> setting."""
 
 
 class AiperfExport(LogReader):
@@ -47,6 +60,10 @@ class AiperfExport(LogReader):
             verdict.incomplete("the profile was cancelled")
         for name, latency in _LATENCIES.items():
             _add_latency(profile.get(name), latency, verdict)
+        _add_settings(profile.get("input_config"), verdict)
+        for name, statistics in profile.items():
+            for key in _STATISTICS if isinstance(statistics, dict) and name in (*_LATENCIES, *_COUNTS) else ():
+                self.number_of(f"{name}.{key}", statistics.get(key))
         return _add_counts(profile, verdict)
 
 
@@ -63,6 +80,22 @@ def _add_latency(statistics: Any, latency: str, verdict: Verdict) -> None:
     found = {f"{latency}_ms_{name}": factor * value for name, value in values.items() if value is not None}
     verdict.finite(found)
     verdict.metrics |= found
+
+
+def _add_settings(config: Any, verdict: Verdict) -> None:
+    """Add what the configuration of AIPerf or GenAI-Perf says of the load, at any depth, unless it says two different things."""
+    found: dict[str, set[float]] = {}
+    parts = [config]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict) and part.get("name") not in _WARMUP_PHASES:
+            parts += part.values()
+            for key, value in part.items():
+                if key in _SETTINGS and (stated := number(value)) is not None:
+                    found.setdefault(_SETTINGS[key], set()).add(stated)
+    verdict.settings |= {name: values.pop() for name, values in found.items() if len(values) == 1}
 
 
 def _add_counts(profile: Mapping[str, Any], verdict: Verdict) -> float | None:

@@ -50,7 +50,7 @@ class Dlio(LogReader):
         verdict.expect("the accelerators are", number(self.summary.get("num_accelerators")), scope.ranks)
         verdict.expect("the hosts are", number(self.summary.get("num_hosts")), scope.hosts)
         for key, (name, factor) in _NUMBERS.items():
-            if (value := number(self.metric.get(key))) is not None:
+            if (value := self.number_of(key, self.metric.get(key))) is not None:
                 verdict.metrics[name] = value * factor
                 if not math.isfinite(value):
                     verdict.nan(f"{key} is not a number")
@@ -64,6 +64,10 @@ class Dlio(LogReader):
         epochs = self.metric.get(_EPOCHS)
         values = [number(value) for value in epochs] if isinstance(epochs, list) else []
         known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            self.leave_out(
+                "the rate of an epoch", ", ".join(str(each) for each in epochs or () if number(each) is None)
+            )
         if rate is not None and known and not agree(statistics.fmean(known), rate, 1e-6):
             verdict.invalid(
                 f"the mean of the epochs' rates is {statistics.fmean(known):g}/s, the summary says {rate:g}/s"

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,8 +20,16 @@ from campaign.documents.fields import AxisName, FileModel
 from campaign.documents.metric import MEASURED_BY_CAMPAIGN
 from campaign.wording import plural
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, format_of, read_tests, without_label
-from campaign.workloads.parsers.reading import NO_END_MARK, Documents, LogReading, ReadingStatus, Scope, found_at
+from campaign.workloads.parsers import PARSERS, format_of, is_timestamped, read_tests, without_label
+from campaign.workloads.parsers.reading import (
+    NO_END_MARK,
+    Documents,
+    LogReading,
+    ReadingStatus,
+    Scope,
+    describe_unended,
+    found_at,
+)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _FOLDS: Mapping[str, Callable[[float, float], float]] = {
@@ -34,6 +44,11 @@ _SPACES = re.compile("[\u00a0\u2009\u202f]")
 _GROUPS_AFTER = re.compile(r"(?:[,']\d{3})+(?![,']?\d)(?:\.\d+)?")
 _GROUPS_BEFORE = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})*[,']$")
 _GROUPED_MAX = 40
+_SEPARATORS = (",", ";", "\t")
+_DURATION = re.compile(r"(?:(\d{1,6})-(?=\d{1,2}:\d\d:))?(?:(\d{1,6}):(?=[0-5]\d:))?(\d{1,6}):([0-5]\d(?:\.\d+)?)")
+_PARTS_BEFORE = re.compile(r"(?:\d+[-:])*\d*$")
+_SEPARATED = re.compile(r"\S *[,;\t] *\S")
+_PARTS_AFTER = re.compile(r"\d*(?::\d+)*(?:\.\d+)?")
 _SHOWN = 60
 _LINES = 5
 _WIDTH = 160
@@ -54,8 +69,16 @@ class Parser(FileModel):
     json_key: str | None = None
     """Instead of `regex`: a place in the JSON documents of the log, be they a line, many lines, or the whole log. Keys and numbers
     of elements (from 0) have dots between them, `*` is every element, such as in `jobs.0.read.bw_bytes`."""
+    csv_column: Annotated[str, Field(min_length=1)] | None = None
+    """Instead of `regex`: name of a column of a table in the log. The line that has this name in a cell is the header, and each
+    line with as many cells below it is a match. Cells are separated by the comma, semicolon or tab of the header."""
     take: Literal["last", "first", "min", "max", "mean", "sum", "all", "only"] = "last"
     """Which of several matches counts. Use `all` for step times; `only` makes a run `invalid` that has more than one."""
+    skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """Number of matches at the beginning of the log that are left out as warm-up, before `take` applies."""
+    form: Literal["number", "duration"] = "number"
+    """`duration`: the match is a time such as `1:02:03.5` (h:mm:ss), `02:03` (m:ss) or `2-03:00:00` (with days). The number is its
+    seconds."""
     thousands: Literal[",", ".", " ", "'"] | None = None
     """Character between groups of three digits, as in `1,234.5`; with `.`, a comma is the decimal point. Nothing is guessed:
     without it, a run that prints such a character in one number is recorded as `incomplete`."""
@@ -71,8 +94,13 @@ class Parser(FileModel):
 
     @model_validator(mode="after")
     def _one_way(self) -> Parser:
-        if (self.regex is None) == (self.json_key is None):
-            raise ValueError("give either 'regex' or 'json_key'")
+        if sum(place is not None for place in (self.regex, self.json_key, self.csv_column)) != 1:
+            raise ValueError("give exactly one of 'regex', 'json_key' and 'csv_column'")
+        if self.form == "duration" and (self.thousands or self.units):
+            key = "thousands" if self.thousands else "units"
+            raise ValueError(
+                f"'form: duration' reads h:mm:ss, which has no '{key}'; remove '{key}', or 'form' for a plain number"
+            )
         if self.scale == 0:
             raise ValueError("'scale' makes every number 0; write the factor to the metric's unit, such as 0.001")
         if 0.0 in self.units.values():
@@ -91,7 +119,22 @@ class Parser(FileModel):
     @property
     def place(self) -> str:
         """What it looks for, for messages."""
-        return f"{self.metric} ({self.regex or self.json_key})"
+        return f"{self.metric} ({self.pattern})"
+
+    @property
+    def pattern(self) -> str:
+        """The expression, key or column that it looks for."""
+        return self.regex or self.json_key or self.csv_column or ""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """How often one parser matched. skipped: left out by `skip`; counted: numbers that `take` chose from."""
+
+    parser: Parser
+    found: int
+    skipped: int
+    counted: int
 
 
 @dataclass(frozen=True)
@@ -99,8 +142,9 @@ class Parsed:
     """What parsers find: metric -> number, metric -> all numbers for `take: all`, in the metric's unit.
 
     absent: required numbers that were not found. unread: parsers with a match that has digits and is no number, or, for required
-    numbers, with no other match. repeated: parsers with `take: only` and several matches. flags: matches without a digit that were
-    left out beside numbers.
+    numbers, with no other match. repeated: parsers with `take: only` and several matches. flags: what was left out beside numbers.
+    matches: one entry per parser, in their order.
+    unended: the sentence for a last line that may be cut off, and is left out.
     """
 
     numbers: dict[str, float]
@@ -109,6 +153,8 @@ class Parsed:
     unread: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    matches: tuple[Matches, ...] = ()
+    unended: str = ""
 
     @property
     def problem(self) -> tuple[ReadingStatus, str]:
@@ -116,7 +162,7 @@ class Parsed:
         told = [f"not found in the output: {', '.join(self.absent)}"] if self.absent else []
         told += [f"matched, but not a number: {', '.join(self.unread)}"] if self.unread else []
         if told:
-            return "incomplete", "; ".join(told)
+            return "incomplete", "; ".join(filter(None, [*told, self.unended]))
         if self.repeated:
             return "invalid", f"several matches where 'take: only' expects one: {', '.join(self.repeated)}"
         return "ok", ""
@@ -124,7 +170,9 @@ class Parsed:
 
 def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogReading:
     """What a workload's own parsers find. Without a rate, it is that of all steps; of other series the last number counts."""
-    parsed = parse(parsers, log, scope.ranks or 1)
+    if why := log.encoding_problem():
+        return LogReading("incomplete", why)
+    parsed = parse(parsers, log, scope.ranks or 1, ended=scope.ended)
     if parsed.problem[1]:
         return LogReading(*parsed.problem)
     numbers, series = parsed.numbers, parsed.series
@@ -145,23 +193,56 @@ def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogRe
         throughput_per_s=throughput,
         step_times_s=(steps,) if steps and finite else (),
         metrics={name: value for name, value in numbers.items() if math.isfinite(value)},
-        flags=(*parsed.flags, NO_END_MARK),
+        flags=(
+            *parsed.flags,
+            *_excess_steps(parsed.matches, scope.measured_steps),
+            *([parsed.unended] if parsed.unended else []),
+            NO_END_MARK,
+        ),
     )
 
 
-def parse(parsers: Sequence[Parser], log: Log, ranks: int) -> Parsed:
-    """What parsers find in a log; a rate per device is multiplied by `ranks`."""
+def _excess_steps(matches: Sequence[Matches], measured_steps: int | None) -> Iterator[str]:
+    """Yield a flag if more step times count than steps were asked to be measured, as where warm-up is among them."""
+    for one in matches:
+        if one.parser.metric == "step_time_s" and measured_steps is not None and one.counted > measured_steps:
+            yield (
+                f"{plural(one.counted, 'step')} were found, and {measured_steps} were to be measured; if the first ones are "
+                f"warm-up, leave them out by 'skip: {one.skipped + one.counted - measured_steps}' of the parser"
+            )
+
+
+def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = False) -> Parsed:
+    """What parsers find in a log; a rate per device is multiplied by `ranks`.
+
+    Of a last line without a line feed, a number at its very end may be cut off: it is left out unless the program `ended` well.
+    """
     found = [_Found(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
     in_lines = [(one, needle(one.parser)) for one in found if one.parser.regex is not None]
-    in_documents = [one for one in found if one.parser.regex is None]
+    in_documents = [one for one in found if one.parser.json_key is not None]
+    in_tables = [one for one in found if one.parser.csv_column is not None]
     needles = [literal.encode() for _, literal in in_lines if literal]
     documents = Documents()
     # A document may have many lines, of which any may be needed.
-    for line in log.lines(needles if len(needles) == len(found) else ()) if found else ():
+    wanted = needles if len(needles) == len(found) else ()
+    unended = "" if ended else log.unended_line()
+    for line in log.lines(wanted, whole=bool(unended)) if found else ():
         for one, literal in in_lines:
             if literal in line:
                 one.look(line)
+        for one in in_tables:
+            one.look_in_table(without_label(line))
         if in_documents and (document := documents.feed(without_label(line))) is not None:
+            for one in in_documents:
+                one.take_all(found_at(document, one.parser.json_key or ""))
+    left_out = bool(unended.strip())
+    if unended:
+        for one, _ in in_lines:
+            left_out = not one.look_before_end(unended) and left_out
+        # Lines from the log, as the last one may be longer than what was looked at here.
+        last = next(iter(deque(log.lines(), maxlen=1)), "") if in_documents else ""
+        if in_documents and (document := documents.feed(without_label(last))) is not None:
+            left_out = False
             for one in in_documents:
                 one.take_all(found_at(document, one.parser.json_key or ""))
     required = [one for one in found if one.parser.required and not one.count]
@@ -171,19 +252,29 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int) -> Parsed:
     return Parsed(
         numbers={one.parser.metric: one.result() for one in found if one.count and one.parser.take != "all"},
         series={one.parser.metric: one.values for one in found if one.count and one.parser.take == "all"},
-        absent=tuple(one.parser.place for one in required if not one.unread and not one.word),
-        unread=tuple(f"{one.parser.place} matched '{text}'" for one, text in unread),
+        absent=tuple(one.absent for one in required if not one.unread and not one.word),
+        unread=tuple(f"{one.parser.place} matched '{text}'{one.expected_form}" for one, text in unread),
         repeated=tuple(f"{one.parser.place} matched {one.count} times" for one in several),
         flags=tuple(
             f"{one.parser.metric}: {plural(one.words, 'word')} in place of a number left out, such as '{one.word}'"
             for one in found
             if one.words and one not in required
+        )
+        + tuple(
+            f"{one.parser.metric}: {plural(one.table.torn, 'line')} left out, with another number of cells than the header, such "
+            f"as '{one.table.torn_line}'"
+            for one in in_tables
+            if one.table.torn
         ),
+        matches=tuple(Matches(one.parser, one.found, min(one.found, one.parser.skip), one.count) for one in found),
+        unended=describe_unended(unended) if left_out else "",
     )
 
 
 def needle(parser: Parser) -> str:
     """Text that every line holds in which the parser finds something; empty where none is certain."""
+    if parser.csv_column is not None:
+        return ""
     if parser.regex is None:
         keys = [key for key in (parser.json_key or "").split(".") if key != "*" and not key.isdecimal()]
         return f'"{keys[-1]}"' if keys and re.fullmatch(r"[\w-]+", keys[-1], re.ASCII) else ""
@@ -204,6 +295,7 @@ class _Found:
 
     parser: Parser
     factor: float
+    found: int = 0
     count: int = 0
     number: float = math.nan
     unread: str = ""
@@ -213,19 +305,52 @@ class _Found:
 
     def __post_init__(self) -> None:
         self._pattern = None if self.parser.regex is None else re.compile(self.parser.regex)
+        self.table = _Column(self.parser.csv_column or "")
+
+    @property
+    def absent(self) -> str:
+        """The place of the parser, with what `skip` left out."""
+        if not self.found:
+            return self.parser.place
+        return f"{self.parser.place} behind the first {self.parser.skip}, which 'skip' leaves out ({self.found} in the output)"
+
+    @property
+    def expected_form(self) -> str:
+        return " (a duration is written h:mm:ss)" if self.parser.form == "duration" else ""
 
     def look(self, line: str) -> None:
         if self._pattern is not None:
-            self.take_all(_whole_number(match) for match in self._pattern.finditer(line))
+            self.take_all(self.whole(match) for match in self._pattern.finditer(line))
+
+    def whole(self, match: re.Match[str]) -> str | None:
+        return _whole_duration(match) if self.parser.form == "duration" else _whole_number(match)
+
+    def look_in_table(self, line: str) -> None:
+        self.take_all(self.table.feed(line))
+
+    def look_before_end(self, line: str) -> bool:
+        """Take matches of a line that may be cut off, but for a number at its very end; return whether one was taken."""
+        matches = [] if self._pattern is None else list(self._pattern.finditer(line))
+        whole = [self.whole(match) for match in matches if match.end(1) < len(line)]
+        self.take_all(whole)
+        return bool(whole) and len(whole) == len(matches)
 
     def take_all(self, texts: Iterable[Any]) -> None:
         for text in texts:
-            value = _number(text, self.parser.thousands, self.parser.units)
+            if text is None:
+                continue
+            self.found += 1
+            if self.found <= self.parser.skip:
+                continue
+            if self.parser.form == "duration":
+                value = duration_s(text) if isinstance(text, str) else None
+            else:
+                value = _number(text, self.parser.thousands, self.parser.units)
             if value is not None:
                 self.take(value * self.factor)
-            elif isinstance(text, str) and any(map(str.isdigit, text)):
-                self.unread = self.unread or text[:_SHOWN]
-            elif text is not None:
+            elif isinstance(text, str | int | float) and any(map(str.isdigit, str(text))):
+                self.unread = self.unread or str(text)[:_SHOWN]
+            else:
                 self.words += 1
                 self.word = self.word or str(text)[:_SHOWN]
 
@@ -245,6 +370,68 @@ class _Found:
         except (OverflowError, ValueError):  # too large, or infinities that cancel
             total = sum(self.values)
         return total / (self.count if self.parser.take == "mean" else 1)
+
+
+class _Column:
+    """Finds the cells of one column of a table, line by line. torn: lines behind the header with another number of cells."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._header: list[str] = []
+        self._separator = ""
+        self.torn = 0
+        self.torn_line = ""
+
+    def feed(self, line: str) -> Iterator[str]:
+        """Yield the cell of the column, if the line is a row. An empty cell is none."""
+        if self._name in line and self._is_header(line):
+            return
+        if not self._header:
+            return
+        cells = _cells(line, self._separator)
+        if len(cells) == len(self._header):
+            chosen = [cell for name, cell in zip(self._header, cells, strict=True) if name == self._name and cell]
+            # Of two columns with one name, none is the right one.
+            yield from chosen[:1] if len(chosen) < 2 else [" | ".join(chosen)]
+        elif len(cells) > 1:
+            self.torn += 1
+            self.torn_line = self.torn_line or line.strip()[:_SHOWN]
+
+    def _is_header(self, line: str) -> bool:
+        for separator in _SEPARATORS:
+            cells = _cells(line, separator)
+            # A row may hold the name, too.
+            if self._name in cells and (
+                len(cells) != len(self._header) or all(_number(c, None, {}) is None for c in cells)
+            ):
+                self._header, self._separator = cells, separator
+                return True
+        return False
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
+    except csv.Error:
+        return []
+
+
+def duration_s(text: str) -> float | None:
+    """Return the seconds of a time such as `1:02:03.5`, `02:03` or `2-03:00:00`; None if it is written in another way."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _whole_duration(match: re.Match[str]) -> str | None:
+    """Return what the group matched, with the parts of the time that the expression cuts off."""
+    line, (start, end) = match.string, match.span(1)
+    if start < 0:
+        return None
+    before, after = _PARTS_BEFORE.search(line[max(0, start - _GROUPED_MAX) : start]), _PARTS_AFTER.match(line, end)
+    return line[start - (len(before[0]) if before else 0) : after.end() if after else end]
 
 
 def _whole_number(match: re.Match[str]) -> str | None:
@@ -308,8 +495,15 @@ def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
     """Sentences for whoever wonders why nothing was found, from the most to the least certain."""
     if not any(log.chunks()):
         return ["the log is empty: did the program write to a file of its own?"]
+    if why := log.encoding_problem():
+        return [why]
     others = [name for name in PARSERS if name != parser and _reads(name, log)]
     found = [f"the log reads like one of {PARSERS[name]}: try the parser '{name}'" for name in others]
+    if any(one.regex and one.regex.startswith("^") for one in parsers) and is_timestamped(log):
+        found.append(
+            "lines begin with the time that `kubectl logs --timestamps` writes, and an expression begins with ^: leave the option "
+            "out, or the ^"
+        )
     for words, lines in _near(log, parser, parsers):
         found += [f"{words}:", *(f"  {line[:_WIDTH]}" for line in lines)]
     return found or ["no line of the log has a number that looks like a rate, a time or a bandwidth"]
@@ -329,9 +523,11 @@ def _near(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[t
             yield f"lines that '{parser}' looked at", lines
             return
     for one in parsers:
+        if one.csv_column is not None and (lines := _first(line for line in log.lines() if _SEPARATED.search(line))):
+            yield f"lines of cells, where '{one.csv_column}' is looked for as the name of a column", lines
         literal = needle(one)
         if literal.strip() and (lines := _first(log.lines([literal.encode()]))):
-            yield f"lines with '{literal}', which '{one.regex or one.json_key}' does not match whole", lines
+            yield f"lines with '{literal}', which '{one.pattern}' does not match whole", lines
     if lines := _first(line for line in log.lines() if _RATE.search(line)):
         yield "lines that look like numbers of a measurement", lines
 

@@ -13,10 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, number
+from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, number, size_bytes
 
 _DIRECTIONS = ("read", "write", "mixed")
 _SHORT_MS = 1_000.0
+_SETTINGS = {"bs": "block_size", "iodepth": "queue_depth", "numjobs": "jobs", "rw": "access"}
+"""Option of a job -> setting."""
 _SUM_OF_CLIENTS = "All clients"
 
 
@@ -30,7 +32,10 @@ class Fio(LogReader):
         if not isinstance(document, dict) or "fio version" not in document:
             return
         found = document.get("jobs", document.get("client_stats"))
-        jobs = [job for job in found if isinstance(job, dict)] if isinstance(found, list) else []
+        entries = found if isinstance(found, list) else []
+        jobs = [job for job in entries if isinstance(job, dict)]
+        if len(jobs) < len(entries):
+            self.leave_out("an entry of jobs", next(entry for entry in entries if not isinstance(entry, dict)))
         jobs = [job for job in jobs if job.get("jobname") != _SUM_OF_CLIENTS]
         groups: dict[float, Fio] = {}
         for job in jobs:
@@ -54,11 +59,18 @@ class Fio(LogReader):
         self.program = ",".join(dict.fromkeys(str(job.get("jobname", "")) for job in self.jobs))
 
     def options_of(self, verdict: Verdict, jobs: Sequence[Mapping[str, Any]]) -> None:
+        stated: dict[str, set[str]] = {}
         for job in jobs:
             own = job.get("job options")
             options = {**self.options, **(own if isinstance(own, dict) else {})}
+            for key in _SETTINGS:
+                stated.setdefault(key, set()).add(str(options.get(key, "")))
             if str(options.get("direct", "0")) != "1" and options.get("ioengine") != "null":
                 verdict.flag("the page cache was not passed over (direct=0)")
+        for key, name in _SETTINGS.items():
+            if len(stated[key]) == 1:  # otherwise the jobs differ
+                text = stated[key].pop()
+                verdict.settings[name] = text if key == "rw" else size_bytes(text) if key == "bs" else number(text)
 
     def direction(self, verdict: Verdict, name: str, entries: Sequence[Any]) -> bool:
         """Whether anything was done in it."""

@@ -16,6 +16,7 @@ _PLACE = r"(cpu|gpu\d{1,4})"
 _LINE = re.compile(
     rf"{_PLACE}_to_{_PLACE}(?:_(read|write))?_by_(?:gpu(\d{{1,4}})_using_)?(sm|dma)_under_numa(\d{{1,4}})(?:_(uni|bi))? +({F})\s*$"
 )
+_UNREAD = re.compile(r"((?:cpu|gpu)\S*_under_numa\S*)\s+(.*)")
 
 
 class GpuCopy(LogReader):
@@ -40,6 +41,8 @@ class GpuCopy(LogReader):
             self.wrong = self.wrong or not math.isfinite(rate) or rate <= 0
             rates = self.rates.setdefault(name, {})
             rates[source, target] = max(rate, rates.get((source, target), 0.0))
+        elif found := _UNREAD.match(line):
+            self.leave_out(found[1], found[2])
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
         if not self.rates:

@@ -12,13 +12,15 @@ import math
 from campaign.workloads.parsers.reading import F, Format, LineReader, Scope, Verdict, lines
 
 _INVALID = "No results printed for invalid run"
-_NAMES = "scale|num_mpi_processes|construction_time|(?:min|max|harmonic_mean)_teps|mean_validate"
+_SETTINGS = {"scale": "scale", "edge_factor": "edgefactor"}
+_NAMES = "scale|edgefactor|num_mpi_processes|construction_time|(?:min|max|harmonic_mean)_teps|mean_validate"
 
 
 class Graph500(LineReader):
     LINES = lines(
         invalid=f".*{_INVALID}",
         value=rf"(?:(bfs|sssp) +)?((?i:{_NAMES})): +(?:! +)?({F})\s*$",
+        unread=rf"((?:(?:bfs|sssp) +)?(?i:{_NAMES})): +(.*)",
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
@@ -40,6 +42,7 @@ class Graph500(LineReader):
             self.check(verdict, kind)
         verdict.processes("Graph500", self.values.get(("bfs", "num_mpi_processes")), scope)
         verdict.metrics["construction_time_s"] = self.values.get(("bfs", "construction_time"))
+        verdict.settings |= {name: self.values.get(("bfs", key)) for name, key in _SETTINGS.items()}
         verdict.metrics["scale"] = self.values.get(("bfs", "scale"))
 
     def check(self, verdict: Verdict, kind: str) -> None:
@@ -56,8 +59,18 @@ class Graph500(LineReader):
             verdict.flag(f"the results of {kind} were not validated")
 
 
+_LABELS = (b"_TEPS:", b"SCALE:", b"edgefactor:", b"num_mpi_processes:", b"construction_time:", b"mean_validate:")
+
 FORMAT = Format(
     Graph500,
-    needles=(b"_TEPS:", b"SCALE:", b"num_mpi_processes:", b"construction_time:", b"mean_validate:", _INVALID.encode()),
+    needles=(
+        b"_TEPS:",
+        b"SCALE:",
+        b"edgefactor:",
+        b"num_mpi_processes:",
+        b"construction_time:",
+        b"mean_validate:",
+        _INVALID.encode(),
+    ),
     line_max=1 << 10,
 )

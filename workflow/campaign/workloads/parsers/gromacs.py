@@ -20,11 +20,13 @@ class Gromacs(LineReader):
     LINES = lines(
         file="Log file opened on",
         printed=r"\s*:-\) +GROMACS - .*mdrun",
+        threads=r"Using (\d{1,6}) OpenMP threads?\b",
         reset=".*resetting all time and cycle counters",
         units=r"\s*((?:\([^()]+\)\s+)*\(ns/day\)\s+\(hour/ns\)(?:\s+\([^()]+\))*)\s*$",
         wall=rf"\s*Time: +{F} +({F}) +{F}\s*$",
         rate=rf"Performance: +((?:{F}\s+)*{F})\s*$",
         finished="Finished mdrun",
+        unread=r"(Performance): +(.*)",
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
@@ -54,6 +56,7 @@ class Gromacs(LineReader):
         if not self.found["reset"]:
             verdict.flag("the rate includes the start of the run, as no counters were reset (-resethway)")
         verdict.metrics |= {"simulated_ns_per_day": per_day, "wall_time_s": self.number("wall")}
+        verdict.settings["threads"] = self.number("threads")
         self.from_file = bool(self.found["file"])
 
 
@@ -61,6 +64,6 @@ _RATES = (b"(ns/day)", b" Time: ", b"Performance: ")
 
 FORMAT = Format(
     Gromacs,
-    needles=(b"GROMACS - ", b"Log file opened", b"resetting all time", *_RATES, b"Finished mdrun"),
+    needles=(b"GROMACS - ", b"Log file opened", b"resetting all time", b"OpenMP thread", *_RATES, b"Finished mdrun"),
     line_max=1 << 10,
 )

@@ -21,13 +21,17 @@ class HorovodSynthetic(LineReader):
         iteration=rf".*?Iter #(\d{{1,6}}): {_N} img/sec per (?:GPU|CPU)",
         each=rf".*?Img/sec per (?:GPU|CPU): {_N} \+-{_N}",
         total=rf".*?Total img/sec on (\d{{1,6}}) (?:GPU|CPU)\(s\): {_N} \+-{_N}",
+        model=r".*?Model: (\S{1,60})\s*$",
         batch=r".*?Batch size: (\d{1,9})\s*$",
         ranks=r".*?Number of (?:GPU|CPU)s: (\d{1,6})\s*$",
+        unread=r".*?(Iter #\d{1,6}|Img/sec per \w+|Total img/sec on \d{1,6} \w+\(s\)): *(.*)",
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
         if name == "iteration":
             return bool(self.found["total"]) or int(values[0]) <= int((self.last(name) or ("-1",))[0])
+        if name == "each" and self.found["total"]:
+            return True
         return name == "batch" and bool(self.found["total"] or self.found["iteration"])
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
@@ -50,8 +54,9 @@ class HorovodSynthetic(LineReader):
                 verdict.flag(f"printed with one decimal: known to {5 / max(each, 0.1):.1f} %")
             verdict.metrics = {"throughput_per_device_per_s": each, "iteration_rate_std_per_s": spread / _DEVIATIONS}
         verdict.expect("the ranks are", self.number("ranks"), scope.ranks)
+        verdict.settings["model"] = (self.last("model") or ("",))[0]
         verdict.expect("the batch per device is", self.number("batch"), scope.batch)
         return float(totals[1]) if totals else None
 
 
-FORMAT = Format(HorovodSynthetic, needles=(b"mg/sec", b"Batch size: ", b"Number of "))
+FORMAT = Format(HorovodSynthetic, needles=(b"mg/sec", b"Batch size: ", b"Number of ", b"Model: "), decimals=1)

@@ -51,8 +51,11 @@ class Hpcg(LogReader):
             after = self.fresh(True)
             after.section = section
             after.take(section, name, text)
-        elif key in _KEYS and _NUMBER.fullmatch(text):
-            self.values[key] = float(text)
+        elif key in _KEYS:
+            if _NUMBER.fullmatch(text):
+                self.values[key] = float(text)
+            else:
+                self.leave_out(name, text)
         elif key.startswith("Final Summary::HPCG result is INVALID"):
             self.invalid = True
         elif name == "Result" and text == "FAILED":

@@ -30,11 +30,17 @@ _ROUNDING = 0.005
 @dataclass
 class _Result:
     n: int
-    ranks: int
+    nb: int
+    p: int
+    q: int
     time_s: float
     gflops: float
     residuals: list[float] = field(default_factory=list)
     failed: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return self.p * self.q
 
     @property
     def passed(self) -> bool:
@@ -65,8 +71,8 @@ class Hpl(LogReader):
         if found := _RESULT.match(line):
             if self.over:
                 return self.another(line)
-            n, p, q = (int(found[group][:20]) for group in (2, 4, 5))
-            self.results.append(_Result(n, p * q, float(found[6]), float(found[7])))
+            n, nb, p, q = (int(found[group][:20]) for group in (2, 3, 4, 5))
+            self.results.append(_Result(n, nb, p, q, float(found[6]), float(found[7])))
         elif found := _CHECK.match(line):
             if self.over:
                 return self.another(line)
@@ -114,7 +120,10 @@ class Hpl(LogReader):
             }
             if not math.isfinite(best.gflops):
                 verdict.nan("the rate is not a number")
-            if len(self.results) > 1:
+            if len(self.results) == 1:
+                stated = {"problem_size": best.n, "matrix_block": best.nb, "grid_rows": best.p, "grid_columns": best.q}
+                verdict.settings |= {name: float(value) for name, value in stated.items()}
+            else:
                 verdict.flag(f"the best of {len(self.results)} results of one HPL.dat counts")
             verdict.processes("HPL", best.ranks, scope)
 

@@ -21,6 +21,7 @@ class Lammps(LineReader):
         loop=rf"Loop time of ({F}) on (\d{{1,9}}) procs for (\d{{1,15}}) steps with (\d{{1,15}}) atoms\s*$",
         rate=rf"Performance: ({F}) (ns|tau|fs|ps|sec)/day, (?:{F} hours/ns, )?({F}) timesteps/s(?:, {F} [kMGT]?atom-step/s)?\s*$",
         end="Total wall time:",
+        unread=r"(Performance:|Loop time of) *(.*)",
     )
 
     def __init__(self) -> None:
@@ -44,6 +45,7 @@ class Lammps(LineReader):
             verdict.invalid("several simulations ran at once in place of one: LAMMPS was built without MPI")
         time_s, ranks, steps, atoms = map(float, loop)
         verdict.processes("LAMMPS", ranks, scope)
+        verdict.settings |= {"atoms": atoms, "steps": steps}
         self.rates(verdict, time_s, steps, atoms)
 
     def rates(self, verdict: Verdict, time_s: float, steps: float, atoms: float) -> None:

@@ -12,10 +12,21 @@ import math
 import re
 from dataclasses import dataclass
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict
+from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, number
 
 _STEP = re.compile(r"iteration\s+(\d{1,12})\s*/\s*(\d{1,12})\s*\|(.*)")
 _FIELD = re.compile(rf"\s*([^|:]{{3,60}}): +({F})(?:/{F})?\s*(?:\(avg {F}\)\s*)?\|")
+_ARGUMENTS = {
+    "micro_batch_size": "micro_batch",
+    "tensor_model_parallel_size": "tensor_parallel",
+    "pipeline_model_parallel_size": "pipeline_parallel",
+    "world_size": "ranks",
+    "num_layers": "layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "attention_heads",
+}
+"""Argument of Megatron -> setting."""
+_ARGUMENT = re.compile(rf"\s*({'|'.join(_ARGUMENTS)}|params_dtype|fp8) \.+ (\S+)\s*$")
 _LENGTH = re.compile(r"\s*seq_length \.+ (\d{1,9})\s*$")
 _LAST = re.compile(r"exiting program (?:at iteration|after)")
 _TFLOPS = ("throughput per GPU (TFLOP/s/GPU)", "compute per GPU (TFLOP/s/GPU)")
@@ -37,6 +48,8 @@ class Megatron(LogReader):
         self.lines: list[_Line] = []
         self.last: int | None = None
         self.left = False
+        self.arguments: dict[str, str] = {}
+        self.next_arguments: dict[str, str] = {}
         self.length: float | None = None
         self.next_length: float | None = None
 
@@ -44,10 +57,12 @@ class Megatron(LogReader):
         if found := _STEP.search(line):
             fields = {name.strip(): float(text) for name, text in _FIELD.findall(found[3])}
             if "elapsed time per iteration (ms)" not in fields:
+                if "elapsed time per iteration" in line:
+                    self.leave_out(f"the time of iteration {found[1]}", found[3].partition("elapsed time")[2])
                 return
             if self.lines and (int(found[1]) <= self.lines[-1].iteration or int(found[2]) != self.last):
                 after = self.fresh(True)
-                after.length = self.next_length
+                after.length, after.arguments = self.next_length, self.next_arguments
                 after.line(line)
                 return
             self.last = int(found[2])
@@ -57,6 +72,8 @@ class Megatron(LogReader):
                 self.next_length = float(found[1])
             else:
                 self.length = float(found[1])
+        elif found := _ARGUMENT.match(line):
+            (self.next_arguments if self.lines else self.arguments)[found[1]] = found[2]
         elif _LAST.search(line):
             self.left = True
 
@@ -72,6 +89,7 @@ class Megatron(LogReader):
         if batch is None:
             verdict.flag("the global batch changed or is not known: no rate")
         verdict.expect("the global batch is", batch, scope.batch_global)
+        self.settings(verdict)
         self.losses(verdict)
         steps = [line.fields["elapsed time per iteration (ms)"] / 1e3 for line in counted]
         if not all(math.isfinite(step) and step > 0 for step in steps):
@@ -104,6 +122,16 @@ class Megatron(LogReader):
         before = {after.iteration: line.iteration for line, after in zip(self.lines, self.lines[1:], strict=False)}
         return [max(1, line.iteration - before.get(line.iteration, line.iteration - 1)) for line in counted]
 
+    def settings(self, verdict: Verdict) -> None:
+        """Take the settings from the arguments that Megatron prints at its start."""
+        stated = self.arguments
+        eight_bits = stated.get("fp8", "None") not in ("None", "False")
+        verdict.settings |= {
+            "precision": "fp8" if eight_bits else stated.get("params_dtype", "").removeprefix("torch."),
+            **{name: number(stated.get(argument)) for argument, name in _ARGUMENTS.items()},
+            "sequence_length": self.length,
+        }
+
     def losses(self, verdict: Verdict) -> None:
         last = self.lines[-1].fields
         if sum(line.fields.get("number of nan iterations", 0) for line in self.lines) > 0:
@@ -115,4 +143,6 @@ class Megatron(LogReader):
             verdict.nan("the last loss is not a number")
 
 
-FORMAT = Format(Megatron, needles=(b"elapsed time per iteration", b"seq_length", b"exiting program"), line_max=16 << 10)
+_PRINTED = (b"seq_length", b"_size ..", b"params_dtype", b"fp8 ..", b"num_layers", b"num_attention_heads")
+
+FORMAT = Format(Megatron, needles=(b"elapsed time per iteration", b"exiting program", *_PRINTED), line_max=16 << 10)

@@ -72,6 +72,8 @@ class Mlc(LogReader):
             scale = _UNITS[self.section][1]
             cells = [None if cell == "-" else float(cell) * scale for cell in found[2].split()]
             self.tables[self.section].add(found[1], cells)
+        elif self.section in self.tables and re.match(r"\s*\d{1,4}\s", line):
+            self.tables[self.section].torn = True
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
         if not self.seen and not self.begun and not self.numbers:

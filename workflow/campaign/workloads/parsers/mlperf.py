@@ -78,13 +78,16 @@ class Mlperf(LogReader):
             else:
                 self.init[key == "init_stop"] = time_ms
         elif key == "tracked_stats" and isinstance(value, dict):
-            rate = number(value.get("throughput"))
+            rate = self.number_of("throughput", value.get("throughput"))
             if rate is not None and len(self.rates) < _RATES_MAX:
                 self.rates.setdefault(-1.0 - len(self.rates) if time_ms is None else time_ms, rate)
         elif key == "global_batch_size":
-            self.batch_global = number(value)
-        elif key == "eval_accuracy" and (accuracy := number(value)) is not None and len(self.accuracies) < _RATES_MAX:
-            self.accuracies[time_ms or 0.0] = accuracy
+            self.batch_global = self.number_of("global_batch_size", value)
+        elif key == "eval_accuracy" and len(self.accuracies) < _RATES_MAX:
+            accuracy = self.number_of("eval_accuracy", value)
+            # Without a time, in the order of the log and before all others.
+            at_ms = len(self.accuracies) - float(_RATES_MAX) if time_ms is None else time_ms
+            self.accuracies |= {} if accuracy is None else {at_ms: accuracy}
         if key in ("eval_accuracy", "block_stop", "eval_stop", "run_stop"):
             samples = number(metadata.get("samples_count"))
             if samples is not None and len(self.samples) < _RATES_MAX:

@@ -41,6 +41,8 @@ _WORDS = {
     "scenario": "scenario",
     "effective_scenario": "scenario",
     "mode": "mode",
+    "target_qps": "target",
+    "effective_target_qps": "target",
     "effective_test_mode": "mode",
     "result is": "validity",
     "result_validity": "validity",
@@ -81,7 +83,7 @@ class MlperfInference(LogReader):
 
     def event(self, event: dict[str, Any]) -> None:
         key, value = str(event.get("key")), event.get("value")
-        if key in ("result_validity", "effective_scenario", "effective_test_mode") or key.startswith("result_"):
+        if key in _WORDS or key.startswith("result_"):
             self.whole = self.whole or key == "result_validity"
             self.take(key, str(value))
 
@@ -89,7 +91,8 @@ class MlperfInference(LogReader):
         if label in _WORDS:
             self.words[_WORDS[label]] = text
         elif not _NUMBER.fullmatch(text):
-            return
+            if label in _RATES or _LATENCY.fullmatch(label) or _KEY.fullmatch(label):
+                self.leave_out(label, text)
         elif label in _RATES:
             self.found[_RATES[label]] = float(text)
         elif found := _LATENCY.fullmatch(label):
@@ -119,6 +122,8 @@ class MlperfInference(LogReader):
         if self.errors:
             verdict.flag("LoadGen encountered errors")
         verdict.finite(self.found)
+        target = number(self.words.get("target")) if scenario == "Server" else None
+        verdict.settings |= {"scenario": scenario, "request_rate_per_s": target}
         latencies = scenario != "Offline"
         verdict.metrics = {name: value for name, value in self.found.items() if latencies or "_ms_" not in name}
         verdict.metrics["requests_per_s"] = number(rate)
@@ -127,4 +132,6 @@ class MlperfInference(LogReader):
 
 _NEEDLES = (b":::MLLOG {", b"MLPerf Results", b"Test Parameters", b"Scenario", b"Mode", b"Result is", b"ERROR")
 
-FORMAT = Format(MlperfInference, needles=(*_NEEDLES, b" per second", b"(ns)", b"QPS w/"), line_max=256 << 10)
+FORMAT = Format(
+    MlperfInference, needles=(*_NEEDLES, b" per second", b"(ns)", b"QPS w/", b"target_qps"), line_max=256 << 10
+)

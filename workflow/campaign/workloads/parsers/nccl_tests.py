@@ -186,6 +186,10 @@ class NcclTests(LogReader):
             size, time_us, algbw = self.torn[-1]
             verdict.invalid(f"a row contradicts itself: {size} bytes in {time_us:g} us are not {algbw:g} GB/s")
         self.check_ranks(scope, verdict, busbw)
+        verdict.settings |= {
+            "precision": self.operation.partition(" ")[0],
+            "message_size": min(busbw) if self.run.one_size and len(busbw) == 1 else None,
+        }
         if busbw and not self.checked:
             verdict.flag("the values were not checked")
         if missing := self.missing(busbw):

@@ -90,12 +90,15 @@ class NvBandwidth(LogReader):
     def document(self, document: Any) -> None:
         """The document of -j: cells are strings."""
         try:
-            tests = {str(case["name"]): self.case(case) for case in document["nvbandwidth"]["testcases"]}
+            cases = [(str(case["name"]), self.case(case)) for case in document["nvbandwidth"]["testcases"]]
         except (LookupError, TypeError, AttributeError):
             return  # of something else
-        after = self.fresh(bool(tests.keys() & self.tests.keys()))
-        after.tests |= tests
-        after.whole = True
+        after = self
+        for name, test in cases:
+            if name in after.tests:  # of another round
+                after = self.fresh(True)
+            after.tests[name] = test
+            after.whole = True
 
     def case(self, case: dict[str, Any]) -> _Test:
         state = {"Passed": "done", "Waived": "waived"}.get(str(case.get("status")), "failed")

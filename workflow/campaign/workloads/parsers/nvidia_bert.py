@@ -17,8 +17,9 @@ _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,60}}) : ({F})(?=\s|$)")
 _ITERATION = re.compile(r"Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})")
 _BAR = re.compile(r"Iteration: 100%\|[^|]*\|\s*(\d{1,12})/(\d{1,12}) \[")
 _SETTING = re.compile(
-    rf"\b(max_steps|num_train_epochs|train_batch_size|gradient_accumulation_steps|log_freq)=({F})(?=[,)\s])"
+    rf"\b(max_steps|max_seq_length|num_train_epochs|train_batch_size|gradient_accumulation_steps|log_freq)=({F})(?=[,)\s])"
 )
+_HALF = re.compile(r"\bfp16=(True|False)\b")
 _OPENING = re.compile(r"PARAMETER.*\b(?:Config|SEED|training_features)\b")
 _WRONG = 0.002
 
@@ -29,6 +30,7 @@ class NvidiaBert(LogReader):
         self.settings: dict[str, float] = {}
         self.summary: dict[str, float] = {}
         self.scores: dict[str, float] = {}
+        self.half: bool | None = None
         self.per_epoch: int | None = None
         self.epochs = 0
         self.last_iteration = 0
@@ -80,6 +82,8 @@ class NvidiaBert(LogReader):
 
     def parameters(self, text: str, found: dict[str, float]) -> None:
         self.settings |= {name: float(value) for name, value in _SETTING.findall(text)}
+        if found_half := _HALF.search(text):
+            self.half = found_half[1] == "True"
         self.settings |= {
             name: found[name]
             for name in ("training_features", "train_batch_size", "model_weights_num")
@@ -87,6 +91,9 @@ class NvidiaBert(LogReader):
         }
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        verdict.settings["precision"] = None if self.half is None else "fp16" if self.half else "fp32"
+        verdict.settings["sequence_length"] = self.settings.get("max_seq_length")
+        verdict.expect("the batch per device is", self.settings.get("train_batch_size"), scope.batch)
         time_s = self.summary.get("e2e_train_time")
         printed = self.summary.get("training_sequences_per_second")
         loss = self.summary.get("final_loss")

@@ -19,6 +19,7 @@ _COLUMNS = re.compile(
     r"\s*#? ?(Size\s+)?(Bandwidth \(MB/s\)|MB/s|(?:Avg )?Latency ?\(us\)|Avg Latency\(us\)|Overall\(us\))"
 )
 _ROW = re.compile(rf"\s*(\d{{1,15}})((?:\s+{F})+)(?:\s+\[?(Pass|Fail|PASS|FAIL)\]?)?\s*$")
+_TORN = re.compile(r"\s*\d{1,15}\s+[-+.\dNni]")
 _ALONE = re.compile(rf"\s*({F})((?:\s+{F})*)\s*$")
 _PROGRAMS = {
     "latency": "osu_latency",
@@ -76,7 +77,11 @@ class Osu(LogReader):
             if self.table.sized:
                 if (row := _ROW.match(line)) and len(cells := row[2].split()) > column:
                     self.row(self.table, int(row[1]), float(cells[column]), row[3] or "")
-            elif _ALONE.match(line) and self.table.alone is None and len(cells := line.split()) > column:
+                elif _TORN.match(line):
+                    self.leave_out("a row", line)
+            elif _ALONE.match(line) and len(cells := line.split()) > column:
+                # A second one is that of another process.
+                self.table.disordered = self.table.alone is not None
                 self.table.alone = float(cells[column])
 
     def row(self, table: _Table, size: int, value: float, check: str) -> None:
@@ -108,8 +113,9 @@ class Osu(LogReader):
         if table.failed:
             verdict.invalid(f"{name}: the validation failed")
         if table.disordered:
-            verdict.invalid(f"{name}: sizes are out of order, so that several programs printed at once")
+            verdict.invalid(f"{name}: sizes are out of order or repeat, so that several programs printed at once")
         verdict.curve(name, table.unit, table.points)
+        verdict.settings["message_size"] = min(table.points) if len(table.points) == 1 else None
         if table.unit == "us":
             verdict.metrics[f"{name}_us"] = table.points[min(table.points)] if table.points else table.alone
         else:
@@ -135,7 +141,8 @@ def _name(title: str) -> str:
 FORMAT = Format(
     Osu,
     needles=(b"OSU ", b"MB/s", b"(us)"),
-    rows=re.compile(rb"\n" + LABEL + rb"(?:\d{1,15}[ \t]+[-+.\dni][-+.\deainf]*|\d+\.\d+)(?=[ \t\n])"),
+    rows=re.compile(rb"\n" + LABEL + rb"(?:\d{1,15}[ \t]+[-+.\dniN][-+.,/\deainfAN]*|\d+\.\d+)(?=[ \t\n])"),
     line_max=1 << 10,
     programs=re.compile(r"osu_\w+"),
+    decimals=2,
 )

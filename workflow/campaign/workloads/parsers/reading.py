@@ -14,14 +14,26 @@ ReadingStatus = Literal["ok", "nan", "invalid", "incomplete"]
 F = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|NAN|Inf|INF)"
 """A number in a regular expression, not a number and infinity included."""
 
-LABEL = rb"(?: *\d{1,6}: |\[[^\]\s]{1,60}\](?:<std(?:out|err)>)?:? ?)?[ \t]*"
-"""Where a line of bytes begins: behind the label of its rank."""
+LABEL = (
+    rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z )?(?: *\d{1,6}: |\[[^\]\s]{1,60}\](?:<std(?:out|err)>)?:? ?)?[ \t]*"
+)
+"""Where a line of bytes begins: behind the time of `kubectl logs --timestamps` and the label of its rank."""
 
 NO_END_MARK = "the log has no end mark: whether it was cut off is not known"
 """The flag of a log of which only the exit code of its program says that it is whole."""
 
+_SHOWN = 60
+_MOST_NAMED = 12
 _MOST_LINES = 100_000  # of one name that are kept, so that no log takes more memory: the first ones, and the last
 _WORST: tuple[ReadingStatus, ...] = ("incomplete", "invalid", "nan")
+
+
+def describe_unended(line: str) -> str:
+    """Return the sentence for a last line that no line feed ends and that nothing proves to be whole."""
+    return (
+        f"the last line has no line feed and may be cut off, so it is left out: '{line.strip()[:_SHOWN]}'; "
+        "add a line feed if the log is whole"
+    )
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,7 @@ class Scope:
     """What is known of the run beforehand; None is not known. batch: samples per device and step; batch_global: of all devices.
 
     test: which of several tests in the log counts, by number from 1, or the last; None where the log has to have one.
+    ended: whether the program's exit code says that it came to its end, so that its last line is whole without a line feed.
     """
 
     ranks: int | None = None
@@ -38,6 +51,7 @@ class Scope:
     warmup_steps: int | None = None
     measured_steps: int | None = None
     test: int | Literal["last"] | None = None
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,7 @@ class LogReading:
 
     step_times_s: [rank][step]. metrics: unit in the name. flags: what a
     reader of the numbers should know. program: the name of the program or test that the log is of, where it says one (`osu_bw`).
+    settings: how the log states that its program was started, by the names of `SETTINGS` in importing/stated_settings.py.
     rounded: whether the numbers are those that were printed, and not those of a file of the program, which may have more digits.
     """
 
@@ -117,6 +132,7 @@ class LogReading:
     steady: tuple[float, float] | None = None
     flags: tuple[str, ...] = ()
     program: str = ""
+    settings: Mapping[str, float | str] = field(default_factory=dict)
     rounded: bool = True
 
     def of_ended(self) -> LogReading:
@@ -127,6 +143,15 @@ class LogReading:
         """Whether both have the same numbers."""
         one, two = ((r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, other))
         return one == two
+
+    @property
+    def has_numbers(self) -> bool:
+        return self.throughput_per_s is not None or bool(self.metrics or self.curves or self.matrices)
+
+    def agrees(self, whole: LogReading) -> bool:
+        """Return whether the other reading, of the log with its last line, has the same numbers, be it only now `ok`."""
+        one, two = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, whole))
+        return one == two and (self.status == "incomplete" or self.throughput_per_s == whole.throughput_per_s)
 
     def same(self, other: LogReading) -> bool:
         """Whether both are of one test, which a program printed and wrote to a file, too."""
@@ -142,7 +167,7 @@ class Format:
     """How to read one program's logs. Lines with none of `needles`, in which `rows` is not found either, say nothing.
 
     rows: of bytes, begins with a line feed. document: text near the beginning of a log of which every line counts. programs: names
-    of the programs that it reads.
+    of the programs that it reads. decimals: number of decimals with which every line of numbers ends; None if it varies.
     """
 
     reader: Callable[[], LogReader]
@@ -151,6 +176,12 @@ class Format:
     document: bytes | None = None
     line_max: int = 16 << 10
     programs: re.Pattern[str] | None = None
+    decimals: int | None = None
+
+    def proves_whole(self, line: str) -> bool:
+        """Return whether a last line without a line feed shows by itself that nothing of it is missing."""
+        closed = line.rstrip().endswith(("}", "]"))
+        return closed or (self.decimals is not None and re.search(rf"\.\d{{{self.decimals}}}$", line) is not None)
 
 
 def number(value: Any) -> float | None:
@@ -163,6 +194,14 @@ def number(value: Any) -> float | None:
         return None
 
 
+def size_bytes(text: Any) -> float | None:
+    """Return the bytes of a size such as `4k`, `1 MiB` or `262144 bytes`, by powers of 1024; None if it is none."""
+    found = _SIZE.fullmatch(str(text).strip().lower())
+    size = number(found[1]) if found else None
+    return None if found is None or size is None else size * 1024 ** " kmgt".index(found[2] or " ")
+
+
+_SIZE = re.compile(r"([\d.]{1,20})\s*([kmgt]?)(?:i?b|bytes)?")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ELEMENT = re.compile(r'\s*(?:$|["{}\[\],:\d]|-\d|-?Infinity|NaN|null|true|false)')
 _DOCUMENT_BYTES = 16 << 20
@@ -259,6 +298,7 @@ class Verdict:
         self.metrics: dict[str, float | None] = {}
         self.matrices: dict[str, PairMatrix] = {}
         self.curves: dict[str, Curve] = {}
+        self.settings: dict[str, float | str | None] = {}
 
     def incomplete(self, problem: str) -> None:
         self._problems.setdefault("incomplete", problem)
@@ -323,6 +363,7 @@ class Verdict:
             curves=self.curves,
             flags=tuple(self.flags),
             program=program,
+            settings={name: value for name, value in self.settings.items() if value not in (None, "")},
             rounded=rounded,
         )
 
@@ -336,13 +377,14 @@ class LogReader(ABC):
     """Reads one test of a log, line by line. others: tests that begin in the line that was fed last, the latest behind.
 
     document_bytes: of the longest JSON document. program: the test's own name, where it says one. from_file: whether its numbers
-    are those of a file that the program wrote, which may have more digits than what it printed.
+    are those of a file that the program wrote, which may have more digits than what it printed. unread: values that are no numbers.
     """
 
     document_bytes = 16 << 20
 
     def __init__(self) -> None:
         self.others: list[LogReader] = []
+        self.unread: list[str] = []
         self.documents = Documents(self.document_bytes)
         self.program, self.from_file = "", False
 
@@ -370,6 +412,18 @@ class LogReader(ABC):
         """Begin the next test of the same program with this line."""
         self.fresh(True).feed(line)
 
+    def leave_out(self, name: str, text: Any) -> None:
+        """Note a value that is there and is no number: the reading has a flag that names it."""
+        if len(self.unread) < _MOST_NAMED:
+            self.unread.append(f"{name}: '{str(text).strip()[:_SHOWN]}'")
+
+    def number_of(self, name: str, value: Any) -> float | None:
+        """Return a number of a JSON document; a text that is no number is noted."""
+        found = number(value)
+        if found is None and isinstance(value, str) and value.strip():
+            self.leave_out(name, value)
+        return found
+
     def line(self, line: str) -> None:  # noqa: B027  # of a program that only writes documents none says anything
         """Take a line that ends no JSON document."""
 
@@ -380,6 +434,8 @@ class LogReader(ABC):
         """What the lines so far say. Whatever they hold, this gives a reading and raises nothing."""
         verdict = Verdict()
         rate = self.judge(verdict, scope)
+        if self.unread:
+            verdict.flag(f"no number, and left out: {', '.join(dict.fromkeys(self.unread))}")
         return verdict.reading(rate, self.program, rounded=not self.from_file)
 
     @abstractmethod
@@ -395,7 +451,8 @@ def lines(**patterns: str) -> Mapping[str, re.Pattern[str]]:
 class LineReader(LogReader):
     """Reads a format that is lines of text, which `LINES` declares. A line that several expressions match is the first one's.
 
-    found: values of the lines of each name, in the order of the log.
+    found: values of the lines of each name, in the order of the log. The name `unread`, declared last, is of lines that should
+    have numbers and that no other name matches: a label, and the text in place of the numbers.
     """
 
     LINES: ClassVar[Mapping[str, re.Pattern[str]]] = {}
@@ -408,6 +465,8 @@ class LineReader(LogReader):
         for name, pattern in self.LINES.items():
             if found := pattern.match(line):
                 values = tuple(text or "" for text in found.groups())
+                if name == "unread":
+                    return self.leave_out(values[0], values[1])
                 if self.opens(name, values):
                     return self.another(line)
                 if len(self.found[name]) == _MOST_LINES:

@@ -23,6 +23,7 @@ class Stream(LineReader):
         threads=r"Number of Threads counted = (\d{1,9})",
         row=rf"(Copy|Scale|Add|Triad): +({F}) +({F}) +({F}) +({F})\s*$",
         end="(Solution|Failed) Valid",
+        unread=r"(Copy|Scale|Add|Triad): +(.*)",
     )
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
@@ -33,12 +34,13 @@ class Stream(LineReader):
             verdict.incomplete("the output ends before 'Solution Validates'")
         elif ("Failed",) in ends:
             verdict.invalid("the arrays failed their validation")
-        if len(ends) > 1:
+        if len(ends) > 1 or len(self.found["row"]) > len(rows):
             verdict.invalid("several processes of STREAM ran at once")
         array_bytes = (self.number("elements") or 0.0) * (self.number("bytes") or 8.0)
         for name, values in rows.items():
             self.row(verdict, name, values, array_bytes)
         verdict.metrics["array_mib"] = array_bytes / 2**20 if self.found["elements"] else None
+        verdict.settings |= {"elements": self.number("elements"), "threads": self.number("threads")}
         verdict.metrics["threads"] = self.number("threads")
 
     def row(self, verdict: Verdict, name: str, values: tuple[float, ...], array_bytes: float) -> None:

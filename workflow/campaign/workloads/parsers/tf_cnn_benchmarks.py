@@ -19,6 +19,7 @@ _APART = 1.05
 class TfCnnBenchmarks(LineReader):
     LINES = lines(
         step=rf"\d{{1,9}}\s+images/sec: {F}(?: \+/- {F} \(jitter = {F}\))?\s+({F})(?=\s|$)",
+        model=r".*?Model:\s+(\S{1,60})\s*$",
         begun=".*Done warm up",
         batch_global=r".*?Batch size:\s+([\d.]+) global",
         batch=r"\s+([\d.]+) per device",
@@ -52,6 +53,7 @@ class TfCnnBenchmarks(LineReader):
             verdict.incomplete(f"{begun} ranks began to measure, and {len(self.totals)} printed a total")
         verdict.expect("the global batch is", self.number("batch_global"), scope.batch_global)
         verdict.expect("the batch per device is", self.number("batch"), scope.batch)
+        verdict.settings["model"] = (self.last("model") or ("",))[0]
         if not all(map(math.isfinite, losses)):
             verdict.nan("the loss is not a number")
         finite = [total for total in self.totals if math.isfinite(total)]
@@ -76,6 +78,7 @@ FORMAT = Format(
     TfCnnBenchmarks,
     needles=(
         b"images/sec:",
+        b"Model:",
         b"Done warm up",
         b"Batch size:",
         b" per device",
@@ -83,4 +86,5 @@ FORMAT = Format(
         b"Done with training",
         b"examples/sec",
     ),
+    decimals=2,
 )

@@ -27,6 +27,7 @@ _PERCENTILE = re.compile(rf"\s*\[(TTFT|TPOT|Latency)\] (P\d+|MINIMUM|MAXIMUM|AVE
 _OF = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
 _WHAT = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean"}
 _TITLE = re.compile(r"= (?:PERFORMANCE OVERVIEW|STATISTICS)\s*$")
+_SETTING = re.compile(r"\s*(Model|Dtype|TP Size|PP Size):\s+(\S+)\s*$")
 _RULE = "=" * 40
 _RULES = 2
 
@@ -35,14 +36,21 @@ class TrtllmBench(LogReader):
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, float] = {}
+        self.settings: dict[str, str] = {}
+        self.next_settings: dict[str, str] = {}
         self.began = False
         self.rules = 0
 
     def line(self, line: str) -> None:
         if _TITLE.match(line):
             if self.began:
-                return self.another(line)
+                self.fresh(True).next_settings = self.next_settings
+                self.others[-1].feed(line)
+                return
             self.began, self.found = True, {}
+            self.settings, self.next_settings = self.next_settings, {}
+        elif found := _SETTING.match(line):
+            self.next_settings[found[1]] = found[2]
         elif not self.began:
             pass
         elif line.startswith(_RULE):  # one closes the title, the next the section
@@ -51,6 +59,8 @@ class TrtllmBench(LogReader):
             self.found[f"{_OF[found[1]]}_ms_{_WHAT.get(found[2], found[2].lower())}"] = float(found[3])
         elif (found := _LINE.match(line)) and found[1] in _RATES:
             self.found[_RATES[found[1]]] = float(found[2])
+        elif (name := line.partition(":")[0].strip()) in _RATES and (text := line.partition(":")[2].strip()):
+            self.leave_out(name, text)
 
     def document(self, report: Any) -> None:
         """The report of --report_json."""
@@ -75,7 +85,11 @@ class TrtllmBench(LogReader):
         for of, group in groups.items():
             said |= {f"{of}_ms_{_what(key)}": value for key, value in (group or {}).items() if _what(key)}
         after = self.fresh(self.began)
-        after.found = {name: value for name, text in said.items() if (value := number(text)) is not None}
+        after.found = {name: value for name, text in said.items() if (value := after.number_of(name, text)) is not None}
+        engine, world = (part if isinstance(part := report.get(key), dict) else {} for key in ("engine", "world_info"))
+        stated = {"Model": engine.get("model"), "Dtype": engine.get("dtype"), "TP Size": world.get("tp_size")}
+        stated |= {"PP Size": world.get("pp_size"), "ranks": world.get("world_size")}
+        after.settings = {name: str(value) for name, value in stated.items() if value is not None}
         after.began = after.from_file = True
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
@@ -93,6 +107,17 @@ class TrtllmBench(LogReader):
         if whole:
             verdict.flag("requests went to the engine without a server, and not at times of their own")
         verdict.metrics = {name: value for name, value in self.found.items() if name != "total_ms"}
+        stated = self.settings
+        parallel = [number(stated.get(name)) for name in ("TP Size", "PP Size")]
+        verdict.settings |= {
+            "model": stated.get("Model", ""),
+            "precision": stated.get("Dtype", "").removeprefix("torch."),
+            "tensor_parallel": parallel[0],
+            "pipeline_parallel": parallel[1],
+            "ranks": number(stated.get("ranks"))
+            or (parallel[0] * parallel[1] if parallel[0] and parallel[1] else None),
+            "requests": requests,
+        }
         return rate
 
 
@@ -113,6 +138,9 @@ FORMAT = Format(
         b"Length (tokens):",
         b"[",
         b"requests:",
+        b"Model:",
+        b"Dtype:",
+        b"P Size:",
     ),
     document=b'"request_info"',
 )

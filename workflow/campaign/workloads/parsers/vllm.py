@@ -36,6 +36,8 @@ _PRINTED = {
     "request rate configured (rps)": "request_rate",
     "traffic request rate": "request_rate",
 }
+_ANNOUNCED = ("traffic request rate", "maximum request concurrency")
+_NUMBERS = frozenset(_PRINTED.values())
 
 
 class ServingResult(LogReader):
@@ -46,18 +48,25 @@ class ServingResult(LogReader):
     def __init__(self) -> None:
         super().__init__()
         self.open: dict[str, Any] | None = None
+        self.announced: dict[str, Any] = {}  # before the result that comes next
+        self.settings: dict[str, Any] = {}
         self.result: dict[str, Any] | None = None
 
     def line(self, line: str) -> None:
         if _HEADER in line:
             if self.result is not None or self.open is not None:
-                return self.another(line)
-            self.open = {}
+                self.fresh(True).announced, self.announced = self.announced, {}
+                self.others[-1].feed(line)
+                return
+            self.open, self.settings = {}, self.announced
         elif self.open is not None and _END.match(line):
             self.result, self.open = self.open, None
-        elif self.open is not None and (found := _LINE.match(line)):
+        elif found := _LINE.match(line):
             label = found[1].lower()
-            if latency := _LATENCY_LINE.fullmatch(label):
+            if self.open is None:
+                if label in _ANNOUNCED:
+                    self.announced[_PRINTED[label]] = found[2]
+            elif latency := _LATENCY_LINE.fullmatch(label):
                 self.open[f"{latency[1]}_{latency[2]}_ms".replace(" ", "_")] = found[2]
             elif label in _PRINTED:
                 self.open[_PRINTED[label]] = found[2]
@@ -76,7 +85,11 @@ class ServingResult(LogReader):
             verdict.incomplete("no result of a serving benchmark in the output")
         if result is None:
             return None
+        for name, value in result.items():
+            if name in _NUMBERS or _LATENCY_KEY.fullmatch(name):
+                self.number_of(name, value)
         rate = _counts(result, verdict)
+        _settings({**self.settings, **result}, verdict)
         _latencies(result, verdict)
         limit = number(result.get("max_concurrency"))
         offered = number(result.get("request_rate"))
@@ -126,6 +139,19 @@ def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
     elif failed:
         verdict.flag(f"{failed:g} of {sent:g} requests failed, and the client's latencies leave them out")
     return rate if completed else None
+
+
+def _settings(result: Mapping[str, Any], verdict: Verdict) -> None:
+    random = result.get("dataset_name") in ("random", "random-ids")
+    verdict.settings |= {
+        "request_rate_per_s": number(result.get("request_rate")),
+        "max_concurrency": number(result.get("max_concurrency")),
+        "requests": number(result.get("num_prompts")),
+        "burstiness": number(result.get("burstiness")),
+        "model": str(result.get("model_id") or ""),
+        "input_tokens": number(result.get("random_input_len")) if random else None,
+        "output_tokens": number(result.get("random_output_len")) if random else None,
+    }
 
 
 def _latencies(result: Mapping[str, Any], verdict: Verdict) -> None:

@@ -1,4 +1,6 @@
-"""YOLOv5 training (also YOLOv8's like rows): the printed log, or results.csv.
+"""YOLOv5 training (also YOLOv8's and YOLO11's like rows): the printed log, or results.csv.
+
+The `time` of newer results.csv counts seconds from the start of training to the end of an epoch, its validation included.
 
 `--batch-size` is that of all devices together. Only the last state of an epoch's progress bar is its mean rate, in it/s or s/it;
 its images per second are recomputed from batches and elapsed time, which have to agree with it. The first epoch warms up, so it
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, number
 
@@ -21,6 +24,8 @@ _DONE = re.compile(rf"\s*(\d{{1,6}}) epochs completed in ({F}) hours")
 _MODEL = re.compile(rf".*\bsummary: [\d,]+ layers, ([\d,]{{1,20}}) parameters, [\d,]+ gradients(?:, ({F}) GFLOPs)?")
 _TOTAL_BATCH = re.compile(r"\btotal_batch_size=(\d{1,9})\b")
 _BATCH = re.compile(r"\bbatch_size=(\d{1,9})\b")
+_IMAGE_SIZE = re.compile(r"\bimgsz=(\d{1,6})\b")
+_MOST_EPOCHS = 100_000
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,20 @@ class Yolov5(LogReader):
         self.done: tuple[int, float] | None = None
         self.model: tuple[float, float | None] | None = None
         self.batch_global: float | None = None
+        self.image_size: float | None = None
         self.columns: list[str] = []
         self.rows = 0
         self.values: dict[str, float] = {}
+        self.times: list[float] = []
 
     def line(self, line: str) -> None:
         if "100%" in line:
             if row := _ROW.match(line):
                 if self.epochs and int(row[1]) < max(self.epochs):
+                    return self.another(line)
+                # A bar is printed at its end once or twice, with the same losses.
+                known = self.epochs.get(int(row[1]))
+                if known and known.losses != tuple(float(text) for text in row[5].split()):
                     return self.another(line)
                 self.row(row)
         elif found := _DONE.match(line):
@@ -70,21 +81,28 @@ class Yolov5(LogReader):
                 if self.done:
                     return self.another(line)
                 self.batch_global = float(found[1])
+            if found := _IMAGE_SIZE.search(line):
+                self.image_size = float(found[1])
         elif line.count(",") >= 3:
             parts = [part.strip() for part in line.split(",")]
             if parts[0] == "epoch":
                 if self.rows:
                     return self.another(line)
-                self.columns, self.rows, self.values = parts, 0, {}
-            elif self.columns and len(parts) == len(self.columns):
-                values = {
-                    name: value
-                    for name, text in zip(self.columns, parts, strict=True)
-                    if (value := number(text)) is not None
-                }
-                if len(values) == len(set(self.columns)):
-                    self.rows += 1
-                    self.values = values
+                self.columns, self.rows, self.values, self.times = parts, 0, {}, []
+            elif self.columns and parts[0].isdigit():
+                self.csv_row(parts)
+
+    def csv_row(self, parts: list[str]) -> None:
+        values = {
+            name: value for name, text in zip(self.columns, parts, strict=False) if (value := number(text)) is not None
+        }
+        if len(parts) != len(self.columns) or len(values) != len(set(self.columns)):
+            self.leave_out("a row of results.csv", ",".join(parts))
+            return
+        self.rows += 1
+        self.values = values
+        if "time" in values and len(self.times) < _MOST_EPOCHS:
+            self.times.append(values["time"])
 
     def row(self, row: re.Match[str]) -> None:
         epoch, batches, of = int(row[1]), int(row[6]), int(row[7])
@@ -111,6 +129,7 @@ class Yolov5(LogReader):
             self.check(verdict, *self.done)
         # The batch of all devices: a per-device batch in its place is the most frequent mistake with this program.
         verdict.expect("the batch of all devices is", self.batch_global, scope.batch_global)
+        verdict.settings["image_size"] = self.image_size
         if self.rows == len(self.epochs):
             verdict.metrics |= self.precisions
         elif self.rows:
@@ -158,9 +177,21 @@ class Yolov5(LogReader):
         losses = [value for name, value in self.values.items() if name.startswith("train/")]
         if not all(map(math.isfinite, losses)):
             verdict.nan("a loss of the last epoch is not a number")
-        verdict.flag("results.csv has no times: no rate of images")
+        without = "no number of images" if self.times else "no times"
+        verdict.flag(f"results.csv has {without}: no rate of images")
         verdict.no_end()
-        verdict.metrics = {"epochs": float(self.rows), **self.precisions}
+        verdict.metrics = {"epochs": float(self.rows), **self.precisions, **self.epoch_times(verdict)}
+
+    def epoch_times(self, verdict: Verdict) -> dict[str, float]:
+        """Return the mean time of an epoch by the column `time`, without the first epoch, which warms up."""
+        if len(self.times) < 2:
+            return {}
+        taken = [after - before for before, after in pairwise(self.times)]
+        if not all(math.isfinite(each) and each > 0 for each in taken):
+            verdict.flag("the times of results.csv do not grow, as where a training was resumed: no time of an epoch")
+            return {}
+        verdict.flag("the time of an epoch is by results.csv, and includes its validation")
+        return {"epoch_and_validation_time_s": math.fsum(taken) / len(taken)}
 
     @property
     def precisions(self) -> dict[str, float | None]:

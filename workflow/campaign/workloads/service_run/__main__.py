@@ -81,6 +81,7 @@ def run_client(specification: Specification, server: ServerProcesses) -> None:
         while process.code is None:
             server.require("ended_under_load", _UNDER_LOAD)
             time.sleep(LOOK_S)
+        server.require_start(process)
         if process.code:
             raise Failed("client_failed", f"the client {how(process.code)}", process.output.tail(), process.code)
         process.output.tail()  # all of it is in its file

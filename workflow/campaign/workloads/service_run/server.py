@@ -10,12 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from campaign.documents.cell import Scalar
 from campaign.documents.fields import Variables
 from campaign.workloads.command_template import fill, variables
 from campaign.workloads.rank_launchers import free_port
+from campaign.workloads.rank_marks import has_started, marking_words
 from campaign.workloads.service_run.processes import LOOK_S, Process, background, end, say
 from campaign.workloads.service_run.specification import Problem, ServerMetrics, Specification
 
@@ -45,6 +47,7 @@ class ServerProcesses:
         self._group = _group(specification, rank) if self.settings.launch == "per_host" else {}
         self._processes: list[Process] = []
         self._beside: list[Process] = []
+        self._marks: dict[int, Path] = {}
 
     @property
     def url(self) -> str:
@@ -54,16 +57,29 @@ class ServerProcesses:
         """Start a program of the workload file. Failed: there is none."""
         values, where = {**self.specification.values, **self._values()}, self.specification.where
         words = [fill(word, values, f"{where}: command") for word in command]
-        argv = [*self.specification.words, *(self.specification.files.get(word, word) for word in words)]
+        marks = self.specification.directory / f".marks{self.rank}.{len(self._marks)}"
+        # A wrapper's exit code is no proof that the program behind it has started.
+        wrapper = self.specification.words and (*self.specification.words, *marking_words(marks))
+        argv = [*wrapper, *(self.specification.files.get(word, word) for word in words)]
         given = {
             **self._group,
             **self.specification.variables,
             **variables(environment, f"{where}: environment", values),
         }
         try:
-            return Process(argv, given, self.specification.directory, **more)
+            process = Process(argv, given, self.specification.directory, **more)
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise Failed("no_program", f"{argv[0]}: could not be started: {error}") from error
+        if wrapper:
+            self._marks[id(process)] = marks
+        return process
+
+    def require_start(self, process: Process) -> None:
+        """Raise Failed if the wrapper of a program has ended and never started it."""
+        marks, code, output = self._marks.get(id(process)), process.code, process.output.tail()
+        if marks is not None and code is not None and not has_started(marks, output):
+            words = f"{self.specification.words[0]} did not start the program, and {how(code)}"
+            raise Failed("no_program", words, output, code)
 
     def _values(self) -> dict[str, Scalar]:
         variables = {**os.environ, **self._group}
@@ -126,6 +142,7 @@ class ServerProcesses:
     def require(self, problem: Problem, when: str) -> None:
         """Failed: it has ended."""
         if (ended := self._ended()) is not None:
+            self.require_start(ended)
             code = ended.code or 0
             raise Failed(problem, f"the server {how(code)} {when}", ended.output.tail(), code)
 

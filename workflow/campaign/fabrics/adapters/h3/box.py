@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.errors import Busy, OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.errors import Busy, OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.response import Answer
 from campaign.fabrics.http.response import listing as values
@@ -49,11 +49,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Listing:
-    """A box at one moment. ports: Port_GID by `Port#`; skipped: records of no known kind, which equality passes over."""
+    """A box at one moment. ports: Port_GID by `Port#`; skipped: records of no known kind, which equality passes over.
+
+    unreadable: how many of these seem to be GPUs, so that one that is not listed may be among them.
+    """
 
     gpus: tuple[Gpu, ...]
     ports: Mapping[str, str]
     skipped: int = field(default=0, compare=False)
+    unreadable: int = field(default=0, compare=False)
 
     def gpu(self, uuid: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
@@ -67,7 +71,7 @@ def listing(body: Any) -> Listing | None:
     """The listing that an answer is; None for what is none: no list of objects, or one without any port."""
     if not isinstance(body, list) or not all(isinstance(record, dict) for record in body):
         return None
-    gpus, ports, skipped = list[Gpu](), dict[str, str](), 0
+    gpus, ports, skipped, unreadable = list[Gpu](), dict[str, str](), 0, 0
     for record in body:
         texts = {key: value for key, value in record.items() if isinstance(value, str)}
         uuid, gid = texts.get("OB_GPU_GUID", "").strip(), texts.get("Dev_GID", "")
@@ -77,7 +81,9 @@ def listing(body: Any) -> Listing | None:
             ports[texts["Port#"]] = texts["Port_GID"]
         else:
             skipped += 1
-    return Listing(tuple(sorted(gpus, key=lambda gpu: (gpu.uuid, gpu.gid))), ports, skipped) if ports else None
+            unreadable += bool(texts.get("dev_type") == "GPU" or uuid)
+    in_order = tuple(sorted(gpus, key=lambda gpu: (gpu.uuid, gpu.gid)))
+    return Listing(in_order, ports, skipped, unreadable) if ports else None
 
 
 def _port(told: str) -> str | None:
@@ -143,9 +149,9 @@ class Box:
     def _no_list(self, answer: Answer) -> FabricError:
         where = f"{self.name}: GET {self.client.base}{RESOURCES}"
         if answer.status in (401, 403):
-            return FabricError(
-                f"{where}: {answer.words()}; the box demands a login, and none is known for its interface"
-            )
+            return Refused(f"{where}: {answer.words()}; the box demands a login, and none is known for its interface")
+        if answer.is_refusal:
+            return Refused(f"{where}: {answer.words()}")
         return ProtocolViolation(f"{where}: no list of devices and ports: {answer.words()}")
 
     def attach(self, gid: str, port_gid: str) -> str:

@@ -160,7 +160,8 @@ class BoxLayout:
     ) -> View:
         """What the boxes list, and what this program detached and they do not list.
 
-        Raises ProtocolViolation for boxes that are one.
+        Raises ProtocolViolation for boxes that are one, and for a box that lists GPUs in an unknown form while it does not list one
+        that a lease has: nothing shows that such a device is gone.
         """
         shown: dict[str, str] = {}
         for box, listing in listings.items():
@@ -169,6 +170,13 @@ class BoxLayout:
                     raise ProtocolViolation(
                         f"{shown[uuid]} and {box} both list {uuid}: give each box its own address (`boxes`)"
                     )
+        for name, slot in slots.items():
+            box, uuid = self.split(name)
+            hidden = box in listings and listings[box].unreadable and uuid not in shown
+            if hidden and slot.lease is not None and name not in detached:
+                raise ProtocolViolation(
+                    f"{box} lists {listings[box].unreadable} GPUs in an unknown form; {name} of {slot.lease} may be one of them"
+                )
         devices = [
             self._device(box, gpu, self._attached(box, gpu, listing, detached), len(listing.called(gpu.gid)) > 1)
             for box, listing in listings.items()

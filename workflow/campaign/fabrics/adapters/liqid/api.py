@@ -20,7 +20,7 @@ from campaign.errors import FabricError
 from campaign.fabrics.adapters.liqid import snapshot
 from campaign.fabrics.adapters.liqid.snapshot import LiqidDevice, Raw
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions
-from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.http.options import Login, login, needed_login
 from campaign.fabrics.http.response import at
@@ -78,6 +78,10 @@ class MatrixRefused(FabricError):
         return snapshot.number(number) in snapshot.numbers(str(self).partition(": ")[2])
 
 
+class ReadRefused(MatrixRefused, Refused):
+    """The Matrix refuses a read as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixPlace:
     """Where this Matrix is: what never changes, and is part of many requests."""
@@ -100,7 +104,9 @@ class Api:
         answer = self._sent(lambda: self.client.get(f"{self._base}/{path}", params or None))
         found = snapshot.envelope(answer.body)
         if found is not None and not found.ok:
-            raise MatrixRefused(f"GET {path}: {found.words}")
+            raise (ReadRefused if answer.is_refusal else MatrixRefused)(f"GET {path}: {found.words}")
+        if answer.is_refusal:
+            raise ReadRefused(f"GET {path}: {answer.words()}")
         if answer.status >= 500:
             raise FabricError(f"GET {path}: {answer.words()}")
         if not answer.ok or found is None:
@@ -261,6 +267,8 @@ class Api:
         made = snapshot.envelope(answer.body)
         key = next((at(each, "digest_key") for each in made.data), None) if made else None
         words = answer.words() if made is None or made.ok else made.words
+        if answer.is_refusal and not _TAKEN.search(words):
+            raise Refused(f"{self.client.base}: login as {found.user!r} ({self._options.label}): {words}")
         return words, key if made is not None and made.ok and isinstance(key, str) else ""
 
     def _wait(self, what: str, path: str) -> None:

@@ -267,9 +267,22 @@ class Detachment:
         self._edited = bool(change.handles.get(EDITED))
 
     def run(self) -> tuple[str, ...]:
-        """See `ControlPlane.detach`."""
+        """See `ControlPlane.detach`.
+
+        Raises ProtocolViolation if a device is in a machine or group that the Matrix does not list.
+        """
         group, machines = self._group, self._machines()
         ours = {device.name: device for device in self._ours(machines)}
+        groups = {number(at(each, "grp_id")) for each in self.snapshot.groups}
+        for device in ours.values():
+            if device.machine is not None and device.machine not in self.snapshot.machines:
+                raise ProtocolViolation(
+                    f"the Matrix shows {device.name} in machine {device.machine}, which it does not list"
+                )
+            if device.group is not None and device.group not in groups:
+                raise ProtocolViolation(
+                    f"the Matrix shows {device.name} in group {device.group}, which it does not list"
+                )
         if not ours and not machines and not self._edited:
             return ()
         for mach_id, machine in machines.items():

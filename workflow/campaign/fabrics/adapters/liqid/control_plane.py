@@ -27,7 +27,7 @@ from campaign.fabrics.adapters.liqid.snapshot import (
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
-from campaign.fabrics.errors import Busy, PartialFailure
+from campaign.fabrics.errors import Busy, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
 from campaign.fabrics.http.response import at
 from campaign.fabrics.protocol import Capabilities
@@ -190,7 +190,11 @@ def read(api: Api, hosts: Mapping[str, str], groups: Sequence[Any] = ()) -> Snap
     if not groups or any(device.group not in known for device in found):
         groups = api.get("group")
     infos = {path: api.get(f"device/info/{INFO[path]}") for path in dict.fromkeys(device.path for device in found)}
-    by_number = {n: each for each in machines if (n := number(at(each, "mach_id"))) is not None}
+    by_number: dict[int, Any] = {}
+    for each in machines:
+        mach_id = number(at(each, "mach_id"))
+        if mach_id is not None and by_number.setdefault(mach_id, each) != each:
+            raise ProtocolViolation(f"the Matrix lists two machines of the number {mach_id}")
     ours = [n for n, each in by_number.items() if is_machine_name(at(each, "mach_name"))]
     details = {n: _details(api, by_number[n]) for n in ours}
     return assemble(groups, by_number, predevices, infos, details, hosts)

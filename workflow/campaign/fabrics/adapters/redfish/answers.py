@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Answer
 from campaign.fabrics.http.response import Json, at, listing, mapping, mappings
 
@@ -144,7 +144,7 @@ def refusal(answer: Answer, what: str) -> FabricError:
     if status >= 500:
         return OutcomeUnknown(f"{text} (reading back will show whether it was done)")
     if tokens & _LOGIN or status in (401, 403, 407):
-        return FabricError(f"{text} (the account lacks the right; check its role and the fabric's `credentials`)")
+        return Refused(f"{text} (the account lacks the right; check its role and the fabric's `credentials`)")
     if tokens & _NO_MATCH:
         return NoMatch(text)
     if tokens & _MISSING or status in (404, 410):
@@ -159,6 +159,8 @@ def refusal(answer: Answer, what: str) -> FabricError:
 def not_changed(answer: Answer, what: str) -> FabricError:
     """The refusal of a request whose outcome nobody waits for: it read, or logged in."""
     error = refusal(answer, what)
+    if isinstance(error, Incompatible):
+        return Refused(str(error))
     return FabricError(str(error)) if isinstance(error, OutcomeUnknown) else error
 
 

@@ -28,7 +28,7 @@ from campaign.fabrics.adapters.redfish.answers import (
     uri,
 )
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions
-from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.http.options import Login, login
 from campaign.fabrics.http.response import Json, at, mapping
@@ -76,7 +76,10 @@ class Service:
             if needs_login(answer) and not self._open:
                 self._log_in({})
                 answer = meant(self.client.get(ROOT))
-            root = self._read(answer, ROOT)
+            try:
+                root = self._read(answer, ROOT)
+            except Missing as error:
+                raise Refused(f"{error}; no Redfish service is at this address (`fabric: url`)") from error
             self._root = {**mapping(root, "Links"), **root}  # where some services have their collections
         return self._root
 
@@ -235,7 +238,7 @@ class Service:
         if answer.ok and not token:
             raise FabricError(f"{what}: the answer has no X-Auth-Token; try `auth: basic`")
         if answer.status in (401, 403):
-            raise FabricError(f"{what}: user or password is refused (HTTP {answer.status}); see `credentials`")
+            raise Refused(f"{what}: user or password is refused (HTTP {answer.status}); see `credentials`")
         if not answer.ok or not token:
             raise not_changed(answer, what)
         location = answer.header("Location")

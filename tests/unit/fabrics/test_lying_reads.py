@@ -1,0 +1,277 @@
+"""Every adapter before a control plane that changes what it is asked to, and lies to whoever reads.
+
+Whatever is read, a lease that counts as ready has its devices, and nothing of another lease is touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
+from campaign.emulators.control_planes.server import HOSTS_PATH, Asked, Emulator, Reply, Server
+from campaign.errors import CampaignError, FabricError
+from campaign.fabrics import open_fabric
+from campaign.fabrics.http import client as http_client
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.protocol import Fabric
+from tests.contract.fabric_fixtures import SYSTEMS, System
+
+OURS, OTHERS = "demo.c.1", "other.c.1"
+Lie = Callable[[Any], Any]
+IDENTITIES = frozenset(
+    [
+        "name",
+        "dev_id",
+        "mach_id",
+        "mach_name",
+        "grp_id",
+        "@odata.id",
+        "Id",
+        "Name",
+        "UUID",
+        "SerialNumber",
+        "sid",
+        "id",
+        "guid",
+        "slot",
+        "serial",
+        "uuid",
+    ]
+)
+"""Keys that say which one a member of a list is."""
+
+
+def _map_lists(value: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
+    """Change every list in a JSON value, from the inside out."""
+    if isinstance(value, dict):
+        return {name: _map_lists(one, change) for name, one in value.items()}
+    if isinstance(value, list):
+        return change([_map_lists(one, change) for one in value])
+    return value
+
+
+def _add_foreign(members: list[Any]) -> list[Any]:
+    """Add a member that is like the last one, under a name that nobody knows."""
+    if not members or not isinstance(members[-1], dict):
+        return members
+    foreign = copy.deepcopy(members[-1])
+    for name in IDENTITIES:
+        if isinstance(foreign.get(name), str):
+            foreign[name] += "f"
+    return [*members, foreign]
+
+
+def _swap_identities(members: list[Any]) -> list[Any]:
+    """Exchange what the first two members are called."""
+    if len(members) < 2 or not all(isinstance(one, dict) for one in members[:2]):
+        return members
+    one, two = dict(members[0]), dict(members[1])
+    for name in IDENTITIES:
+        if name in one and name in two:
+            one[name], two[name] = two[name], one[name]
+    return [one, two, *members[2:]]
+
+
+def _without(key: str) -> Lie:
+    def drop(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: drop(one) for name, one in value.items() if name != key}
+        return [drop(one) for one in value] if isinstance(value, list) else value
+
+    return drop
+
+
+LIES: dict[str, Lie] = {
+    "empty": lambda body: _map_lists(body, lambda members: []),
+    "short": lambda body: _map_lists(body, lambda members: members[1:]),
+    "doubled": lambda body: _map_lists(body, lambda members: members + members[:1]),
+    "foreign": lambda body: _map_lists(body, _add_foreign),
+    "swapped": lambda body: _map_lists(body, _swap_identities),
+    "html": lambda body: "<html><body>Welcome</body></html>",
+    "cut": lambda body: json.dumps(body)[: len(json.dumps(body)) // 2],
+    "nothing": lambda body: None,
+}
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    """Every key in a JSON value."""
+    if isinstance(value, dict):
+        yield from value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys_of(one)
+
+
+BELIEVED = {("h3", "no Host_Port#")}
+"""No recording shows what a box says of a device that nobody has: it may leave this out."""
+
+
+class Liar:
+    """An emulator that does what it is asked, and lies where one address is read. stale: answer as the first time."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator, self.rack = emulator, emulator.rack
+        self.path, self.lie = "", LIES["empty"]
+        self.stale = False
+        self.first: dict[str, Reply] = {}
+
+    def answer(self, asked: Asked) -> Reply | None:
+        told = self.emulator.answer(asked)
+        if told is None or asked.method != "GET" or asked.path.startswith(HOSTS_PATH) or told.status != 200:
+            return told
+        whole = json.loads(told.body) if isinstance(told.body, str) and told.body[:1] in "{[" else told.body
+        first = self.first.setdefault(asked.path, replace(told, body=copy.deepcopy(whole)))
+        if asked.path != self.path:
+            return told
+        return first if self.stale else replace(told, body=self.lie(copy.deepcopy(whole)))
+
+
+@pytest.fixture(params=emulated_kinds())
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def _site(kind: str) -> System:
+    """The example of a kind, with devices for two leases."""
+    system = SYSTEMS[kind]
+    return replace(system, pool=tuple(replace(s, count=3 * s.count) for s in system.pool))
+
+
+@pytest.fixture
+def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
+
+    def sleep(client: Client, seconds: float) -> None:
+        if client.left_s() <= seconds or client._shared.until is None:
+            raise FabricError("not done in time")
+        client._shared.until -= seconds
+
+    monkeypatch.setattr(Client, "sleep", sleep)
+    monkeypatch.setattr(http_client, "RETRY_S", ())
+    with Server(_emulator(kind), tls=False) as served:
+        yield served
+
+
+def _emulator(kind: str) -> Emulator:
+    site = _site(kind)
+    return open_emulator(site.fabric, site.rack(), **site.variant)
+
+
+def _open(kind: str, server: Server, state_dir: Path) -> Fabric:
+    system = _site(kind)
+    own = {**reached(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
+    return open_fabric(system.fabric, {**system.options, **own}, system.hosts, system.pool, state_dir)
+
+
+def _attached(liar: Liar) -> dict[str, str]:
+    return {device.name: device.attached_to for device in liar.rack.devices.values() if device.attached_to}
+
+
+class Bench:
+    """Another lease that is composed, and ours to come, on a control plane that does not lie yet."""
+
+    def __init__(self, kind: str, server: Server, directory: Path) -> None:
+        self.kind, self.server, self.directory = kind, server, directory
+        self.liar = Liar(_emulator(kind))
+        server.emulator = self.liar
+        server.log.clear()
+        with closing(_open(kind, server, directory)) as fabric:
+            request = SYSTEMS[kind].request(OTHERS)
+            fabric.compose(fabric.select(request, fabric.inventory()))
+        self.others = _attached(self.liar)
+
+    def compose(self) -> str:
+        """Compose under lies; gives what came of it, for messages. A lease that counts as ready has its devices."""
+        request = SYSTEMS[self.kind].request(OURS)
+        with closing(_open(self.kind, self.server, self.directory)) as fabric:
+            try:
+                fabric.compose(fabric.select(request, fabric.inventory()))
+                composition = fabric.read_back(OURS)
+                if composition is None or composition.shortfall(request.configuration):
+                    return "incomplete"
+                wanted = {device.fabric_id for device in composition.devices}
+                if not wanted <= (fabric.host_sees(composition) or frozenset()):
+                    return "not seen"
+            except CampaignError as error:
+                return f"refused: {error}"
+        for host in composition.hosts:
+            mine = {name for name, where in _attached(self.liar).items() if where == host.name}
+            assert len(mine - set(self.others)) == len(
+                {device.fabric_id for device in (*host.devices, *host.storage)}
+            ), host
+        return "ready"
+
+    def release(self) -> tuple[str, ...] | str:
+        with closing(_open(self.kind, self.server, self.directory)) as fabric:
+            try:
+                return fabric.release(OURS)
+            except CampaignError as error:
+                return f"refused: {error}"
+
+    def check_others(self, words: str) -> None:
+        now = _attached(self.liar)
+        assert {name: now.get(name) for name in self.others} == self.others, words
+
+    def give_back(self, words: str) -> None:
+        """Release without lies: nothing of ours is left, and the other lease has all of its own."""
+        self.liar.path = ""
+        with closing(_open(self.kind, self.server, self.directory)) as fabric:
+            for _ in range(3):
+                with suppress(FabricError):
+                    fabric.release(OURS)
+            assert fabric.release(OURS) == (), words
+            composition = fabric.read_back(OTHERS)
+        assert _attached(self.liar) == self.others, words
+        assert composition is not None, words
+
+
+def lies_of(kind: str, server: Server, directory: Path) -> list[tuple[str, str, Lie | None]]:
+    """Addresses that are read while composing and releasing, one of each kind, with every lie; None: an old answer."""
+    bench = Bench(kind, server, directory)
+    assert bench.compose() == "ready"
+    assert bench.release() == ()
+    found: list[tuple[str, str, Lie | None]] = []
+    kinds: set[frozenset[str]] = set()
+    for path, reply in bench.liar.first.items():
+        kind_of_answer = frozenset(keys_of(reply.body))
+        if len(kinds) == len(kinds := kinds | {kind_of_answer}):
+            continue  # one that is like an earlier one
+        lies = LIES | {f"no {key}": _without(key) for key in dict.fromkeys(keys_of(reply.body))}
+        found += [(path, name, lie) for name, lie in lies.items()] + [(path, "stale", None)]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lies", ["of a whole answer", "of one field"])
+@pytest.mark.parametrize("moment", ["compose", "release"])
+def test_a_lie_to_a_reader_makes_no_false_lease_and_touches_nothing_of_others(
+    moment: str, lies: str, kind: str, server: Server, tmp_path: Path
+) -> None:
+    wrong = []
+    for number, (path, name, lie) in enumerate(lies_of(kind, server, tmp_path / "honest")):
+        if (kind, name) in BELIEVED or name.startswith("no ") != (lies == "of one field"):
+            continue
+        words = f"{name}: {path}"
+        bench = Bench(kind, server, tmp_path / str(number))
+        if moment == "release":
+            assert bench.compose() == "ready"
+        bench.liar.path, bench.liar.stale = path, lie is None
+        bench.liar.lie = lie or LIES["empty"]
+        try:
+            if moment == "compose":
+                bench.compose()
+            elif bench.release() == ():
+                left = set(_attached(bench.liar)) - set(bench.others)
+                assert not left, f"{words}: released, and {left} stayed"
+            bench.check_others(words)
+            bench.give_back(words)
+        except AssertionError as error:
+            wrong.append(str(error).partition("\n")[0])
+    assert wrong == []

@@ -1,0 +1,53 @@
+"""The last words of an invocation of Snakemake whose leases failed: the cause, after what Snakemake prints about its jobs."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Collection, Iterator
+
+from campaign.files import read_json
+from campaign.paths import Results
+from campaign.wording import plural, printable, some
+
+_MAX_CAUSES = 3
+
+
+def print_causes_at_exit(results: Results, systems: Collection[str]) -> None:
+    """Have this process end with the reasons why runs have no record, if leases fail from now on."""
+    atexit.register(_print_causes, results, systems, time.time())
+
+
+def _print_causes(results: Results, systems: Collection[str], since_s: float) -> None:
+    for line in list_causes(results, systems, os.environ.get("CAMPAIGN_INVOCATION", ""), since_s):
+        print(printable(line), file=sys.stderr)
+
+
+def list_causes(results: Results, systems: Collection[str], invocation: str, since_s: float) -> Iterator[str]:
+    """List why runs have no record, one line per cause, the most frequent cause first.
+
+    Args:
+        systems: names of the campaign's systems.
+        invocation: token of the Snakemake that starts leases.
+        since_s: Unix time; older manifests say nothing about this invocation.
+    """
+    checks = {name: read_json(results.site_check(name)) for name in systems}
+    stops = {name: check["stops"] for name, check in checks.items() if check.get("invocation") == invocation}
+    for name, words in stops.items():
+        if words:
+            yield f"error: system {name}: no lease can work: {'; '.join(words)}"
+    missing, leases = 0, dict[str, list[str]]()
+    for path in sorted(results.manifests.rglob("*.json")):
+        if path.stat().st_mtime >= since_s and (manifest := read_json(path)).get("missing"):
+            missing += len(manifest["missing"])
+            leases.setdefault(manifest["reason"] or "the driver did not get to them", []).append(manifest["lease"])
+    if not leases:
+        return
+    yield f"{plural(missing, 'planned run')} without a record; the same command measures them. Why:"
+    causes = sorted(leases.items(), key=lambda cause: -len(cause[1]))
+    for reason, names in causes[:_MAX_CAUSES]:
+        yield f"  {some(names)}: {reason}"
+    if len(causes) > _MAX_CAUSES:
+        yield f"  and {len(causes) - _MAX_CAUSES} other causes; 'campaign status' names them"

@@ -1,0 +1,102 @@
+"""Whether a host sees a directory of this machine: a file is written here and read in a job of seconds there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from campaign.config.system_file import SlurmOptions
+from campaign.processes.command import TIMED_OUT, run_command
+from campaign.slurm.commands import SHOW_HIDDEN, Slurm
+from campaign.slurm.listed_hosts import ListedHost, parse_partitions
+
+View = Literal["seen", "unseen", "read_only", "no_python", "unknown"]
+
+_IMMEDIATE_S = 10  # from submission to allocation: a check waits in no queue
+_STEP_S = 30.0
+_MAX_DELAY_S = 15
+_SITE = ("SLURM_CONF", "SLURM_CLUSTERS")
+_VIEWS: dict[str, View] = {view: view for view in ("seen", "unseen", "read_only", "no_python")}
+# A site's banners may stand beside the answer, so it carries the token, which this script gets as an argument.
+_SCRIPT = """waited=0
+until test "$(cat "$1/$2" 2>/dev/null)" = "$2"; do
+  if test "$waited" -ge "$4"; then echo "$2:unseen"; exit; fi
+  sleep 1; waited=$((waited + 1))
+done
+if ! test -w "$1"; then echo "$2:read_only"
+elif ! test -x "$3"; then echo "$2:no_python"
+else echo "$2:seen"; fi
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryView:
+    """A host's view of a directory. problem: why that is unknown, in Slurm's words."""
+
+    view: View
+    problem: str = ""
+
+
+def choose_free_host(
+    names: Iterable[str], listed: dict[str, ListedHost], options: SlurmOptions
+) -> tuple[str, str | None] | None:
+    """Return a host on which a job can start now, and the partition to ask for it.
+
+    Returns None if every host is busy, down or asleep. Asleep hosts are not woken up for a check.
+    """
+    wanted = parse_partitions(options.partition or "")
+    for state in ("idle", "mixed"):
+        for host in (listed[name] for name in names if name in listed and listed[name].state == state):
+            # Of several partitions, Slurm would take one that lacks the host.
+            common = [name for name in wanted if name in host.partitions]
+            if common or not wanted:
+                return host.name, common[0] if common else None
+    return None
+
+
+def look_from_host(
+    directory: Path, host: str, options: SlurmOptions, latency_s: float, slurm: Slurm | None = None
+) -> DirectoryView:
+    """Return what a host sees of a directory that can be written here: a fresh file in it, and the running Python.
+
+    Args:
+        directory: absolute path.
+        options: partition, account, quality of service and reservation of the job.
+        latency_s: how late files may appear on the host (s).
+        slurm: gets a line in its log about the call.
+    """
+    token = f".seen-by-hosts-{secrets.token_hex(6)}"
+    given = {
+        **options.model_dump(include={"partition", "account", "qos"}, exclude_none=True),
+        **{name: value for name, value in options.additional.items() if name == "reservation"},
+    }
+    wait_s = min(int(latency_s), _MAX_DELAY_S)
+    argv = ["srun", *(f"--{name}={value}" for name, value in given.items())]
+    argv += [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=64M", "--time=1", f"--immediate={_IMMEDIATE_S}"]
+    argv += [f"--job-name={token[1:]}", "--chdir=/", "--input=none", "/bin/sh", "-c", _SCRIPT, "sh"]
+    argv += [str(directory), token, sys.executable, str(wait_s)]
+    # Inside a job, srun would start a step of that job; a person's defaults would change what is asked for.
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _SITE}
+    path, started_s, ticks_s = directory / token, time.time(), time.monotonic()
+    try:
+        path.write_text(token, encoding="utf-8")
+        answer = run_command(argv, _IMMEDIATE_S + wait_s + _STEP_S, {**plain, **SHOW_HIDDEN})
+        if answer.code == TIMED_OUT:
+            run_command(["scancel", "--me", f"--name={token[1:]}"], _STEP_S)
+    except OSError as error:
+        return DirectoryView("unknown", f"{error.filename or 'srun'}: {error.strerror or error}")
+    finally:
+        with suppress(OSError):
+            path.unlink()
+    if slurm is not None:
+        slurm.note(argv[:2], started_s, time.monotonic() - ticks_s, answer.code)
+    replies = [line.rpartition(":")[2] for line in answer.out.splitlines() if line.startswith(f"{token}:")]
+    view = _VIEWS.get(replies[-1]) if replies else None
+    return DirectoryView(view) if view else DirectoryView("unknown", answer.words)

@@ -1,0 +1,109 @@
+"""Marks that the ranks of a wrapped program leave, as evidence of their start and end beside the exit code of the wrapper.
+
+mpirun, horovodrun, `conda run`, apptainer and module scripts can end with 0 although no rank started, and fail although every rank
+ended well. torchrun starts Python files itself, so that behind it only its own start and end are marked.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from campaign.errors import LaunchError
+from campaign.files import make_directory
+from campaign.workloads.log_reader import Log
+from campaign.workloads.protocol import Ended, Step
+
+_DIRECTORY = ".ranks"
+_UNMARKED = "campaign: this rank cannot write its mark"
+# One line: older releases of conda refuse arguments with line feeds. A directory that an image does not show is no failure.
+_SCRIPT = (
+    "m=$1/${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${HOROVOD_RANK:-${RANK:-${SLURM_PROCID:-0}}}}}.$$; shift; "
+    f'{{ echo started >"$m"; }} 2>/dev/null || {{ echo "{_UNMARKED}" >&2; exec "$@"; }}; '
+    'command -v "$1" >/dev/null || { echo missing >>"$m"; echo "$1: not found" >&2; exit 127; }; '
+    '"$@"; c=$?; echo "ended $c" >>"$m"; exit $c'
+)
+_ENDED = re.compile(r"^ended (\d+)$", re.MULTILINE)
+# MPI_Abort and Open MPI's rule of MPI_Finalize: the ranks' own doing, whatever their shells saw of it.
+_OWN_ABORT = re.compile(r"MPI_ABORT was invoked|MPI_Abort\(|exiting improperly|without calling \"?(?:MPI_)?[Ff]inalize")
+_RENDEZVOUS = re.compile(r"Rendezvous(?:Timeout|Connection|Closed|State)Error[^\n]*")
+_SIGNS = (_UNMARKED.encode(), b"MPI_A", b"improperly", b"inalize", b"Rendezvous", b"ChildFailed")
+_KILLED = (128 + 9, 128 + 15)
+
+
+def mark_ranks(step: Step, directory: Path) -> Step:
+    """Return the step with a shell around each rank of its program that marks the rank's start and end in the directory.
+
+    A step whose program is started by no wrapper stays as it is.
+    """
+    if step.program_at is None:
+        return step
+    words = marking_words(directory / _DIRECTORY)
+    return replace(step, argv=(*step.argv[: step.program_at], *words, *step.argv[step.program_at :]))
+
+
+def marking_words(marks: Path) -> tuple[str, ...]:
+    """Return the words before a program that mark its start and end in a directory, which is made anew."""
+    shutil.rmtree(marks, ignore_errors=True)
+    make_directory(marks)
+    return ("sh", "-c", _SCRIPT, "campaign-rank", str(marks))
+
+
+def has_started(marks: Path, output: str) -> bool:
+    """Return whether a program behind `marking_words` has started, or has printed that it cannot mark it."""
+    return _UNMARKED in output or any(
+        "missing" not in path.read_text(encoding="utf-8").split() for path in marks.glob("*")
+    )
+
+
+def judge_marks(step: Step, directory: Path, ended: Ended, log: Path) -> Ended:
+    """Return how the step ended by the marks of its ranks; the wrapper's exit code counts only where they agree with it.
+
+    Raises LaunchError if a rank did not start, or if none of them failed and the step did not end well nevertheless: that is no
+    result of the workload.
+    """
+    if ended.timed_out or ended.memory_limit_hit or ended.disturbed or not log.exists():
+        return ended
+    well = all(code == 0 for code in ended.codes)
+    if step.program_at is None:
+        if not well and "torchrun" in step.argv:
+            _reject_failed_rendezvous(log, "torchrun")
+        return ended
+    wrapper, program, ranks = step.argv[0], step.argv[step.program_at], step.wrapped_ranks
+    marks = [path.read_text(encoding="utf-8") for path in (directory / _DIRECTORY).glob("*")]
+    codes = [int(found[1]) for mark in marks if (found := _ENDED.search(mark))]
+    if well and codes == [0] * ranks and len(marks) == ranks:
+        return ended
+    text = Log(log).excerpt(_SIGNS)
+    if _UNMARKED in text or (not well and _OWN_ABORT.search(text)):
+        return ended
+    if any("missing" in mark.split() for mark in marks):
+        raise LaunchError(f"{program}: no such program where {wrapper} starts the ranks{_describe(ended, log)}")
+    own = min((code for code in codes if code), key=lambda code: code in _KILLED, default=0)
+    if own and (own not in _KILLED or len(marks) == ranks or ended.memory_kills):
+        if not well and program == "torchrun":
+            _reject_failed_rendezvous(log, wrapper)
+        # A rank has failed, whatever the wrapper made of it.
+        return replace(ended, codes=(own,) * len(ended.codes)) if well else ended
+    if len(marks) < ranks:
+        raise LaunchError(f"{wrapper} started {len(marks)} of {ranks} ranks{_describe(ended, log)}")
+    if well:
+        raise LaunchError(f"{len(marks) - len(codes)} of {ranks} ranks of {wrapper} did not end{_describe(ended, log)}")
+    if len(codes) == ranks:
+        raise LaunchError(f"{wrapper} failed after all {ranks} ranks had ended with 0{_describe(ended, log)}")
+    return ended  # some were killed with their shells, from inside or from outside: the log decides
+
+
+def _reject_failed_rendezvous(log: Path, wrapper: str) -> None:
+    """Raise LaunchError if torchrun failed before it had started a rank."""
+    text = Log(log).excerpt(_SIGNS)
+    if "ChildFailedError" not in text and (met := _RENDEZVOUS.search(text)):
+        raise LaunchError(f"{wrapper} started no rank: {met[0][:300]}; the run has no record and is repeated")
+
+
+def _describe(ended: Ended, log: Path) -> str:
+    codes = ", ".join("no exit code" if code is None else f"exit code {code}" for code in dict.fromkeys(ended.codes))
+    last = Log(log).tail(200).rpartition("\n")[2] if log.exists() else ""
+    return f" and ended with {codes}{f' ({last})' if last else ''}; the run has no record and is repeated"
