@@ -95,7 +95,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two campaigns as two modules of one DAG, measured in a directory with a space in its name."""
     directory = write_project(tmp_path_factory.mktemp("of two") / "a project")
     (directory / "Snakefile").write_text(OUTER.format(snakefile=SNAKEFILE))
-    (directory / "said.txt").write_text(snakemake(directory, "-c2", "--scheduler", "greedy"))
+    (directory / "said.txt").write_text(snakemake(directory, "-c2", "--scheduler", "campaign"))
     return directory
 
 
@@ -120,7 +120,7 @@ def test_ctrl_c_ends_the_leases_of_a_module_in_good_order(project: Project) -> N
     project.campaign(batch=[1, 2, 3], lease_per="cell")
     module = f'module one:\n    snakefile: "{SNAKEFILE}"\n    config: {{"campaign": "campaigns/c.yaml"}}\n'
     (project.directory / "Snakefile").write_text(f"{module}\nuse rule * from one as one_*\n")
-    process = project.start_command("snakemake", "-c2", "--scheduler", "greedy", "one_measured")
+    process = project.start_command("snakemake", "-c2", "--scheduler", "campaign", "one_measured")
     until(project.starts, TIME_OUT_S, project.said)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
@@ -153,13 +153,28 @@ def test_a_campaign_file_is_a_configfile_from_elsewhere_and_commands_are_shown(t
     write_project(tmp_path / "else where")
     arguments = ["-s", str(SNAKEFILE), "-d", "else where", "--configfile", "else where/config/campaign.yaml"]
     said = snakemake(tmp_path, *arguments, "-c1", "-n", "-p")
-    assert "note: no profile; 'snakemake --profile local'" in said
+    assert (
+        said.count("note: --scheduler ilp starts leases out of the order of the plan; 'snakemake --profile local'") == 1
+    )
     assert not (tmp_path / "else where" / "results").exists()
     commands = re.findall(r"^Shell command: ((?!None).*)$", said, re.MULTILINE)
     shown = "".join(f"{plain(command)}\n" for command in sorted(commands, key=lambda each: plain(each)))
     if os.environ.get("REFRESH_GOLDEN"):
         GOLDEN.write_text(shown)
     assert shown == GOLDEN.read_text(), f"if this is meant: REFRESH_GOLDEN=1 pytest {__file__}"
+
+
+def test_config_yaml_is_read_by_snakemake_and_not_by_campaign_run(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "config" / "config.yaml").write_text("campaign: config/other.yaml\nresults: them\n")
+    arguments = ["-s", str(SNAKEFILE), "-n", "-c1"]
+    assert "them/other/report.html" in snakemake(tmp_path, *arguments)
+    assert "them/small/report.html" in snakemake(tmp_path, *arguments, "--config", "campaign=config/campaign.yaml")
+    (tmp_path / "config" / "config.yaml").write_text("samples: samples.tsv\n")
+    assert "--config samples: no such key" in snakemake(tmp_path, *arguments, expect=1)
+    code, said = run(["campaign", "run", "config/campaign.yaml", "--dry-run"], tmp_path, dict(os.environ), 120)
+    assert code == 0, said
+    assert "2 cells, 4 runs" in said
 
 
 def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_path: Path) -> None:
@@ -169,27 +184,56 @@ def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_p
     assert re.search(
         r"partition +limit .*\n1x1-fabric .* default +00:40:00 +gpu:3 ", snakemake(tmp_path, *arguments, "-n")
     )
-    habits = [
-        "--default-resources",
-        "slurm_account=abc",
-        "runtime=90",
-        "--set-resources",
-        "measure:slurm_partition=wide",
-    ]
-    assert re.search(
-        r"^1x1-fabric .* wide +01:30:00 +gpu:3 ", snakemake(tmp_path, *arguments, *habits, "-n"), re.MULTILINE
-    )
     (tmp_path / "local").symlink_to(ROOT / "local")
     said = snakemake(tmp_path, *arguments[:2], "--profile", "local", "-n")
     assert len(said) < 3000  # Snakemake's own list of jobs and reasons takes four times as much
     assert re.search(r" without a record, in \d+ leases\n.*Cost: .*\n1x1-local .*\ntotal ", said, re.DOTALL)
 
 
-def test_without_profile_and_cores_it_is_said_how_to_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ("--default-resources slurm_account=abc", "error: --default-resources slurm_account: the campaign requests "),
+        ("--default-resources tmpdir=/tmp", "error: --default-resources: it replaces that of the profile"),
+        (
+            "--set-resources measure:slurm_partition=wide",
+            "error: --set-resources measure:slurm_partition: the campaign ",
+        ),
+    ],
+)
+def test_resources_of_allocations_are_refused_in_one_line(tmp_path: Path, options: str, refusal: str) -> None:
     write_project(tmp_path)
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    said = snakemake(tmp_path, "-s", str(SNAKEFILE), expect=1)
-    assert said.count("note: no profile; 'snakemake --profile local' measures on this machine") == 1
+    profile = ["-s", str(SNAKEFILE), "--profile", str(ROOT / "profiles" / "slurm"), "-n"]
+    said = snakemake(tmp_path, *profile, *options.split(), expect=1)
+    assert refusal in said
+    assert "Traceback" not in said
+
+
+EXECUTOR = """
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings
+
+common_settings = CommonSettings(non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False)
+
+class Executor(RemoteExecutor):
+    def run_job(self, job): raise SystemExit("a job was submitted")
+    async def check_active_jobs(self, active_jobs): yield
+    def cancel_jobs(self, active_jobs): pass
+"""
+"""A plugin that submits Snakemake's own jobs, as that for Slurm does."""
+
+
+def test_an_executor_that_submits_jobs_is_refused(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    plugin = tmp_path / "plugins" / "snakemake_executor_plugin_remote"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").write_text(EXECUTOR)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(plugin.parent), str(ROOT / "workflow")])}
+    profile = ["-s", str(SNAKEFILE), "--profile", str(ROOT / "profiles" / "slurm"), "--executor", "remote"]
+    code, said = run(["snakemake", *profile], tmp_path, environment, 120)
+    assert code == 1
+    assert "error: --executor: the campaign requests allocations itself" in said
+    assert "submitted" not in said
 
 
 def test_an_archive_is_reported_by_its_command(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ def records(project: Path) -> dict[Path, bytes]:
 
 
 def told(result: tuple[int, str]) -> list[str]:
-    """What was said, less the line that Snakemake begins with."""
+    """What was said, less the lines that Snakemake begins with."""
     code, said = result
     assert code != 0
     assert "Traceback" not in said
-    return [line for line in said.splitlines() if line and not line.startswith("Using profile")]
+    return [line for line in said.splitlines() if line and not line.startswith(("Using profile", "Config file"))]
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,11 @@ def test_snakemake_alone_lints_a_copy_and_says_what_to_install(deployed: Path, t
     assert linted.returncode == 0, linted.stderr
     assert "your workflow is in a good condition" in linted.stderr
     planned = alone(*documented_flags(), "-n")
+    assert planned.returncode != 0
+    assert "argument --scheduler: invalid choice: 'campaign'" in planned.stderr
+    planned = alone("-n")
     assert planned.returncode == 1
-    assert f"No module named 'click'; the package of this workflow is not installed for {python}" in planned.stderr
+    assert "error: No module named 'click'; install the package of this workflow beside Snakemake" in planned.stderr
     assert "Traceback" not in planned.stderr
 
 

@@ -111,6 +111,24 @@ def test_nothing_starts_after_an_ending_and_the_same_command_again_goes_on(proje
     assert len(project.started()) == len(project.record_files())
 
 
+def test_ctrl_c_while_snakemake_plans_ends_in_one_sentence(project: Project) -> None:
+    """Planning 300 leases takes Snakemake seconds, in which a KeyboardInterrupt is a traceback of 60 lines."""
+    campaign = Campaign(project)
+    campaign.has(300, 0.5)
+    (project.directory / "snakemake.log").touch()
+    for moment in ("Config file", "Building DAG of jobs"):
+        before = len(project.said())
+        process = project.start("--until", "measure")
+        until(lambda moment=moment, before=before: moment in project.said()[before:], TIME_OUT_S, project.said)  # type: ignore[misc]
+        group(signal.SIGINT)(process)
+        assert process.wait(SECONDS) == 1, moment
+        said = project.said()[before:]
+        assert "interrupted; the same command again goes on with what is missing" in said, said
+        assert "Traceback" not in said, said
+        assert len(said.splitlines()) < 30, said
+    assert project.starts() == []
+
+
 PARTS: Sequence[tuple[str, ...]] = (("measure",), ("driver",), ("measure", "driver"))
 
 

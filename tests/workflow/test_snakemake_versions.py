@@ -17,7 +17,11 @@ from campaign.paths import ROOT, SNAKEFILE
 from tests.workflow.test_as_module import write_project
 
 PAGE = ROOT / "docs" / "reference" / "snakemake-internals.md"
-INTERNALS = re.findall(r"^\| `(snakemake\.[\w.]+)`", PAGE.read_text(), re.MULTILINE)
+ATTRIBUTES = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE)))
+INTERNALS = [
+    *(f"snakemake.workflow.Workflow.{name}" for name in ATTRIBUTES),
+    *re.findall(r"`(snakemake\.[\w.]+)`", PAGE.read_text()),
+]
 
 
 def oldest() -> str:
@@ -43,7 +47,7 @@ def test_an_internal_of_snakemake_exists(name: str) -> None:
 def test_every_attribute_of_the_workflow_that_rules_use_is_listed() -> None:
     files = [*(ROOT / "workflow" / "rules").glob("*.smk"), ROOT / "workflow/campaign/config/snakemake_config.py"]
     used = {name for file in files for name in re.findall(r"\bworkflow\.(\w+)\b(?!/)", file.read_text())}
-    assert used == {name.rpartition(".")[2] for name in INTERNALS if ".Workflow." in name}
+    assert used == set(ATTRIBUTES)
 
 
 @pytest.mark.slow

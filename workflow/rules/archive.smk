@@ -1,24 +1,15 @@
-"""Archive: the report from an archive alone, on any machine. Takes the place of all other stages.
+"""Archive: the report from an archive alone, on any machine, with --config archive=FILE. Replaces all other stages."""
 
-REQUIRES: --config archive=FILE
-PROVIDES: results/archives/{name}/report.html
-"""
-
-if not ASKED.archive.is_file():
-    sys.exit(f"error: {ASKED.archive}: no such archive; 'campaign archive' makes one")
-
-
-REPORT = f"{ASKED.results}/archives/{ASKED.archive.stem}/report.html"
+if not REQUEST.archive.is_file():
+    sys.exit(f"error: {REQUEST.archive}: no such archive; 'campaign archive' makes one")
+REPORT = f"{REQUEST.results}/archives/{REQUEST.archive.stem}/report.html"
 
 
 rule report:
     input:
-        ASKED.archive,
+        archive=local(str(REQUEST.archive)),
     output:
-        report(
-            REPORT,
-            category="Report",
-        ),
+        page=report(REPORT, category="Report"),
     log:
         f"{REPORT}.log",
     benchmark:
@@ -26,9 +17,9 @@ rule report:
     conda:
         "../../envs/campaign.yaml"
     params:
-        where=["--where", ASKED.where] if ASKED.where else [],
-        code=code_of(REPORTS, SCRIPTS),
+        where=["--where", REQUEST.where] if REQUEST.where else [],
+        code=source_hash(REPORTS, SCRIPTS),
     message:
-        "Write the report of the archive {input} to {output}"
+        "Write the report of the archive {input.archive} to {output.page}"
     shell:
-        "campaign report {input:q} {params.where:q} --output {output:q} > {log:q}"
+        "campaign report {input.archive:q} {params.where:q} --output {output.page:q} > {log:q}"

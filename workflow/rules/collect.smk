@@ -1,8 +1,4 @@
-"""Collect: from records to tables.
-
-REQUIRES: plan/plan.json; manifests/measured.txt, which changes when records do; records/, shared/, leases/, links/
-PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{telemetry,steps,reference}.parquet, tables/{leases,links,context,costs}.json
-"""
+"""Collect: from records to tables."""
 
 TABLES = {
     "runs": f"{RESULTS}/tables/runs.parquet",
@@ -21,7 +17,7 @@ TABLES = {
 
 rule tables:
     input:
-        measured=MEASURED,
+        missing=MEASURED,
         plan=plan_file,
     output:
         **TABLES,
@@ -32,7 +28,7 @@ rule tables:
     conda:
         "../../envs/campaign.yaml"
     params:
-        code=code_of(),
+        code=source_hash(),
     message:
         "Collect records into tables"
     shell:

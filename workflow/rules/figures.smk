@@ -1,8 +1,4 @@
-"""Figures: one job, which reads the tables once.
-
-REQUIRES: tables/; scripts/figures/, one file a figure
-PROVIDES: figures/: of each figure {figure}.json (caption, alt text, findings) and, where it has something to show, .svg, .pdf (of one that fits a sheet) and .csv (its data)
-"""
+"""Figures: one job, which reads the tables once. One file in scripts/figures/ per figure."""
 
 FIGURES = f"{RESULTS}/figures"
 
@@ -11,7 +7,7 @@ rule figures:
     input:
         **TABLES,
     output:
-        report(
+        directory=report(
             directory(FIGURES),
             patterns=["{figure}.svg"],
             category="Figures",
@@ -24,9 +20,9 @@ rule figures:
     conda:
         "../../envs/campaign.yaml"
     params:
-        results=lambda wildcards, output: Path(output[0]).parent,
-        code=code_of(SCRIPTS / "figures", REPORTS / "style.mplstyle"),
+        results=lambda wildcards, output: Path(output.directory).parent,
+        code=source_hash(SCRIPTS / "figures", REPORTS / "style.mplstyle"),
     message:
         "Draw the figures"
     shell:
-        "campaign figures {params.results:q} --for report --output {output:q} > {log:q}"
+        "campaign figures {params.results:q} --for report --output {output.directory:q} > {log:q}"

@@ -1,40 +1,38 @@
-"""Plan: made while this file is read; its documents are written when the jobs are known, unless this is a dry run.
-
-REQUIRES: ASKED
-PROVIDES: CAMPAIGN_DAG (the plan, and of each lease its manifest, its document and what it takes), NAME, RESULTS (directory),
-plan_files(), plan_file(), lease_file(); plan/plan.json and plan/plan.tsv; plan/leases/, one document a lease, written anew where a run
-or the manifest is missing
-"""
+"""Plan: CAMPAIGN_DAG, made while this file is read. Its documents in plan/ are written when the jobs are known."""
 
 import atexit
+from functools import cache
 
 from campaign.plan.dag import PlanFiles, open_dag
 
-CAMPAIGN_DAG = or_exit(open_dag, ASKED)
+with exit_on_error():
+    CAMPAIGN_DAG = open_dag(REQUEST)
+    if workflow.output_settings.dryrun:
+        from campaign.cli.plan import end_dry_run
+
+        atexit.register(end_dry_run, CAMPAIGN_DAG)
+
 NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
 
-if workflow.output_settings.dryrun:
-    from campaign.cli.plan import end_dry_run
-
-    atexit.register(end_dry_run, CAMPAIGN_DAG)
-
 
 @cache
+@exit_on_error()
 def plan_files():
-    # Only what executes jobs writes: a dry run, --dag and --report leave no trace.
-    executes = (
-        workflow.execution_settings is not None and not workflow.output_settings.dryrun
-    )
-    return or_exit(PlanFiles, CAMPAIGN_DAG, executes)
+    # --dag, --report and the like have no execution settings. They leave no trace, and neither does a dry run.
+    if workflow.execution_settings is None:
+        return PlanFiles(CAMPAIGN_DAG, executes=False)
+    snakemake_config.refuse_executor(workflow)
+    snakemake_config.warn_of_scheduler(workflow.scheduling_settings.scheduler)
+    return PlanFiles(CAMPAIGN_DAG, executes=not workflow.output_settings.dryrun)
 
 
-def plan_file(_):
+def plan_file(wildcards):
     return plan_files().plan
 
 
 def lease_file(wildcards):
     lease = CAMPAIGN_DAG.lease(wildcards)
     path = plan_files().lease(lease)
-    # Of a lease without anything missing, only a manifest that is not there is made.
+    # A lease without missing runs has a job only if its manifest does not exist.
     return ancient(path) if plan_files().is_whole(lease) else path

@@ -1,8 +1,4 @@
-"""Recommend: what to build, by the measured cells.
-
-REQUIRES: tables/
-PROVIDES: recommendation/recommendation.json
-"""
+"""Recommend: what to build, by the measured cells."""
 
 RECOMMENDATION = f"{RESULTS}/recommendation/recommendation.json"
 
@@ -11,7 +7,7 @@ rule recommend:
     input:
         **TABLES,
     output:
-        RECOMMENDATION,
+        document=RECOMMENDATION,
     log:
         f"{RESULTS}/logs/recommend.log",
     benchmark:
@@ -19,8 +15,8 @@ rule recommend:
     conda:
         "../../envs/campaign.yaml"
     params:
-        results=lambda wildcards, output: Path(output[0]).parents[1],
-        code=code_of(),
+        results=lambda wildcards, output: Path(output.document).parents[1],
+        code=source_hash(),
     message:
         "Recommend what to build"
     shell:

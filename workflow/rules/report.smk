@@ -1,8 +1,4 @@
-"""Report: one self-contained page.
-
-REQUIRES: tables/, figures/, recommendation/; reports/ (templates and style)
-PROVIDES: report.html
-"""
+"""Report: one self-contained page, by the templates and the style in reports/."""
 
 REPORT = f"{RESULTS}/report.html"
 
@@ -13,10 +9,8 @@ rule report:
         figures=FIGURES,
         recommendation=RECOMMENDATION,
     output:
-        report(
-            REPORT,
-            category="Report",
-            labels={"page": "report", "campaign": NAME},
+        page=report(
+            REPORT, category="Report", labels={"page": "report", "campaign": NAME}
         ),
     log:
         f"{RESULTS}/logs/report.log",
@@ -25,9 +19,9 @@ rule report:
     conda:
         "../../envs/campaign.yaml"
     params:
-        results=lambda wildcards, output: Path(output[0]).parent,
-        code=code_of(REPORTS),
+        results=lambda wildcards, output: Path(output.page).parent,
+        code=source_hash(REPORTS),
     message:
-        "Write the report {output}"
+        "Write the report {output.page}"
     shell:
-        "campaign report {params.results:q} --output {output:q} > {log:q}"
+        "campaign report {params.results:q} --output {output.page:q} > {log:q}"

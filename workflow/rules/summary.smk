@@ -1,8 +1,4 @@
-"""Summary: one screen at the end. Fails where runs are missing, so that the exit code tells; the report is there then too.
-
-REQUIRES: plan/, manifests/, tables/, figures/, recommendation/, report.html
-PROVIDES: summary.txt
-"""
+"""Summary: one screen at the end. It fails if runs are missing; the report is there then, too."""
 
 SUMMARY = f"{RESULTS}/summary.txt"
 
@@ -10,16 +6,14 @@ SUMMARY = f"{RESULTS}/summary.txt"
 rule summary:
     input:
         plan=plan_file,
-        measured=MEASURED,
+        missing=MEASURED,
         cells=TABLES["cells_csv"],
         report=REPORT,
         figures=FIGURES,
         recommendation=RECOMMENDATION,
     output:
-        report(
-            SUMMARY,
-            category="Report",
-            labels={"page": "summary", "campaign": NAME},
+        text=report(
+            SUMMARY, category="Report", labels={"page": "summary", "campaign": NAME}
         ),
     log:
         f"{RESULTS}/logs/summary.log",
@@ -28,8 +22,8 @@ rule summary:
     conda:
         "../../envs/campaign.yaml"
     params:
-        results=lambda wildcards, output: Path(output[0]).parent,
+        results=lambda wildcards, output: Path(output.text).parent,
     message:
         "Summary"
     shell:
-        "campaign summary {params.results:q} --output {output:q}"
+        "campaign summary {params.results:q} --output {output.text:q}"

@@ -25,7 +25,7 @@ def test_a_project_has_a_valid_campaign_profiles_and_a_snakefile(
     for campaign in (project / "config" / "campaign.yaml", own):
         assert load_campaign(campaign).system.name == "my-site"
     assert "use rule * from" in (project / "workflow" / "Snakefile").read_text()
-    for profile in ("local", "slurm", "profiles/local", "profiles/slurm", "profiles/default"):
+    for profile in ("local", "slurm", "profiles/local", "profiles/slurm"):
         assert (project / profile / "config.yaml").read_bytes() == (ROOT / profile / "config.yaml").read_bytes()
     monkeypatch.chdir(project)
     command: list[str] = []

@@ -65,6 +65,7 @@ def run(
     directory = own if (own / "config.yaml").is_file() else shipped
     start = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
     start += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
+    start.append("--replace-workflow-config")  # A config/config.yaml here may be of another workflow.
 
     def snakemake_command(targets: Sequence[str] = ()) -> list[str]:
         return [*start, *targets, *(["-n"] if dry_run else []), *snakemake, "--config", *asked.snakemake_config()]

@@ -87,11 +87,6 @@ def threads(campaign: Campaign, configuration: Configuration, cores: int) -> int
     return min(cores, math.ceil(configuration.ranks / a_core))
 
 
-def queues(campaign: Campaign) -> frozenset[str]:
-    """Resources for which leases queue in the order of the plan: the hosts of each system, which every lease on it takes."""
-    return frozenset(_resource(campaign, name, HOSTS) for name in campaign.systems)
-
-
 def starts(leases: Iterable[tuple[Mapping[str, int], float]], limits: Mapping[str, int]) -> Iterator[float]:
     """When leases of one system (needs, seconds) start side by side, in seconds, where none starts before an earlier one.
 

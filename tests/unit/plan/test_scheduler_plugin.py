@@ -1,21 +1,21 @@
-"""Leases start in the order of the plan under Snakemake's own schedulers, and the plan's forecast starts them as these do."""
+"""Leases start in the order of the plan under `--scheduler campaign`, and the plan's forecast starts them as it does."""
 
 from __future__ import annotations
 
 import heapq
 import logging
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
 
-from campaign.plan import snakemake_order
-from campaign.plan.concurrency import starts
-from campaign.plan.snakemake_order import in_order, keep_order
+from campaign.plan.concurrency import limits, starts
+from snakemake_scheduler_plugin_campaign import is_host_resource, select_in_order
+from tests import campaign_files, two_systems
 from tests.planted_campaigns import greedy_starts
 
 LIMITS = {"hosts": 8, "pool": 12}
@@ -32,15 +32,6 @@ class Job:
     input: tuple[Any, ...] = ()
 
 
-@pytest.fixture
-def schedulers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Snakemake's, which a test may change."""
-    registry = SchedulerPluginRegistry()
-    monkeypatch.setattr(registry, "plugins", {name: copy(plugin) for name, plugin in registry.plugins.items()})
-    monkeypatch.setattr(snakemake_order._InOrder, "queues", frozenset[str]())
-    return registry.plugins
-
-
 def drawn(seed: int, count: int = 40) -> Leases:
     random = Random(seed)
     shapes = [(1, 0), (1, 2), (2, 2), (4, 4), (8, 8), (2, 8)]
@@ -50,9 +41,11 @@ def drawn(seed: int, count: int = 40) -> Leases:
     ]
 
 
-def scheduled(plugin: Any, leases: Leases) -> Iterator[float]:
-    """When a scheduler of Snakemake's starts them, which it asks whenever one has ended."""
-    scheduler = plugin.scheduler(None, plugin.settings_cls(), logging.getLogger())
+def scheduled(name: str, leases: Leases) -> Iterator[float]:
+    """Compute the start of each lease by a plugin of Snakemake, which it calls whenever a lease has ended."""
+    plugin = SchedulerPluginRegistry().get_plugin(name)
+    settings = plugin.settings_cls() if plugin.settings_cls else None
+    scheduler = plugin.scheduler(None, settings, logging.getLogger())
     jobs = [Job(str(n), len(leases) - n, {"_cores": 1, **need}) for n, (need, _) in enumerate(leases)]
     waiting, free, now = set(jobs), {"_cores": 64, "_job_count": 10**9, **LIMITS}, 0.0
     under_way: list[tuple[float, int]] = []
@@ -70,24 +63,19 @@ def scheduled(plugin: Any, leases: Leases) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_none_passes_one_that_waits_and_the_forecast_is_the_scheduler_s(seed: int, schedulers: dict[str, Any]) -> None:
+def test_none_passes_one_that_waits_and_the_forecast_is_the_scheduler_s(seed: int) -> None:
     leases = drawn(seed)
-    by_itself = list(scheduled(schedulers["greedy"], leases))
-    assert by_itself == pytest.approx(list(greedy_starts(leases, LIMITS)))
-    assert by_itself != sorted(by_itself)
-    keep_order({"hosts"})
-    found = list(scheduled(schedulers["greedy"], leases))
+    greedy = list(scheduled("greedy", leases))
+    assert greedy == pytest.approx(list(greedy_starts(leases, LIMITS)))
+    assert greedy != sorted(greedy)
+    found = list(scheduled("campaign", leases))
     assert found == sorted(found) == pytest.approx(list(starts(leases, LIMITS)))
 
 
-def test_every_scheduler_keeps_the_order_also_of_two_campaigns_in_one_workflow(schedulers: dict[str, Any]) -> None:
-    keep_order({"hosts"})
-    before = {name: plugin.scheduler for name, plugin in schedulers.items()}
-    keep_order({"other_hosts"})
-    assert {name: plugin.scheduler for name, plugin in schedulers.items()} == before
-    assert {"greedy", "ilp"} <= set(before)
-    assert all(issubclass(each, snakemake_order._InOrder) for each in before.values())
-    assert snakemake_order._InOrder.queues == {"hosts", "other_hosts"}
+def test_the_name_of_a_resource_tells_that_it_counts_the_hosts_of_a_system(tmp_path: Path) -> None:
+    for number, campaign in enumerate((campaign_files.load(tmp_path / "1"), two_systems.load(tmp_path / "2")), 1):
+        names = [name for name in limits(campaign) if is_host_resource(name)]
+        assert len(names) == len(campaign.systems) == number
 
 
 def test_only_leases_that_wait_for_the_same_hosts_wait_for_each_other() -> None:
@@ -98,11 +86,10 @@ def test_only_leases_that_wait_for_the_same_hosts_wait_for_each_other() -> None:
         Job("table", 0, {"_cores": 1}),
     ]
     free = {"hosts": 3, "other_hosts": 1, "_cores": 1}
-    queues = {"hosts", "other_hosts"}
-    assert {job.name for job in in_order(jobs, free, queues)} == {"elsewhere", "table"}
-    assert {job.name for job in in_order(jobs, {**free, "hosts": 5}, queues)} == {job.name for job in jobs}
+    assert {job.name for job in select_in_order(jobs, free)} == {"elsewhere", "table"}
+    assert {job.name for job in select_in_order(jobs, {**free, "hosts": 5})} == {job.name for job in jobs}
     # What the first ones take, the next ones do not have.
-    assert {job.name for job in in_order(jobs, {**free, "hosts": 4}, queues)} == {"large", "elsewhere", "table"}
+    assert {job.name for job in select_in_order(jobs, {**free, "hosts": 4})} == {"large", "elsewhere", "table"}
 
 
 def test_a_lease_that_fits_nowhere_ends_the_forecast() -> None:

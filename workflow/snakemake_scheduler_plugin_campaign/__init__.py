@@ -1,0 +1,62 @@
+"""Scheduler plugin of Snakemake, `--scheduler campaign`: leases start in the order of the plan.
+
+Snakemake's own schedulers start whatever fits. Small leases then pass large ones, which are all measured at the end of a campaign,
+where drift looks like a difference. Snakemake finds the plugin by the name of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from snakemake_interface_scheduler_plugins.base import SchedulerBase
+
+
+class SnakemakeJob(Protocol):
+    """The part of a job that decides when it starts."""
+
+    @property
+    def priority(self) -> int: ...
+    @property
+    def scheduler_resources(self) -> Mapping[str, Any]: ...
+
+
+JobType = TypeVar("JobType", bound=SnakemakeJob)
+
+
+def is_host_resource(name: str) -> bool:
+    """Return whether a resource counts the hosts of a system, which every lease on that system takes."""
+    return name == "hosts" or name.endswith("_hosts")
+
+
+def select_in_order(jobs: Iterable[JobType], available_resources: Mapping[str, Any]) -> list[JobType]:
+    """Select the jobs that start now, by priority: a lease waits for every lease before it that waits for the same hosts.
+
+    Args:
+        jobs: jobs whose inputs are ready.
+        available_resources: amount of each resource that no job takes.
+    """
+    amounts, blocked_hosts, selection = dict(available_resources), set[str](), list[JobType]()
+    for job in sorted(jobs, key=lambda candidate: -candidate.priority):
+        needs = job.scheduler_resources
+        hosts = {name for name in needs if is_host_resource(name) and needs[name]}
+        if not hosts & blocked_hosts and all(needs.get(name, 0) <= amount for name, amount in amounts.items()):
+            amounts = {name: amount - needs.get(name, 0) for name, amount in amounts.items()}
+            selection.append(job)
+        else:
+            blocked_hosts |= hosts
+    return selection
+
+
+class Scheduler(SchedulerBase):  # type: ignore[misc]
+    """Scheduler without state: while no job runs, everything is available, so the first lease starts and none waits for ever."""
+
+    def select_jobs(
+        self,
+        selectable_jobs: Collection[Any],
+        remaining_jobs: Sequence[Any],
+        available_resources: Mapping[str, Any],
+        input_sizes: Mapping[Any, int],
+    ) -> Sequence[Any]:
+        """Select the jobs that start now."""
+        return select_in_order(selectable_jobs, available_resources)
