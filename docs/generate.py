@@ -19,18 +19,18 @@ from typing import Any
 
 import click
 
-from campaign.accelerators import ACCELERATORS
+from campaign.analysis.tables.columns import COLUMNS, ROWS
 from campaign.archive.layout import INDEX, MEANINGS, SCHEMA, Index
 from campaign.cli.main import GROUPS
 from campaign.cli.main import main as campaign
-from campaign.config.json_schemas import NOUNS, options_schema, schema_of
-from campaign.config.yaml_file import read_yaml
-from campaign.documents.cell import AXES
-from campaign.errors import ConfigError
+from campaign.common.accelerators import ACCELERATORS
+from campaign.common.errors import ConfigError
+from campaign.common.paths import CONFIG, ROOT
 from campaign.fabrics import fabric_kinds
-from campaign.paths import CONFIG, ROOT
+from campaign.plan.campaign.json_schemas import NOUNS, options_schema, schema_of
 from campaign.plan.request import key_meanings
-from campaign.tables.columns import COLUMNS, ROWS
+from campaign.spec.cell import AXES
+from campaign.spec.yaml_file import read_yaml
 from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.parsers import PARSERS
 from docs import imports

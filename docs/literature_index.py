@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from campaign.paths import REPORTS
+from campaign.common.paths import REPORTS
 from campaign.report.figure import all_figures
 
 STUDIES = {

@@ -7,13 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from campaign.documents.fields import (
-    AXIS_PATTERN,
-    HOSTS_PATTERN,
-    NAME_PATTERN,
-    TEXT_PATTERN,
-    VARIABLE_PATTERN,
-)
+from campaign.spec.fields import AXIS_PATTERN, HOSTS_PATTERN, NAME_PATTERN, TEXT_PATTERN, VARIABLE_PATTERN
 from campaign.workloads.parsers import PARSERS
 
 Schema = Mapping[str, Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
 
 
 def make(directory: Path, names: Iterable[str]) -> Path:

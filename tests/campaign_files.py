@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.fabrics.hardware import ComposedHost, Composition
+from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.matrix import expand
+from campaign.spec.cell import Cell, Configuration, Settings
+from campaign.spec.hardware import ComposedHost, Composition
 from campaign.workloads.protocol import Run
 
 CAMPAIGN: Mapping[str, Any] = {

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from campaign.config.resolve import Campaign
-from campaign.documents.record import Record, RecordedCell, Store, read_record
-from campaign.documents.run_numbers import composition_of, runs_of
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import Dag
 from campaign.plan.matrix import expand, specification
 from campaign.run.measure_lease import MANIFEST
+from campaign.spec.record import Record, RecordedCell, Store, read_record
+from campaign.spec.run_numbers import composition_of, runs_of
 
 
 def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:

@@ -15,14 +15,14 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from campaign.insight import compare as comparing
-from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.objectives import parse_request
+from campaign.analysis import compare as comparing
+from campaign.analysis.recommend.advise import advise
+from campaign.analysis.recommend.objectives import parse_request
+from campaign.analysis.tables.io import Tables
+from campaign.common.intervals import SIGNIFICANT
 from campaign.plan.matrix import expand
 from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
-from campaign.statistics.intervals import SIGNIFICANT
-from campaign.tables.io import Tables
 from tests.planted_records import RATE, Planted
 from tests.planted_records import tables as planted_tables
 from tests.statements_under_truth import Statements

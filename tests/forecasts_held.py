@@ -10,12 +10,12 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from campaign.documents.cell import Cell, Configuration
-from campaign.documents.operation_times import OperationTimes, published_times
+from campaign.common.paths import ROOT
 from campaign.fabrics.operations import Operations
-from campaign.paths import ROOT
 from campaign.plan.cost import CostModel, Work
 from campaign.plan.past_costs import CellCost, Costs, LeaseCost, parse_costs
+from campaign.spec.cell import Cell, Configuration
+from campaign.spec.operation_times import OperationTimes, published_times
 
 DATA = Path(__file__).parent / "data" / "costs"
 DEMOS = (ROOT / "config" / "campaign.costs.json", *(DATA / f"demo-{number}.json" for number in (1, 2, 3)))

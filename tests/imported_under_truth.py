@@ -10,9 +10,9 @@ import numpy as np
 import yaml
 from click.testing import CliRunner
 
-from campaign.archive.open_results import tables_from
+from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
-from campaign.tables.io import Tables
+from campaign.report.sources import tables_from
 from tests.planted_campaigns import Truth, noise
 
 

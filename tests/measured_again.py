@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from campaign.files import write_json
+from campaign.analysis.tables import io
+from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.common.files import write_json
 from campaign.report.figure import all_figures, data_of, write
-from campaign.tables import io
-from campaign.tables.cells import cells_table
-from campaign.tables.io import Tables
 from tests.simulated_campaigns import Simulated
 from tests.unit.report.report_data import HOSTILE
 

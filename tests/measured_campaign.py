@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record, RecordedCell, Store
-from campaign.documents.run_numbers import runs_of
 from campaign.plan.dag import Dag, open_dag
 from campaign.plan.matrix import specification
 from campaign.plan.request import PlanRequest
+from campaign.spec.cell import Cell
+from campaign.spec.record import Record, RecordedCell, Store
+from campaign.spec.run_numbers import runs_of
 from tests import campaign_files
 from tests.campaign_records import write_manifests
 

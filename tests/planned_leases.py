@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from campaign.config.resolve import Campaign
-from campaign.documents.lease_plan import LeasePlan
-from campaign.files import write_atomic
-from campaign.paths import Results
+from campaign.common.files import write_atomic
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
 from campaign.plan.plan import build_plan
 from campaign.plan.request import PlanRequest
 from campaign.run.measure_lease import measure
+from campaign.spec.lease_plan import LeasePlan
 
 
 def plans_of(campaign: Campaign) -> dict[str, LeasePlan]:

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from campaign.documents.cell import Configuration
-from campaign.documents.run_numbers import run_number
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.runs import runs_table
 from campaign.plan.concurrency import starts
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.io import Tables
-from campaign.tables.runs import runs_table
+from campaign.spec.cell import Configuration
+from campaign.spec.run_numbers import run_number
 from tests.unit.report import report_data
 
 Floats = npt.NDArray[np.float64]

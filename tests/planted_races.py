@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.documents.race import RaceDocument
-from campaign.documents.run_numbers import run_number
-from campaign.insight.racing import race_configurations
-from campaign.tables.io import Tables
+from campaign.analysis.racing import race_configurations
+from campaign.analysis.tables.io import Tables
+from campaign.spec.cell import Cell, Configuration, Settings
+from campaign.spec.race import RaceDocument
+from campaign.spec.run_numbers import run_number
 
 Floats = npt.NDArray[np.float64]
 

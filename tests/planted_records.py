@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record, RecordedCell, Store
-from campaign.documents.run_numbers import composition_of, runs_of
+from campaign.analysis.tables.collect import tables_of
+from campaign.analysis.tables.collected import Collected
+from campaign.analysis.tables.io import Tables
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.matrix import expand
-from campaign.tables.collect import tables_of
-from campaign.tables.collected import Collected
-from campaign.tables.io import Tables
+from campaign.spec.cell import Cell
+from campaign.spec.record import Record, RecordedCell, Store
+from campaign.spec.run_numbers import composition_of, runs_of
 from tests import campaign_files
 
 RATE = 100.0

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record, RecordedCell
-from campaign.insight.published.claims import with_claims
+from campaign.analysis.published.claims import with_claims
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.runs import runs_table
 from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice, kinds
+from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.io import Tables
-from campaign.tables.runs import runs_table
+from campaign.spec.cell import Cell
+from campaign.spec.record import Record, RecordedCell
 
 CAMPAIGNS = Path(__file__).resolve().parents[1] / "config" / "campaigns"
 SETS = {"falcon": "falcon-study", "faster": "faster-study", "bitfusion": "remote-study"}

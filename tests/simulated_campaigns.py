@@ -14,15 +14,15 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from campaign.config.resolve import load_campaign
-from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Cell
-from campaign.documents.run_numbers import run_number
-from campaign.paths import ROOT
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.runs import runs_table
+from campaign.common.paths import ROOT
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.matrix import expand
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.io import Tables
-from campaign.tables.runs import runs_table
+from campaign.spec.cell import Cell
+from campaign.spec.run_numbers import run_number
+from campaign.spec.system_file import SystemFile
 from tests.unit.report import report_data
 
 

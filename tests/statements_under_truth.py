@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from campaign.insight.compare import compare, parse_rule
-from campaign.insight.compare.campaign_spread import estimate_campaign_spread
-from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.candidates import energy_design, measured_candidates, with_results
-from campaign.insight.recommend.choice import bound_score, score
-from campaign.insight.recommend.objectives import THROUGHPUT, RecommendationObjective, RecommendationRequest
-from campaign.insight.recommend.workload_mix import mix_candidates
-from campaign.insight.sample_size import Spread, sample_size
-from campaign.insight.simulated_power import PlannedComparisons, SimulatedPrecision
-from campaign.results_site import history
-from campaign.statistics import comparable_cells, comparisons, scaling_curves
-from campaign.statistics.average_ratio import average_ratio
-from campaign.statistics.combined_cells import combine_cells
-from campaign.statistics.intervals import SIGNIFICANT, holm
-from campaign.statistics.ratios import LogRatios
-from campaign.statistics.slow_hosts import compare_hosts
-from campaign.tables.io import Tables
+from campaign.analysis.compare import compare, parse_rule
+from campaign.analysis.compare.campaign_spread import estimate_campaign_spread
+from campaign.analysis.recommend.advise import advise
+from campaign.analysis.recommend.candidates import energy_design, measured_candidates, with_results
+from campaign.analysis.recommend.choice import bound_score, score
+from campaign.analysis.recommend.objectives import THROUGHPUT, RecommendationObjective, RecommendationRequest
+from campaign.analysis.recommend.workload_mix import mix_candidates
+from campaign.analysis.sample_size import Spread, sample_size
+from campaign.analysis.simulated_power import PlannedComparisons, SimulatedPrecision
+from campaign.analysis.statistics import comparable_cells, comparisons, scaling_curves
+from campaign.analysis.statistics.average_ratio import average_ratio
+from campaign.analysis.statistics.combined_cells import combine_cells
+from campaign.analysis.statistics.ratios import LogRatios
+from campaign.analysis.statistics.slow_hosts import compare_hosts
+from campaign.analysis.tables.io import Tables
+from campaign.common.intervals import SIGNIFICANT, holm
+from campaign.report.site import history
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
 from tests.unit.report import report_data

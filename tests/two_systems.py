@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from campaign.config.resolve import Campaign, load_campaign
+from campaign.plan.campaign.resolve import Campaign, load_campaign
 from tests import campaign_files
 
 PLAIN: Mapping[str, Any] = {

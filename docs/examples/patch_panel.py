@@ -4,10 +4,10 @@ import subprocess
 
 from pydantic import Field
 
-from campaign.errors import FabricError
-from campaign.fabrics.hardware import pool_devices
+from campaign.common.errors import FabricError
 from campaign.fabrics.registry import FabricKind, NoOptions
 from campaign.fabrics.simple_fabric import SimpleFabric
+from campaign.spec.hardware import pool_devices
 
 
 class Options(NoOptions):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from campaign import wording
+from campaign.common import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, first_and_last, nothing

@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Patch
 
-from campaign import wording
+from campaign.analysis.tables.leases import composition_times
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
-from campaign.tables.leases import composition_times
 
 TITLE = "Composition times"
 SECTION = "How long does it take until requested hardware can be used?"

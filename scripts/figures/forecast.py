@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells
+from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import Quantity
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells
 
 TITLE = "Serving: latencies"
 SECTION = "How do the latencies of requests grow with their rate?"

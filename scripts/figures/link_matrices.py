@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
-from campaign import wording
+from campaign.common import wording
 from campaign.observe.links.document import KINDS, TELLING_BYTES
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, only_in_table

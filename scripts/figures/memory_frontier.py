@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, nothing, telling
-from campaign.statistics import comparable_cells
 
 TITLE = "Memory"
 SECTION = (

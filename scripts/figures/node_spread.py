@@ -5,13 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells, verdict
+from campaign.analysis.statistics.experiment_design import Design
+from campaign.analysis.statistics.variance_components import COULD, MAY, NOT, SpreadSources, spread_sources
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.bars import BarGroups, Bars, grouped
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells, verdict
-from campaign.statistics.experiment_design import Design
-from campaign.statistics.variance_components import COULD, MAY, NOT, SpreadSources, spread_sources
 
 TITLE = "Node spread"
 SECTION = (

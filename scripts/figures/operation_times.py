@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
-from campaign import wording
+from campaign.analysis.tables.leases import by_operation
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
-from campaign.tables.leases import by_operation
 
 TITLE = "Operations of the fabric"
 SECTION = "How long does the fabric take to attach and to detach a device, and how much does that vary?"

@@ -4,11 +4,11 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells, verdict
+from campaign.analysis.statistics.experiment_design import Design
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells, verdict
-from campaign.statistics.experiment_design import Design
 
 TITLE = "Local, hybrid and fabric"
 SECTION = (

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells, verdict
+from campaign.common import intervals, wording
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells, intervals, verdict
 
 TITLE = "Overhead by size"
 SECTION = (

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.metric import THROUGHPUT
+from campaign.analysis.statistics import comparable_cells, comparisons, verdict
+from campaign.common import intervals, wording
 from campaign.report import bars, columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells, comparisons, intervals, verdict
+from campaign.spec.metric import THROUGHPUT
 
 TITLE = "Throughput against cost"
 SECTION = "What does speed cost? On the Pareto front are the cells that no other cell beats in throughput and in cost."

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.run_numbers import BLOCK_ORDERS
+from campaign.analysis.statistics import verdict
+from campaign.analysis.statistics.drift import Drift, drift, is_adjusted
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing
-from campaign.statistics import verdict
-from campaign.statistics.drift import Drift, drift, is_adjusted
+from campaign.spec.run_numbers import BLOCK_ORDERS
 
 TITLE = "Drift over the campaign"
 SECTION = (

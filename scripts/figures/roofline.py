@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.metric import THROUGHPUT
+from campaign.analysis.statistics import comparable_cells, verdict
+from campaign.common import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.report.link_selection import shown
-from campaign.statistics import comparable_cells, verdict
+from campaign.spec.metric import THROUGHPUT
 
 TITLE = "Bound by devices or by links"
 SECTION = (

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.metric import Metric
+from campaign.analysis.statistics import comparable_cells, scaling_curves, verdict
+from campaign.analysis.statistics.experiment_design import Design
+from campaign.analysis.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells, scaling_curves, verdict
-from campaign.statistics.experiment_design import Design
-from campaign.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
+from campaign.spec.metric import Metric
 
 TITLE = "Scaling"
 SECTION = (

@@ -4,12 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells, software_options, verdict
+from campaign.analysis.statistics.experiment_design import Design
+from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import BarGroups, Bars, grouped, tall_enough
 from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, only_in_table, telling
-from campaign.statistics import comparable_cells, software_options, verdict
-from campaign.statistics.experiment_design import Design
 
 TITLE = "Software optimisations"
 SECTION = (

@@ -5,11 +5,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells
+from campaign.analysis.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_PCT, percentiles, windows
+from campaign.common import wording
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
-from campaign.statistics import comparable_cells
-from campaign.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_PCT, percentiles, windows
 
 TITLE = "Step times"
 SECTION = "How are the times of single steps distributed, and was the measured window steady?"

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells
+from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
-from campaign.statistics import comparable_cells
 
 TITLE = "Over the time of a run"
 SECTION = "What happens during a run? One run of each cell is shown, from its start."

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pandas as pd
 
+from campaign.analysis.statistics import comparisons, verdict
+from campaign.analysis.statistics.comparisons import Design
 from campaign.report import bars
 from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
-from campaign.statistics import comparisons, verdict
-from campaign.statistics.comparisons import Design
 
 TITLE = "Transfer rates"
 SECTION = "How much data do the links transfer, by their counters, over the measured time?"

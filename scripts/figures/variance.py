@@ -5,14 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.metric import Metric
-from campaign.report import columns, plot
-from campaign.report.bars import BarGroups, Bars, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
-from campaign.statistics import intervals, verdict
-from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
-from campaign.statistics.variance_components import (
+from campaign.analysis.statistics import verdict
+from campaign.analysis.statistics.slow_hosts import WITH_LEASES, HostResult
+from campaign.analysis.statistics.variance_components import (
     HOST,
     LEASE,
     RUN,
@@ -21,9 +16,12 @@ from campaign.statistics.variance_components import (
     SpreadSources,
     spread_sources,
 )
-from campaign.statistics.variance_components import (
-    METHOD as METHOD_OF_PARTS,
-)
+from campaign.analysis.statistics.variance_components import METHOD as METHOD_OF_PARTS
+from campaign.common import intervals, wording
+from campaign.report import columns, plot
+from campaign.report.bars import BarGroups, Bars, grouped
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
+from campaign.spec.metric import Metric
 
 TITLE = "Variance and slow hosts"
 SECTION = (

@@ -4,11 +4,11 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells, comparisons
+from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import BarGroups, Bars, grouped
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, telling
-from campaign.statistics import comparable_cells, comparisons
 
 TITLE = "Work and bytes of a step"
 SECTION = "How much does a step compute and communicate, and which share of a device's peak is reached?"

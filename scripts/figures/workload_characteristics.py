@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from campaign import wording
-from campaign.errors import ConfigError
+from campaign.analysis.statistics import comparable_cells
+from campaign.common import wording
+from campaign.common.errors import ConfigError
 from campaign.report import columns, plot
 from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_cells, first_and_last, nothing
-from campaign.statistics import comparable_cells
 from campaign.workloads.trainer.model_catalog import MODELS, model_info
 
 TITLE = "Workloads"

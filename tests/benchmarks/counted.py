@@ -13,11 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from campaign.config.resolve import load_campaign
-from campaign.documents.driver_messages import DriverRequest, DriverResult
-from campaign.fabrics.hardware import ComposedHost, Composition
-from campaign.paths import Results
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.run.driver import Driver
+from campaign.spec.driver_messages import DriverRequest, DriverResult
+from campaign.spec.hardware import ComposedHost, Composition
 from tests.planned_leases import plans_of, written_plan
 
 DISPENSABLE = ("pandas", "pyarrow", "scipy", "matplotlib", "torch", "snakemake")

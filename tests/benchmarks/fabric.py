@@ -13,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.catalog import open_emulator, reached
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
@@ -23,6 +21,8 @@ from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.http.connection import HttpConnection
 from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import acquire, release
+from campaign.spec.cell import Configuration
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.contract.fabric_fixtures import options_of

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from campaign.processes.marked import live, memory_mib, words_of
+from campaign.common.processes.marked import live, memory_mib, words_of
 from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record, RecordedCell, Store
-from campaign.documents.run_numbers import runs_of
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import open_dag
 from campaign.plan.matrix import specification
 from campaign.plan.request import PlanRequest
+from campaign.spec.cell import Cell
+from campaign.spec.record import Record, RecordedCell, Store
+from campaign.spec.run_numbers import runs_of
 from tests.campaign_records import write_manifests
 
 _STARTED_S = 1_700_000_000.0

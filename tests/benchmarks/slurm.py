@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from campaign.documents.record import Record
+from campaign.common.errors import LaunchError
+from campaign.common.processes.marked import memory_mib
+from campaign.emulators.hosts.cluster_spec import ClusterSpec
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.daemons import check
-from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster_spec import ClusterSpec
-from campaign.processes.marked import memory_mib
+from campaign.spec.record import Record
 from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure, Skipped
 from tests.benchmarks.project import Project
@@ -150,7 +150,7 @@ def _waiting(project: Project, here: ClusterProject) -> Iterator[Figure]:
         if running.poll() is None:
             here.kill()
             running.wait()
-    program = (sys.executable, "-c", "import campaign.run.measure_lease, campaign.submit.slurm")
+    program = (sys.executable, "-c", "import campaign.run.measure_lease, campaign.slurm.slurm_submitter")
     imports = least(lambda: project.run(*program), _TIMES)
     floor = floors.import_pydantic_s(project)
     yield Figure("a waiting `measure`: start with its imports", imports.wall_s, "s", 1.0, floor, "import pydantic")

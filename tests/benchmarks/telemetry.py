@@ -13,7 +13,7 @@ from pathlib import Path
 from campaign.observe.telemetry.run_telemetry import Telemetry
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
-from tests.unit.launch.compositions import composition
+from tests.unit.run.launch.compositions import composition
 
 _SAMPLES = {1.0: 12, 0.1: 60}
 _KEPT = 50

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from campaign.config.resolve import load_campaign
-from campaign.errors import LaunchError
+from campaign.common.errors import LaunchError
 from campaign.plan import matrix
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from tests.benchmarks import __main__ as benchmarks
@@ -89,7 +89,7 @@ def test_a_driver_loads_nothing_that_makes_tables_or_figures(driver: Driven) -> 
 
 def test_a_process_that_waits_for_slurm_loads_nothing_that_submits_or_makes_tables(project: Project) -> None:
     more = (*DISPENSABLE, "submitit", "numpy", "jinja2")
-    program = "import sys, campaign.run.measure_lease, campaign.submit.slurm, campaign.slurm.strategies\n"
+    program = "import sys, campaign.run.measure_lease, campaign.slurm.slurm_submitter, campaign.slurm.strategies\n"
     assert python(project, "-c", f"{program}print([name for name in {more!r} if name in sys.modules])") == "[]\n"
 
 
@@ -148,9 +148,9 @@ def test_what_the_workflow_starts_at_the_end_loads_only_what_it_needs(project: P
     (project.directory / "tables/cells.csv").touch()
     # Each loads more than the one before.
     dispensable = {
-        ("summary",): ("pandas", "numpy", "matplotlib", "campaign.config", "campaign.archive"),
-        ("report",): ("scipy.special", "matplotlib", "campaign.config.resolve", "campaign.archive"),
-        ("figures", "--for", "report"): ("scipy.stats", "campaign.config.resolve", "campaign.archive"),
+        ("summary",): ("pandas", "numpy", "matplotlib", "campaign.plan.campaign", "campaign.archive"),
+        ("report",): ("scipy.special", "matplotlib", "campaign.plan.campaign.resolve", "campaign.archive"),
+        ("figures", "--for", "report"): ("scipy.stats", "campaign.plan.campaign.resolve", "campaign.archive"),
     }
     program = (
         "import sys\nfrom campaign.cli.main import main\n"

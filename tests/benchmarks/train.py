@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.config.system_file import SystemFile
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.local import LocalLauncher
-from campaign.launch.protocol import Launcher, Limits
+from campaign.run.local_launcher import LocalLauncher
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.system_file import SystemFile
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.protocol import Step
 from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.trainer.rank_interface import read_results

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from campaign.documents.cell import Cell
+from campaign.spec.cell import Cell
 from tests import imported_under_truth
 from tests import statements_under_truth as said
 from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
 from tests.planted_records import Planted
 from tests.statements_under_truth import Statements
-from tests.unit.insight.test_answers_agree import contradictions, planted
+from tests.unit.analysis.test_answers_agree import contradictions, planted
 
 Row = tuple[str, Callable[[], Statements]]
 

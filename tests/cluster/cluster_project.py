@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, Registration, environment
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, Registration, environment
 from tests.workflow.checkout_twin import Project
 
 SLURM = {"poll_s": 2, "latency_s": 5}

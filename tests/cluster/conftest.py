@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign import files
+from campaign.common import files
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec
+from campaign.emulators.hosts.network import availability
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.daemons import PACKAGES, missing_programs
-from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec
-from campaign.launch.emulation.network import availability
 from tests.cluster.cluster_project import equal_hosts
 from tests.cluster.clusters_end_with_tests import clusters_end_with_this_process
 from tests.cluster.fault_site import FaultSite, impatient_cluster
@@ -53,7 +53,7 @@ def person(request: pytest.FixtureRequest) -> tuple[list[str], str]:
     become += ["env", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPATH={places}"]
     for python in (sys.executable, "/usr/bin/python3"):
         asked = subprocess.run(
-            [*become, python, "-c", "import campaign.launch.emulation.network, torch"], capture_output=True, check=False
+            [*become, python, "-c", "import campaign.emulators.hosts.network, torch"], capture_output=True, check=False
         )
         if asked.returncode == 0:
             return become, python

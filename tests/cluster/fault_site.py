@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterSpec
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.daemons import Daemon
-from campaign.launch.emulation.cluster_spec import Cluster, ClusterSpec
 from campaign.lease.journal import Journal, journaled
 from tests.cluster.cluster_project import ClusterProject, equal_hosts
 from tests.warm_start import Started

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from campaign.config.system_file import SystemFile
-from campaign.errors import CampaignError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.emulation.cluster_spec import Cluster, environment
-from campaign.launch.protocol import Limits
+from campaign.common.errors import CampaignError
+from campaign.emulators.hosts.cluster_spec import Cluster, environment
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.system_file import SystemFile
+from campaign.workloads.launcher import Limits
 from campaign.workloads.protocol import Ended, Step
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -168,7 +168,7 @@ def _kept(telemetry: Telemetry, ended: Ended, log: Path) -> Summary:
 
 def main(file: Path) -> None:
     """Do the work. USR1 interrupts the run under way, as a driver is told to stop; the next one follows."""
-    from campaign.launch import open_launcher
+    from campaign.run.launchers import open_launcher
     from campaign.slurm.verify_devices import verify
 
     work: Work = pickle.loads(file.read_bytes())

@@ -15,13 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from campaign.errors import LaunchError
-from campaign.fabrics.hardware import Composition
-from campaign.launch.local import LocalLauncher
-from campaign.launch.protocol import Limits
-from campaign.processes.marked import marked
+from campaign.common.errors import LaunchError
+from campaign.common.processes.marked import marked
+from campaign.run.local_launcher import LocalLauncher
+from campaign.spec.hardware import Composition
+from campaign.workloads.launcher import Limits
 from campaign.workloads.protocol import Ended, Step
-from tests.unit.launch.compositions import composition, emulated_system
+from tests.unit.run.launch.compositions import composition, emulated_system
 
 _MARK = f"launcher-probe-{os.getpid()}/"
 _LIMITS = Limits(60.0)

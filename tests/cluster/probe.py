@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from campaign.launch.emulation.network import EmulatedHosts, emulated
-from campaign.launch.emulation.topology import EmulationSpec
-from campaign.processes.marked import adopt_orphans
+from campaign.common.processes.marked import adopt_orphans
+from campaign.emulators.hosts.network import EmulatedHosts, emulated
+from campaign.emulators.hosts.topology import EmulationSpec
 
 _PORT = 29511
 _FEW_STEPS, _MORE_STEPS = 2, 12

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from campaign.launch.emulation.cluster_spec import Cluster
+from campaign.emulators.hosts.cluster_spec import Cluster
 from tests.cluster.cluster_project import SLURM, ClusterProject
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.config.load import read_system
+from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
-from campaign.launch.emulation.cluster_spec import Cluster
+from campaign.plan.campaign.load import read_system
 from tests.cluster.cluster_project import SLURM, ClusterProject
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.load import read_system
-from campaign.config.system_file import SystemFile
+from campaign.common.errors import ConfigError, LaunchError
+from campaign.emulators.hosts import cluster_spec
+from campaign.emulators.hosts.cluster_spec import Cluster, environment
+from campaign.emulators.hosts.topology import namespaces
 from campaign.emulators.slurm.cluster import down
 from campaign.emulators.slurm.cluster_directory import granted
 from campaign.emulators.slurm.spec_from_system import cluster_of
-from campaign.errors import ConfigError, LaunchError
-from campaign.launch.emulation import cluster_spec
-from campaign.launch.emulation.cluster_spec import Cluster, environment
-from campaign.launch.emulation.topology import namespaces
+from campaign.plan.campaign.load import read_system
+from campaign.spec.system_file import SystemFile
 from tests import campaign_files
 
 DYNAMIC = {

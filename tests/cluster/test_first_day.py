@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.config.load import read_system
 from campaign.emulators.catalog import open_emulator
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.emulators.serve_control_plane import system_document
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.plan.campaign.load import read_system
 from tests.cluster.cluster_project import SLURM, ClusterProject
 from tests.workflow.checkout_twin import ROOT
 

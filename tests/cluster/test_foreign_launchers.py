@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.launch.emulation.cluster_spec import Cluster
-from campaign.launch.protocol import Limits
+from campaign.emulators.hosts.cluster_spec import Cluster
+from campaign.spec.cell import Cell, Configuration, Settings
+from campaign.spec.system_file import SystemFile
 from campaign.workloads.command import CommandWorkload
+from campaign.workloads.launcher import Limits
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.protocol import Run as MeasuredRun
 from tests.cluster.in_job import Job, Run, Work, composition, submitted

@@ -8,13 +8,13 @@ from statistics import median
 
 import pytest
 
-from campaign.config.campaign_file import LinkMeasurement
-from campaign.launch.local import LocalLauncher
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.external_tools import LinkBench
 from campaign.observe.links.lease_links import measure_links
 from campaign.observe.links.slow_links import flags
-from tests.unit.launch.compositions import composition, emulated_system
+from campaign.run.local_launcher import LocalLauncher
+from campaign.spec.campaign_file import LinkMeasurement
+from tests.unit.run.launch.compositions import composition, emulated_system
 
 pytestmark = [
     pytest.mark.usefixtures("hosts_can_be_emulated"),

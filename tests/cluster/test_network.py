@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.errors import LaunchError
-from campaign.launch.emulation import network
-from campaign.launch.emulation.network import EmulatedHost, EmulationSpec, LinkRates, availability, emulated
+from campaign.common.errors import LaunchError
+from campaign.emulators.hosts import network
+from campaign.emulators.hosts.network import EmulatedHost, EmulationSpec, LinkRates, availability, emulated
 from tests.cluster.probe import prefix
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -200,8 +200,8 @@ def test_an_error_inside_the_block_ends_it_too() -> None:
 
 _OWNER = """
 import subprocess, sys, time
-from campaign.launch.emulation.network import emulated
-from campaign.launch.emulation.topology import EmulationSpec
+from campaign.emulators.hosts.network import emulated
+from campaign.emulators.hosts.topology import EmulationSpec
 from tests.cluster.probe import prefix
 with emulated(EmulationSpec.model_validate_json(sys.argv[1])) as emulation:
     rank = subprocess.Popen([*prefix(emulation, 2), "sleep", "1000"])

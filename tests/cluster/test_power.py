@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.config.load import read_system
+from campaign.emulators.hosts.cluster_spec import Cluster, environment
 from campaign.emulators.slurm.cluster import down, status, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
-from campaign.launch.emulation.cluster_spec import Cluster, environment
 from campaign.lease.manual import verify
+from campaign.plan.campaign.load import read_system
 from tests import campaign_files
 
 pytestmark = [pytest.mark.usefixtures("slurm_installed"), pytest.mark.slow]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from campaign import files
+from campaign.common import files
+from campaign.common.errors import LaunchError
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
+from campaign.emulators.hosts.network import HeldNamespaces
 from campaign.emulators.slurm import cluster as cluster_module
 from campaign.emulators.slurm.cluster import down
 from campaign.emulators.slurm.cluster_directory import PROGRAMS, check_length, claim, lock, render
-from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
-from campaign.launch.emulation.network import HeldNamespaces
 
 HOSTS = (
     ClusterHost(name="host1", devices=4),

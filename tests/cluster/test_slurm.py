@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from campaign import files
+from campaign.common import files
+from campaign.common.errors import LaunchError
+from campaign.common.files import is_locked
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
-from campaign.errors import LaunchError
-from campaign.files import is_locked
-from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from tests.cluster.cluster_project import equal_hosts
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
@@ -338,7 +338,7 @@ _CALLER = """
 import sys, time
 from pathlib import Path
 from campaign.emulators.slurm.cluster import up
-from campaign.launch.emulation.cluster_spec import ClusterSpec
+from campaign.emulators.hosts.cluster_spec import ClusterSpec
 def say(line):
     print(line, flush=True)
     if line.startswith(sys.argv[3]):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from campaign.common.errors import LaunchError
+from campaign.common.processes.marked import live, words_of
+from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm import daemons
-from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster_spec import Cluster
-from campaign.processes.marked import live, words_of
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from tests.cluster.fault_site import GATED, SNAKEMAKE, FaultSite, impatient_cluster
 from tests.warm_start import Started

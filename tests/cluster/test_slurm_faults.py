@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.tables.collect import collect, gather_planned
+from campaign.analysis.tables.collect import collect, gather_planned
 from tests.cluster.fault_site import DEVICES, HOSTS, SNAKEMAKE, FaultSite
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

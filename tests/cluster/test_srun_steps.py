@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from campaign.config.system_file import SystemFile
+from campaign.common.errors import CampaignError, HostFailed, LaunchError
+from campaign.common.processes.marked import live, marked, words_of
+from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm import daemons
-from campaign.errors import CampaignError, HostFailed, LaunchError
-from campaign.launch.emulation.cluster_spec import Cluster
-from campaign.launch.protocol import Limits
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE
-from campaign.processes.marked import live, marked, words_of
 from campaign.slurm.verify_devices import DevicesDiffer, Verified
+from campaign.spec.system_file import SystemFile
 from campaign.workloads.failures import classify
+from campaign.workloads.launcher import Limits
 from campaign.workloads.protocol import Ended, Step
 from tests.cluster.in_job import Done, Job, Run, Work, composition, slurm, submitted, until
 

@@ -18,21 +18,21 @@ from typing import Any
 
 import pytest
 
-from campaign.config.load import read_system
-from campaign.config.system_file import SystemFile
+from campaign.common.errors import HostFailed, LaunchError
+from campaign.common.processes.command import Finished
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
-from campaign.errors import HostFailed, LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.lease.fabric_calls import ATTEMPTS
 from campaign.lease.manual import verify
-from campaign.processes.command import Finished
+from campaign.plan.campaign.load import read_system
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies import SlurmStrategy, open_strategy
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.dynamic import Dynamic
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.system_file import SystemFile
 from tests import campaign_files
 from tests.cluster.cluster_project import equal_hosts
 

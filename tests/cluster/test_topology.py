@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from campaign.launch.emulation.topology import (
+from campaign.emulators.hosts.topology import (
     EmulatedHost,
     EmulationSpec,
     LinkRates,

@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from campaign.config.load import read_system
-from campaign.documents.record import Record, Store
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.plan.campaign.load import read_system
+from campaign.spec.record import Record, Store
 from tests.cluster.cluster_project import SLURM, ClusterProject
 from tests.workflow.checkout_twin import ROOT
 

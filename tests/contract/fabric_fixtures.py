@@ -14,8 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators import catalog
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
@@ -24,6 +22,8 @@ from campaign.fabrics.control_plane.protocol import WithoutLogin
 from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.lifecycle import acquire
+from campaign.spec.cell import Configuration
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 SERVERS: dict[Path, ControlPlaneServer] = {}
 """The emulated control planes of this process, by the directory of the state that is with them."""

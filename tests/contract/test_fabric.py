@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from campaign.common.errors import ConfigError, FabricError
 from campaign.emulators.control_planes.server import HttpFaultKind, WireFault
-from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import Fabric

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from campaign.errors import ConfigError, LaunchError
-from campaign.launch import LAUNCHERS, open_launcher
-from campaign.launch.protocol import Launcher, Limits
-from campaign.processes.marked import marked
+from campaign.common.errors import ConfigError, LaunchError
+from campaign.common.processes.marked import marked
+from campaign.run.launchers import LAUNCHERS, open_launcher
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.protocol import Step
-from tests.unit.launch.compositions import composition, system
+from tests.unit.run.launch.compositions import composition, system
 
 HERE = [name for name in LAUNCHERS if name == "local"]
 LIMITS = Limits(30.0)
@@ -109,7 +109,7 @@ def test_a_process_stands_beside_the_runs_until_its_end(
 def test_what_stands_beside_is_killed_where_it_does_not_end(
     launcher: Launcher, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("campaign.launch.sidecar._END_PATIENCE_S", 0.1)
+    monkeypatch.setattr("campaign.run.sidecar._END_PATIENCE_S", 0.1)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
     with launcher.sidecar((sys.executable, "-S", "-c", stubborn, mark), tmp_path):
         until((tmp_path / "host1.log"), "x\n")

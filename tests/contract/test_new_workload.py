@@ -13,16 +13,16 @@ import yaml
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.json_schemas import schema_of
-from campaign.errors import ConfigError
-from campaign.launch import open_launcher
-from campaign.launch.protocol import Launcher
-from campaign.paths import ROOT
+from campaign.common.errors import ConfigError
+from campaign.common.paths import ROOT
+from campaign.plan.campaign.json_schemas import schema_of
+from campaign.run.launchers import open_launcher
 from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads.launcher import Launcher
 from docs import generate
 from tests.campaign_files import one_cell
 from tests.contract import test_workload as contract
-from tests.unit.launch.compositions import composition, system
+from tests.unit.run.launch.compositions import composition, system
 
 PAGE = ROOT / "docs" / "how-to" / "own-workload.md"
 

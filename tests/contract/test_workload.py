@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.config.load import validate
-from campaign.config.yaml_file import YamlFile
-from campaign.documents.cell import Cell
-from campaign.documents.record import Failure
-from campaign.launch import open_launcher
-from campaign.launch.protocol import Launcher, Limits
-from campaign.processes.marked import marked
+from campaign.common.processes.marked import marked
+from campaign.plan.campaign.load import validate
 from campaign.run.launched_run import until_undisturbed
+from campaign.run.launchers import open_launcher
+from campaign.spec.cell import Cell
+from campaign.spec.record import Failure
+from campaign.spec.yaml_file import YamlFile
 from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Workload
 from tests.campaign_files import one_cell, one_run
-from tests.unit.launch.compositions import composition, system
+from tests.unit.run.launch.compositions import composition, system
 
 PROGRAM = """\
 import time

@@ -20,11 +20,11 @@ import yaml
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.json_schemas import SUBJECTS
-from campaign.config.load import validate
-from campaign.config.published_file import ReferenceSet
-from campaign.config.yaml_file import parse_yaml
+from campaign.plan.campaign.json_schemas import SUBJECTS
+from campaign.plan.campaign.load import validate
 from campaign.report.write import draw_figures
+from campaign.spec.published_file import ReferenceSet
+from campaign.spec.yaml_file import parse_yaml
 from tests.docs.pages import DOCS, EXAMPLES, PAGES, ROOT, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "first-campaign.md"

@@ -5,7 +5,7 @@ from typing import get_args
 import click
 
 from campaign.cli.main import main
-from campaign.documents.record import Status
+from campaign.spec.record import Status
 from tests.docs.pages import DOCS, anchors
 
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from campaign import errors
+from campaign.common import errors
+from campaign.common.errors import ConfigError, needs_extra
+from campaign.common.paths import ROOT
 from campaign.emulators.control_planes.server import ControlPlaneServer
-from campaign.errors import ConfigError, needs_extra
-from campaign.paths import ROOT
 
 
 def _server(tmp_path: Path) -> None:

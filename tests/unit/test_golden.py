@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.cell import Cell, Configuration
-from campaign.documents.record import Failure, Record, RecordedCell
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.io import write_tables
-from campaign.tables.runs import runs_table
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.io import write_tables
+from campaign.analysis.tables.runs import runs_table
+from campaign.spec.cell import Cell, Configuration
+from campaign.spec.record import Failure, Record, RecordedCell
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REFRESH = "if the change is wanted: python -m tests.unit.test_golden"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from campaign.config.resolve import load_campaign
-from campaign.documents.lease_plan import read_lease_plan
-from campaign.files import content_hash
-from campaign.paths import CONFIG
+from campaign.common.files import content_hash
+from campaign.common.paths import CONFIG
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.lease_plans import campaign_of
 from campaign.plan.matrix import expand, run_set_digest
+from campaign.spec.lease_plan import read_lease_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CAMPAIGNS = {

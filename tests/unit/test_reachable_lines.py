@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
 
 WORKFLOW = ROOT / "workflow"
 MAX_LINES_OF_PLAN = 26_000
-PLAN_NEVER_REACHES = ("campaign.statistics", "campaign.report", "campaign.workloads.parsers")
+PLAN_NEVER_REACHES = ("campaign.analysis.statistics", "campaign.report", "campaign.workloads.parsers")
 
 
 def module_file(module: str) -> Path | None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
 
 
 def _lint(root: Path) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def test_the_contract_catches_what_stands_outside_of_it(tmp_path: Path) -> None:
     assert done.returncode == 1
     for caught in (
         "- campaign.stray",
-        "campaign.statistics.lazy -> campaign.cli",
+        "campaign.analysis.statistics.lazy -> campaign.cli",
         "No cycles are allowed in campaign.plan.",
     ):
         assert caught in done.stdout, done.stdout

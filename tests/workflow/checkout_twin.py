@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from campaign.documents.record import Record, Store
-from campaign.paths import Results
+from campaign.common.paths import Results
 from campaign.report.write import draw_figures, render_report
-from campaign.submit.local import NAME as DRIVER
+from campaign.run.local_submitter import NAME as DRIVER
+from campaign.spec.record import Record, Store
 from tests.warm_start import Started, run, start
 
 ROOT = Path(__file__).resolve().parents[2]

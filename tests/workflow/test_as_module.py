@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from campaign.paths import ROOT, SNAKEFILE
+from campaign.common.paths import ROOT, SNAKEFILE
 from tests.warm_start import run
 from tests.workflow.checkout_twin import TIME_OUT_S, Project, until
 

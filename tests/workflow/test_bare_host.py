@@ -15,9 +15,9 @@ import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 
-from campaign.archive.open_results import tables_from
 from campaign.cli.main import main
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
+from campaign.report.sources import tables_from
 from tests import bare_environment
 
 _EXTRA = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.record import Record
+from campaign.spec.record import Record
 from tests.workflow.checkout_twin import TIME_OUT_S, Project
 
 # Two invocations at once need a while on a busy machine; long enough runs make their overlap certain.

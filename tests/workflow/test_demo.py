@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
 
 FIGURES = {
     "allreduce",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from campaign.paths import ROOT, SNAKEFILE
+from campaign.common.paths import ROOT, SNAKEFILE
 from tests.workflow.test_as_module import snakemake, write_project
 
 SNAKEFILE_OF_A_COPY = """

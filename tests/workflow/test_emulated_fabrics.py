@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.config.resolve import load_campaign
 from campaign.emulators.catalog import emulator_module, open_emulator
 from campaign.emulators.control_planes.h3 import Boxes
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.emulators.serve_control_plane import PASSWORD, USER, system_document
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.matrix import expand
 from tests.workflow.checkout_twin import ROOT, Project
 

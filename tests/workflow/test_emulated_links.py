@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.record import Store
-from campaign.launch.emulation.network import availability
-from campaign.launch.emulation_plan import NOT_EMULATED
+from campaign.emulators.hosts.emulation_plan import NOT_EMULATED
+from campaign.emulators.hosts.network import availability
+from campaign.spec.record import Store
 from tests.workflow.checkout_twin import Project
 
 # Sums what one TCP stream from the last rank to the first moves.

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from campaign.processes.marked import live, words_of
+from campaign.common.processes.marked import live, words_of
 from tests.workflow.checkout_twin import ROOT, Project, until
 
 PROGRAMS = ROOT / "tests" / "unit" / "workloads"

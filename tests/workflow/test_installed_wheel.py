@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
 
 pytest.importorskip("hatchling")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from campaign.paths import ROOT, SNAKEFILE
+from campaign.common.paths import ROOT, SNAKEFILE
 from tests.workflow.test_as_module import CAMPAIGN, SYSTEM, WORKLOAD, snakemake, write_project
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "job_tables.txt"

@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from campaign.analysis.tables.collect import collect, gather
 from campaign.plan.dag import read_plan
 from campaign.plan.repetitions import Stops
 from campaign.plan.request import PlanRequest, request_of
-from campaign.tables.collect import collect, gather
 from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
 

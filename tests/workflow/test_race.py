@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from campaign.documents.race import RaceDocument, read_race
-from campaign.documents.run_numbers import composition_of
+from campaign.spec.race import RaceDocument, read_race
+from campaign.spec.run_numbers import composition_of
 from tests.warm_start import Started, start
 from tests.workflow.checkout_twin import Project, until
 

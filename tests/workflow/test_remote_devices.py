@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from typing import Any
 
-from campaign.documents.record import Store
+from campaign.spec.record import Store
 from tests.launch_client import LEND, asked, install
 from tests.workflow.checkout_twin import Project
 

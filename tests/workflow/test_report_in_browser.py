@@ -13,12 +13,12 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from campaign.paths import Results
+from campaign.analysis.tables import io as tableset
+from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.runs import runs_table
+from campaign.common.paths import Results
 from campaign.report import write as outputs
-from campaign.tables import io as tableset
-from campaign.tables.cells import cells_table
-from campaign.tables.io import Tables
-from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 pytestmark = pytest.mark.browser

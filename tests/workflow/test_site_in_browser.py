@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from campaign.results_site import campaigns
-from campaign.results_site.write import write_site
+from campaign.report.site import campaigns
+from campaign.report.site.write import write_site
 from tests.measured_again import measured, results
 from tests.simulated_campaigns import default_campaign
 from tests.workflow.test_report_in_browser import contrast

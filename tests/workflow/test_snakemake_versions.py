@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.paths import ROOT, SNAKEFILE
+from campaign.common.paths import ROOT, SNAKEFILE
 from tests.workflow.test_as_module import write_project
 
 PAGE = ROOT / "docs" / "reference" / "snakemake-internals.md"
@@ -45,7 +45,7 @@ def test_an_internal_of_snakemake_exists(name: str) -> None:
 
 
 def test_every_attribute_of_the_workflow_that_rules_use_is_listed() -> None:
-    files = [*(ROOT / "workflow" / "rules").glob("*.smk"), ROOT / "workflow/campaign/config/snakemake_config.py"]
+    files = [*(ROOT / "workflow" / "rules").glob("*.smk"), ROOT / "workflow/campaign/spec/snakemake_config.py"]
     used = {name for file in files for name in re.findall(r"\bworkflow\.(\w+)\b(?!/)", file.read_text())}
     assert used == set(ATTRIBUTES)
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from campaign.archive.open_results import report_from
-from campaign.config.resolve import load_campaign
-from campaign.documents.driver_messages import DriverResult
-from campaign.documents.record import Store
-from campaign.errors import LaunchError, RecordError
+from campaign.common.errors import LaunchError, RecordError
 from campaign.fabrics.simulated import FaultKind
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.request import PlanRequest
+from campaign.report.sources import report_from
 from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver
-from campaign.submit import DriverStatus
+from campaign.run.submitters import DriverStatus
+from campaign.spec.driver_messages import DriverResult
+from campaign.spec.record import Store
 from tests.campaign_records import write
 from tests.planned_leases import measured_here
 from tests.unit.fabrics.raw_server import RawServer, reply, says
@@ -275,7 +275,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
         def result(self) -> Any:
             return self.driven
 
-    submitter = "campaign.submit.local.LocalSubmitter"
+    submitter = "campaign.run.local_submitter.LocalSubmitter"
     monkeypatch.setattr(f"{submitter}.submit", lambda _, driver, queue_s: InThisProcess(driver))
     monkeypatch.setattr(f"{submitter}.check_driver", lambda *_: DriverStatus(False))
     with pytest.raises(RecordError, match=r"records/\S+\.json: .*No space left on device.*free space"):

@@ -5,13 +5,13 @@ import secrets
 import sys
 
 try:
-    from campaign.processes.snakemake_signals import handle_signals
+    from campaign.common.processes.snakemake_signals import handle_signals
 
     handle_signals()  # before imports that take a second
-    from campaign.config import snakemake_config
-    from campaign.config.snakemake_config import complete_config, exit_on_error
-    from campaign.files import share_directories, share_like
-    from campaign.paths import REPORTS, SCRIPTS
+    from campaign.spec import snakemake_config
+    from campaign.spec.snakemake_config import complete_config, exit_on_error
+    from campaign.common.files import share_directories, share_like
+    from campaign.common.paths import REPORTS, SCRIPTS
     from campaign.plan.request import DEFAULT_RESULTS, request_of
     from campaign.report.source_hash import source_hash
 except ModuleNotFoundError as error:

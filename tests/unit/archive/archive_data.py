@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell, Configuration
-from campaign.documents.record import Failure, Record, RecordedCell, Store
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.matrix import Specifications, expand, specification
+from campaign.spec.cell import Cell, Configuration
+from campaign.spec.record import Failure, Record, RecordedCell, Store
 from tests import campaign_files
 
 ARCHIVES = Path(__file__).parents[2] / "data" / "archives"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from campaign.archive.write import write_archive
-from campaign.config.resolve import Campaign
+from campaign.plan.campaign.resolve import Campaign
 from tests.unit.archive import archive_data
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from campaign.archive.open_results import as_planned, report_from, report_from_archive
 from campaign.archive.read import opened
 from campaign.archive.write import write_archive
-from campaign.config.resolve import Campaign
-from campaign.documents.plan import PLAN_SCHEMA
-from campaign.documents.record import Store
-from campaign.errors import ArchiveError
+from campaign.common.errors import ArchiveError
+from campaign.plan.campaign.resolve import Campaign
 from campaign.report import figure
+from campaign.report.sources import as_planned, report_from, report_from_archive
+from campaign.spec.plan import PLAN_SCHEMA
+from campaign.spec.record import Store
 from tests import campaign_files
 from tests.unit.archive.archive_data import contents
 

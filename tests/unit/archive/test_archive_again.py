@@ -11,9 +11,9 @@ import pytest
 
 from campaign.archive.read import opened
 from campaign.archive.write import Wishes, write_archive
-from campaign.config.resolve import Campaign
-from campaign.documents.record import Store
-from campaign.errors import ArchiveError
+from campaign.common.errors import ArchiveError
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.record import Store
 from tests import campaign_records
 from tests.unit.archive import archive_data
 from tests.unit.archive.archive_data import contents
@@ -116,7 +116,7 @@ def two_manifests(results: Path) -> tuple[Path, Path]:
 def test_the_newest_manifest_still_says_why(
     campaign: Campaign, results: Path, two_manifests: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    from campaign.tables.collect import gather
+    from campaign.analysis.tables.collect import gather
 
     write_archive(campaign, results, tmp_path / "a.zip")
     with opened(tmp_path / "a.zip") as archive:

@@ -18,8 +18,8 @@ from campaign.archive.crate import problems
 from campaign.archive.layout import CRATE, FileFacts
 from campaign.archive.read import check, extract, opened
 from campaign.archive.write import Wishes, write_archive
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.errors import ArchiveError
+from campaign.common.errors import ArchiveError
+from campaign.plan.campaign.resolve import Campaign, load_campaign
 from tests.unit.archive import archive_data
 
 Document = dict[str, Any]

@@ -22,15 +22,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.archive import read, zip_file
-from campaign.archive.open_results import tables_from
 from campaign.archive.read import check, opened
 from campaign.archive.write import parts_of, write_archive
 from campaign.cli.main import main
-from campaign.config.resolve import Campaign
-from campaign.documents.record import Store
-from campaign.errors import ArchiveError, RecordError
-from campaign.paths import Results
+from campaign.common.errors import ArchiveError, RecordError
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
+from campaign.report.sources import tables_from
 from campaign.run.check_results import problems
+from campaign.spec.record import Store
 from tests.unit.archive.archive_data import contents
 
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from campaign.archive.read import check, extract, opened
 from campaign.archive.write import Wishes, Written, write_archive
 from campaign.cli.main import main
-from campaign.config.resolve import load_campaign
-from campaign.errors import ArchiveError, CampaignError
+from campaign.common.errors import ArchiveError, CampaignError
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.report import figure

@@ -19,10 +19,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from campaign.archive.open_results import report_from_archive, tables_from
 from campaign.archive.read import check, extract
 from campaign.plan.matrix import expand
 from campaign.report import figure
+from campaign.report.sources import report_from_archive, tables_from
 from tests.unit.archive.archive_data import ARCHIVES
 
 

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import GROUPS, main
-from campaign.files import acquire_lock
-from campaign.paths import CONFIG, Results
+from campaign.common.files import acquire_lock
+from campaign.common.paths import CONFIG, Results
 from campaign.report import figure
 from tests import campaign_files
 from tests.unit.archive import archive_data

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from campaign.cli import practice_cluster
 from campaign.cli.main import main
-from campaign.config.resolve import load_campaign
-from campaign.files import acquire_lock
-from campaign.paths import PUBLISHED, Results
+from campaign.common.files import acquire_lock
+from campaign.common.paths import PUBLISHED, Results
+from campaign.plan.campaign.resolve import load_campaign
 from tests import campaign_files
 from tests.campaign_records import fill
 
@@ -71,7 +71,7 @@ def test_help_of_a_command_loads_no_other_command_and_what_it_loads_is_not_looke
 def test_a_command_that_slurm_waits_for_loads_little() -> None:
     program = (
         "import sys\nfrom campaign.cli.main import main\nmain(['cluster', 'slurmd', 'start', '--help'], standalone_mode=False)\n"
-        "print(sorted({'rich', 'jinja2', 'campaign.config', 'campaign.workloads'} & set(sys.modules)))"
+        "print(sorted({'rich', 'jinja2', 'campaign.plan.campaign', 'campaign.workloads'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

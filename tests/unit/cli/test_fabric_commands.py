@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
-from campaign.documents.operation_times import from_document, read_times
 from campaign.emulators.catalog import emulated_kinds, open_emulator
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.replay import served
@@ -30,6 +29,7 @@ from campaign.lease import lifecycle
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
 from campaign.lease.record_site import walk
+from campaign.spec.operation_times import from_document, read_times
 from tests.campaign_files import CAMPAIGN, WORKLOADS
 from tests.contract.fabric_fixtures import QUICK
 

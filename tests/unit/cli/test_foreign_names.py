@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
 from tests import campaign_files
 
 SOURCES = sorted((ROOT / "workflow" / "campaign" / "cli").glob("*.py"))

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from campaign.cli import run as run_command
 from campaign.cli.main import main
-from campaign.config.resolve import load_campaign
-from campaign.paths import ROOT
+from campaign.common.paths import ROOT
+from campaign.plan.campaign.resolve import load_campaign
 
 
 def test_a_project_has_a_valid_campaign_profiles_and_a_snakefile(

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from campaign.cli.cluster import read_system_file
+from campaign.common.processes.signals import ENDING
 from campaign.emulators.control_planes.server import WireFault
 from campaign.lease.campaign_leases import Site
-from campaign.processes.signals import ENDING
 from tests.unit.cli.test_fabric_commands import Place
 
 SLOW_S = 60.0  # only spent when something is broken

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.cli.main import main
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from tests.campaign_files import load, write_files
 
 EXAMPLES = int(os.environ.get("CAMPAIGN_FUZZ_EXAMPLES", "100"))

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.site_hardware import HostSpec
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.redfish import Redfish, Variant, open_emulator
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest
@@ -29,6 +28,7 @@ from campaign.fabrics.adapters.redfish.compose import Power
 from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request
+from campaign.spec.site_hardware import HostSpec
 from tests.unit.fabrics.redfish_bench import wanted
 
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"

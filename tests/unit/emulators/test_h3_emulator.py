@@ -20,11 +20,11 @@ import pytest
 import scipy
 import yaml
 
-from campaign.documents.operation_times import Operation, published_times
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.h3.habits import READS, WRONG_LISTS, BoxOptions, Habits
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply
+from campaign.spec.operation_times import Operation, published_times
 
 RECORDED = yaml.safe_load((Path(__file__).parents[2] / "data" / "fabrics" / "h3" / "recorded.yaml").read_text())
 P, R, A = "/h3api/v1", "/h3api/v1/resources", "/h3api/v1/allocation"

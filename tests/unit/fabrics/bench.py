@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Composition
 from campaign.fabrics.protocol import Fabric, Request, Selection
+from campaign.spec.hardware import Composition
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 
 

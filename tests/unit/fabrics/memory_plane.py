@@ -9,11 +9,11 @@ from campaign.emulators.control_planes.hardware import Rack
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Device, Link
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.spec.hardware import Device, Link
 
 
 class Killed(BaseException):

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import PoolSpec
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.redfish import Redfish
 from campaign.emulators.control_planes.redfish import open_emulator as open_redfish
 from campaign.emulators.control_planes.redfish.composition import Made
 from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.fabrics.protocol import Selection
+from campaign.spec.cell import Configuration
+from campaign.spec.site_hardware import PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import Bench
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.hardware import Link
+from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics.host_agents import AgentOptions, open_agent, shell
 from campaign.fabrics.host_agents.drain import Done
 from campaign.fabrics.host_agents.shell import ShellAgent, run_here, through
+from campaign.spec.hardware import Link
 from tests.unit.fabrics.emulated_host import EmulatedHost
 
 

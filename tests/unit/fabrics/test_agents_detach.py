@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from campaign.errors import FabricError
-from campaign.fabrics.hardware import Device
+from campaign.common.errors import FabricError
 from campaign.fabrics.host_agents import drain
 from campaign.fabrics.host_agents.drain import Done
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice, pair
 from campaign.fabrics.host_agents.shell import run_here
+from campaign.spec.hardware import Device
 from tests.unit.fabrics.emulated_host import MODULES, Hosts, Stopped, one
 
 OFF = ["nvidia-smi -i {uuid} -pm 0", "nvidia-smi drain -p {bus} -m 1", "rm -f /dev/nvidia{minor}"]

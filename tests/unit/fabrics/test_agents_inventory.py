@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from campaign.common.errors import ConfigError, FabricError
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireFault
-from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.hardware import Link
 from campaign.fabrics.host_agents import AgentOptions, open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
+from campaign.spec.hardware import Link
 
 
 class Site:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.errors import FabricError
-from campaign.fabrics.hardware import Link
+from campaign.common.errors import FabricError
 from campaign.fabrics.host_agents import parse
+from campaign.spec.hardware import Link
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data/fabrics/hosts"
 

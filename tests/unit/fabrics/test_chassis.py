@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, violation
 from campaign.fabrics.simulated import ChassisOptions, banks, fill, find_host_ports
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 
 def hosts(count: int) -> list[HostSpec]:

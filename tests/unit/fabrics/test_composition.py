@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.fabrics.hardware import ComposedHost, Composition, Device, Link
+from campaign.spec.hardware import ComposedHost, Composition, Device, Link
 
 numbers = st.integers(0, 32)
 names = st.text(min_size=1, max_size=8)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trustme
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http import client as http_client
 from tests.unit.fabrics.raw_server import OK, RawServer, client, reply, says

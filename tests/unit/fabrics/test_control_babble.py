@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.errors import OutcomeUnknown
 from tests.unit.fabrics.raw_server import RawServer, client, hangs_up, impatient, says
 

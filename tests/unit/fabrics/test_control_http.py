@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http import connection as http_connection

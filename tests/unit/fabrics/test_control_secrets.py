@@ -9,12 +9,12 @@ from contextlib import suppress
 
 import pytest
 
-from campaign.credentials import MASK
+from campaign.common.credentials import MASK
 from campaign.fabrics.errors import ProtocolViolation
 from campaign.fabrics.http.recording import StandIns
 from campaign.fabrics.http.redaction import Hidden
+from tests.unit.common.test_credentials import SECRET_NAMES
 from tests.unit.fabrics.raw_server import OK, RawServer, client, impatient, reply, says
-from tests.unit.test_credentials import SECRET_NAMES
 
 __all__ = ["impatient"]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
@@ -26,6 +25,7 @@ from campaign.fabrics.protocol import Request, Tag
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import HostSpec
+from campaign.common.errors import FabricError
 from campaign.emulators.control_planes.hardware import rack
-from campaign.errors import FabricError
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import HeldLease, acquire, release
 from campaign.lease.reconcile import reconcile
+from campaign.spec.cell import Configuration
+from campaign.spec.site_hardware import HostSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 

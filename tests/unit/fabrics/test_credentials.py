@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.http.options import Connection, Login, login, needed_login, withheld
 
 URL = "https://Fabric.example:8443/api"

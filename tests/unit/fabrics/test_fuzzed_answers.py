@@ -18,15 +18,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from campaign.common.errors import CampaignError, FabricError
 from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, Emulator, HttpRequest, Reply
-from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.hardware import Composition
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Fabric, Request, Selection
+from campaign.spec.hardware import Composition
 from tests.contract.fabric_fixtures import SYSTEMS, System
 
 LEASE = "demo.c.1"

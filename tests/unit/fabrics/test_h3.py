@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import ConfigError, FabricError
+from campaign.common.errors import ConfigError, FabricError
+from campaign.common.files import try_lock
 from campaign.fabrics import open_fabric
 from campaign.fabrics.adapters.h3 import control_plane
 from campaign.fabrics.adapters.h3.box import listing
@@ -23,7 +23,7 @@ from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.protocol import Request, Selection
-from campaign.files import try_lock
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed

@@ -16,20 +16,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
+from campaign.common.errors import FabricError
 from campaign.emulators.catalog import reached
 from campaign.emulators.control_planes.h3 import Boxes, open_emulator
 from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireFault
-from campaign.errors import FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.hardware import Composition
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import HeldLease, acquire, release
 from campaign.lease.reconcile import reconcile
+from campaign.spec.hardware import Composition
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import Killed

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.site_hardware import DeviceSpec, HostSpec
+from campaign.common.errors import ConfigError
 from campaign.emulators.control_planes.hardware import rack
-from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.control_plane.protocol import View
-from campaign.fabrics.hardware import Composition
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.protocol import Request
+from campaign.spec.hardware import Composition
+from campaign.spec.site_hardware import DeviceSpec, HostSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 from tests.unit.fabrics.memory_plane import MemoryPlane, RackAgent

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.site_hardware import HostSpec
+from campaign.common.errors import ConfigError, FabricError
 from campaign.emulators.control_planes.hardware import rack
 from campaign.emulators.control_planes.liqid import LiqidEmulator, open_emulator
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, WireFault
-from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.adapters.liqid.snapshot import machine_name
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.protocol import Request, Selection, Tag
+from campaign.spec.site_hardware import HostSpec
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 from tests.unit.fabrics import liqid_sdk
 from tests.unit.fabrics.bench import obtained

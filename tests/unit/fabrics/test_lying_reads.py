@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from campaign.common.errors import CampaignError, FabricError
 from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
 from campaign.emulators.control_planes.server import HOSTS_PATH, ControlPlaneServer, Emulator, HttpRequest, Reply
-from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client

@@ -1,8 +1,8 @@
 """Operations of composing, counted before anything is touched."""
 
-from campaign.documents.site_hardware import PoolSpec
-from campaign.fabrics.hardware import pool_devices
 from campaign.fabrics.operations import Steps, operations
+from campaign.spec.hardware import pool_devices
+from campaign.spec.site_hardware import PoolSpec
 
 ONE, TWO, THREE, DRIVE = pool_devices(
     [

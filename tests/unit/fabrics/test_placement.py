@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.banks import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
-from campaign.fabrics.hardware import Device, Inventory
 from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import Device, Inventory
+from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 
 

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given as any_of
 from hypothesis import strategies as st
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
-from campaign.fabrics.hardware import Composition, Device
-from campaign.fabrics.launch_prefix import Given, Launch, decimal, exact, given
 from campaign.fabrics.prefix import RULE
 from campaign.fabrics.protocol import Fabric, Request
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import Composition, Device
+from campaign.spec.launch_prefix import Given, Launch, decimal, exact, given
+from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from campaign.config.load import read_system
-from campaign.config.open_fabric import fabric_of
-from campaign.config.resolve import load_campaign
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible
 from campaign.fabrics.placement.quotas import Tenant, admitted
 from campaign.fabrics.protocol import Request
 from campaign.lease.campaign_leases import request
-from campaign.paths import Results
+from campaign.plan.campaign.load import read_system
+from campaign.plan.campaign.open_fabric import fabric_of
+from campaign.plan.campaign.resolve import load_campaign
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.campaign_files import write_files
 from tests.contract.fabric_fixtures import configuration
 

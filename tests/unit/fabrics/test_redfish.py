@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from campaign.common.errors import FabricError
 from campaign.emulators.control_planes.hardware import RackHost, rack
 from campaign.emulators.control_planes.server import HttpFaultKind, WireFault
-from campaign.errors import FabricError
 from campaign.fabrics.adapters.redfish.answers import Missing
 from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
 from campaign.fabrics.control_plane.protocol import Change

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.redfish import resources
 from campaign.fabrics.adapters.redfish.answers import (
     listed,
@@ -28,9 +28,9 @@ from campaign.fabrics.adapters.redfish.ownership import SystemOwner, name_of, na
 from campaign.fabrics.adapters.redfish.resources import System
 from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.errors import Conflict, ProtocolViolation
-from campaign.fabrics.hardware import Link
 from campaign.fabrics.http.client import Answer
 from campaign.fabrics.protocol import Tag
+from campaign.spec.hardware import Link
 
 DATA = Path(__file__).resolve().parents[2] / "data/fabrics/redfish"
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from campaign.config.load import load_named
-from campaign.config.system_file import SystemFile
-from campaign.documents.site_hardware import HostSpec
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics import FABRICS, fabric_modules, open_fabric, registry
 from campaign.fabrics.registry import ENTRY_POINTS
+from campaign.plan.campaign.load import load_named
+from campaign.spec.site_hardware import HostSpec
+from campaign.spec.system_file import SystemFile
 from tests.campaign_files import write_files
 
 MODULE = """

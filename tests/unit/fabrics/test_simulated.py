@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.fabrics.banks import RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
-from campaign.fabrics.hardware import Composition
 from campaign.fabrics.protocol import HostSelection, Request, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions, host_id
 from campaign.fabrics.state_file import StateFile
+from campaign.spec.hardware import Composition
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
 

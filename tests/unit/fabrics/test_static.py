@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
 from campaign.fabrics.protocol import Request
 from campaign.fabrics.registry import NoOptions
 from campaign.fabrics.static import RULE, open_fabric
+from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 
 HOST = HostSpec(

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from campaign.analysis.tables.collect import gather, tables_of
+from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
-from campaign.config.resolve import load_campaign
-from campaign.documents.record import Record, Store
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.run.preflight import preflight
 from campaign.run.try_workload import find_workload
-from campaign.tables.collect import gather, tables_of
-from campaign.tables.io import Tables
+from campaign.spec.record import Record, Store
 from tests.unit.importing.logs_of_old import LOGS, MAP, OOM, four_ranks, put, timed, write_logs, write_map
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.documents.expression import parse
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.importing.campaign_files import others
 from campaign.importing.log_facts import Unread
 from campaign.importing.map_file import pattern, plain
+from campaign.spec.expression import parse
 
 NAMES = ("configuration", "workload", "batch", "precision", "repetition")
 

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from campaign.analysis.tables.collect import gather, tables_of
+from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
-from campaign.config.resolve import load_campaign
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.report.figure import data_of, load_figure
-from campaign.tables.collect import gather, tables_of
-from campaign.tables.io import Tables
 from tests.unit.report.service_data import latency_ms
 
 LOG = Path(__file__).parents[2] / "data/logs/vllm/file.log"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from campaign.config.import_file import LogPattern
 from campaign.importing.log_facts import LogFacts, look, span
+from campaign.plan.campaign.import_file import LogPattern
 from campaign.workloads.log_reader import Log
 
 TEN = datetime.datetime(2022, 5, 3, 10, tzinfo=datetime.UTC).timestamp()

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from campaign.archive.open_results import tables_from
+from campaign.analysis.statistics import comparisons, verdict
+from campaign.analysis.tables.collect import collect, gather
+from campaign.analysis.tables.io import Tables
 from campaign.archive.write import write_archive
-from campaign.config.resolve import load_campaign
-from campaign.statistics import comparisons, intervals, verdict
-from campaign.tables.collect import collect, gather
-from campaign.tables.io import Tables
+from campaign.common import intervals
+from campaign.plan.campaign.resolve import load_campaign
+from campaign.report.sources import tables_from
 from tests import imported_under_truth
 from tests import statements_under_truth as said
 from tests.planted_campaigns import Truth

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.documents.record import Store
 from campaign.importing.stated_settings import SETTINGS
+from campaign.spec.record import Store
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, Scope, read_tests
 from tests.unit.importing.logs_of_old import LOGS, put, write_map

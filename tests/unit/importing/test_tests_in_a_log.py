@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from campaign.analysis.tables.collect import gather, tables_of
 from campaign.cli.main import main
-from campaign.config.resolve import load_campaign
-from campaign.documents.record import Record, Store
-from campaign.tables.collect import gather, tables_of
+from campaign.plan.campaign.resolve import load_campaign
+from campaign.spec.record import Record, Store
 from campaign.workloads.parsers.reading import NO_END_MARK
 from tests.unit.importing.logs_of_old import LOGS, put, write_map
 

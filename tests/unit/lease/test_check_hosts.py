@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_hosts import check_before_leases, known_to_slurm
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import parse_listing
+from campaign.spec.system_file import SlurmOptions, SystemFile
 from tests.fake_slurm import FakeSlurm
 
 _FEATURES = "ib,2080ti,GPU_MEM:80GB"

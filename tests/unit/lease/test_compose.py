@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.resolve import load_campaign
-from campaign.errors import LaunchError
+from campaign.common.errors import LaunchError
+from campaign.common.paths import Results
 from campaign.lease.campaign_leases import Site, keep_mark, lease_id, obtained_on_demand
 from campaign.lease.check_site import left_behind
 from campaign.lease.journal import Journal, LeaseState
 from campaign.lease.manual import compose, release, verify
-from campaign.paths import Results
+from campaign.plan.campaign.resolve import load_campaign
 from tests.campaign_files import write_files
 
 FAST = {f"system.fabric.{name}": 0.0 for name in ("operation_s", "attach_s", "detach_s", "enumerate_s")}

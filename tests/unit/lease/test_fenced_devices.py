@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.errors import Unhealthy
-from campaign.fabrics.hardware import Device, Inventory
-from campaign.fabrics.launch_prefix import Launch
 from campaign.lease import fenced_devices
 from campaign.lease.fenced_devices import EXPIRES_S, Fence, FencedDevices
+from campaign.spec.hardware import Device, Inventory
+from campaign.spec.launch_prefix import Launch
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.lease.test_lease import SLOT1, SLOT2, Bench
 

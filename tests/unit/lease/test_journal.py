@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
+from campaign.common.files import write_json
+from campaign.common.paths import Results
 from campaign.fabrics.errors import Conflict
-from campaign.files import write_json
 from campaign.lease.campaign_leases import lease_document, use_of
 from campaign.lease.journal import TRANSITIONS, Journal, Ownership, is_owned, journaled
-from campaign.paths import Results
 
 
 def begun(directory: Path) -> Journal:

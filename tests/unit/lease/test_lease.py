@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from campaign.config.system_file import SystemFile
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import ConfigError, FabricError, LaunchError
+from campaign.common.errors import ConfigError, FabricError, LaunchError
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -32,6 +30,8 @@ from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
 from campaign.lease.reconcile import reconcile
+from campaign.spec.site_hardware import HostSpec, PoolSpec
+from campaign.spec.system_file import SystemFile
 from tests.contract.fabric_fixtures import configuration
 
 TWO = configuration(devices_per_host=2)

@@ -16,14 +16,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from campaign import files
-from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
-from campaign.errors import FabricError
+from campaign.common import files
+from campaign.common.errors import FabricError
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.simulated import FaultKind, SimulatedFabric, SimulatedOptions
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import HeldLease, acquire, begin_use, release
 from campaign.lease.reconcile import reconcile
+from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 
 HOSTS = [

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.fabrics.errors import Refused
 from campaign.fabrics.protocol import Request
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import check_control_plane
 from campaign.lease.lifecycle import acquire
+from campaign.spec.cell import Configuration
+from campaign.spec.site_hardware import HostSpec, PoolSpec
+from campaign.spec.system_file import SystemFile
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.raw_server import RawServer, impatient, reply, says
 

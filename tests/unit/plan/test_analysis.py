@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from campaign.config.resolve import Campaign, from_document
-from campaign.paths import Results
+from campaign.analysis.tables.collect import gather, tables_of
+from campaign.common.paths import Results
 from campaign.plan import analysis
+from campaign.plan.campaign.resolve import Campaign, from_document
 from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.report.context_schema import AnalysisSaid
 from campaign.report.page import analysis_said, assemble
-from campaign.tables.collect import gather, tables_of
 from tests import campaign_files
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from campaign.files import write_json
-from campaign.paths import Results
+from campaign.common.files import write_json
+from campaign.common.paths import Results
 from campaign.plan.closing_message import list_causes
 
 

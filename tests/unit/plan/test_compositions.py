@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.config.resolve import Campaign
-from campaign.documents.run_numbers import composition_of, runs_of
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.plan import Plan, build_plan
 from campaign.plan.write import plan_document
+from campaign.spec.run_numbers import composition_of, runs_of
 from tests.campaign_files import load
 
 K, N = "campaign.protocol.compositions", "campaign.protocol.repetitions"

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.config.resolve import Campaign
-from campaign.documents.record import RecordedCell, Store
-from campaign.documents.run_numbers import composition_of, number_in_composition, runs_of
-from campaign.errors import ConfigError
-from campaign.paths import Results
+from campaign.analysis.tables.collect import gather, gather_planned, tables_of
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.control_runs import hardware, references_of
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
@@ -24,7 +23,8 @@ from campaign.plan.plan import Plan, build_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import plan_document, plan_rows, write_plan
 from campaign.run.redo import matching_runs
-from campaign.tables.collect import gather, gather_planned, tables_of
+from campaign.spec.record import RecordedCell, Store
+from campaign.spec.run_numbers import composition_of, number_in_composition, runs_of
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 

@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.cli.cost_table import cost_table
-from campaign.config.open_fabric import PlannedPlacement
-from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.documents.operation_times import published_times
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.operations import Operations, Steps
+from campaign.plan.campaign.open_fabric import PlannedPlacement
 from campaign.plan.concurrency import limits, needs, wall_s
 from campaign.plan.cost import (
     DEFAULT_FACTOR,
@@ -36,6 +34,8 @@ from campaign.plan.lease_plans import lease_plans
 from campaign.plan.past_costs import CellCost, Costs, LeaseCost
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import plan_document
+from campaign.spec.cell import Cell, Configuration, Settings
+from campaign.spec.operation_times import published_times
 from tests.campaign_files import load, write_files
 from tests.forecasts_held import hold_demo, hold_planted, hold_recordings, summarize
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.race import RaceDocument, write_race
-from campaign.errors import ConfigError
-from campaign.paths import Results
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
 from campaign.plan.concurrency import limits
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
+from campaign.spec.race import RaceDocument, write_race
 from tests.campaign_files import write_files
 
 SHAPES = [{"hosts": [1, 2], "devices_per_host": 1, "attach": "fabric"}]

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record, Store
+from campaign.analysis.tables.collect import collect, gather
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.matrix import Specifications, expand, specification
 from campaign.plan.missing_runs import read_known
 from campaign.plan.oom_frontier import campaign_frontier, implied_by, implied_record
 from campaign.plan.order import ascending, ordered
 from campaign.run.adaptive_repetitions import record_implied
-from campaign.tables.collect import collect, gather
+from campaign.spec.cell import Cell
+from campaign.spec.record import Record, Store
 from scripts.figures import memory_frontier
 from tests.campaign_files import load
 from tests.unit.report import report_data as synthetic

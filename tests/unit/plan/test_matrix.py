@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.config import expand_shapes as combinations
-from campaign.config.resolve import from_document
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.plan import matrix
+from campaign.plan.campaign import expand_shapes as combinations
+from campaign.plan.campaign.resolve import from_document
 from campaign.plan.matrix import cell_id, expand, run_set_digest, specification
 from tests.campaign_files import CAMPAIGN, ids, load
 

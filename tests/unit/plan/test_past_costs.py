@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.cell import Configuration
-from campaign.documents.earlier_spread import EarlierSpread, kept
-from campaign.errors import ConfigError
-from campaign.paths import ROOT, Results
+from campaign.analysis.tables.collect import collect, gather, gather_planned
+from campaign.common.errors import ConfigError
+from campaign.common.paths import ROOT, Results
 from campaign.plan.dag import read_plan
 from campaign.plan.past_costs import (
     COSTS,
@@ -33,7 +32,8 @@ from campaign.plan.past_costs import (
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.report.context_schema import ForecastSaid
-from campaign.tables.collect import collect, gather, gather_planned
+from campaign.spec.cell import Configuration
+from campaign.spec.earlier_spread import EarlierSpread, kept
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 

@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from campaign.config.json_schemas import schema_of
-from campaign.config.resolve import load_campaign
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.plan.campaign.json_schemas import schema_of
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.cost import CostModel
 from campaign.plan.dag import Dag, count_unplanned, read_plan
 from campaign.plan.lease_plans import lease_plans

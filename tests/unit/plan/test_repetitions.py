@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.documents.cell import Cell, Settings
-from campaign.documents.record import Store
-from campaign.documents.run_numbers import in_composition
+from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.runs import runs_table
+from campaign.common.intervals import student_interval, student_quantile
 from campaign.plan.missing_runs import missing_runs
 from campaign.plan.repetitions import Reached, Stops, is_over, least, planned, said, why
 from campaign.run.adaptive_repetitions import Repetitions, reached
-from campaign.statistics.intervals import student_interval, student_quantile
-from campaign.tables.cells import cells_table
-from campaign.tables.runs import runs_table
+from campaign.spec.cell import Cell, Settings
+from campaign.spec.record import Store
+from campaign.spec.run_numbers import in_composition
 from tests.unit.report import report_data as synthetic
 
 ADAPTIVE = Settings(repetitions=10, repetitions_min=3, target_half_width_pct=2.0)

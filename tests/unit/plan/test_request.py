@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from campaign.cli.options import request_options
-from campaign.config.system_file import SlurmOptions
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, key_meanings, request_of
+from campaign.spec.system_file import SlurmOptions
 
 REQUESTS = [
     PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results")),

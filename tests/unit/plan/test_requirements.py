@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from campaign.config.campaign_file import Requirement
-from campaign.documents.record import Failure
 from campaign.plan.requirements import required, shortfall
+from campaign.spec.campaign_file import Requirement
+from campaign.spec.record import Failure
 from campaign.workloads.protocol import Outcome
 from tests.campaign_files import load, one_cell
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from campaign.config.resolve import from_document, load_campaign
-from campaign.errors import ConfigError
-from campaign.paths import Results
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import from_document, load_campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import campaign_of, lease_plans
 from campaign.plan.matrix import expand

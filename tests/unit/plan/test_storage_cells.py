@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.plan.matrix import cell_id, expand, specification
 from tests.campaign_files import ids, load
 

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 
-from campaign import wording
+from campaign.common import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData
 

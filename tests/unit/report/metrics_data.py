@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.leases import leases_table
+from campaign.analysis.tables.runs import runs_table
 from campaign.report.figure import FigureData
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.leases import leases_table
-from campaign.tables.runs import runs_table
+from campaign.spec.cell import Cell
+from campaign.spec.record import Record
 from tests.unit.report import report_data as synthetic
 
 FABRIC_SLOPE = 20.0
@@ -108,7 +108,7 @@ def records(planned: list[CellPlan], seed: int = 5) -> list[Record]:
 
 
 def series(cells: Iterable[Cell], devices: int = 4, points: int = 120) -> pd.DataFrame:
-    """A table as `campaign.tables.time_series` makes it: runs of 60 s that warm up for 15 s, then work in steps."""
+    """A table as `campaign.analysis.tables.time_series` makes it: runs of 60 s that warm up for 15 s, then work in steps."""
     time_s = np.linspace(0.0, 60.0, points)
     busy = np.where(time_s < 15, 5.0, 92.0 + 4 * np.sin(time_s))
     tables = []

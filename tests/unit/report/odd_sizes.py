@@ -13,13 +13,13 @@ from unittest import mock
 
 import pandas as pd
 
-from campaign.documents.cell import Cell
-from campaign.documents.record import Record
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.leases import leases_table, operations_table
+from campaign.analysis.tables.runs import runs_table, step_times_table
 from campaign.report.context_schema import ForecastSaid
 from campaign.report.figure import FigureData
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.leases import leases_table, operations_table
-from campaign.tables.runs import runs_table, step_times_table
+from campaign.spec.cell import Cell
+from campaign.spec.record import Record
 from tests.unit.observe.links import links_data
 from tests.unit.report import metrics_data, service_data
 from tests.unit.report import report_data as synthetic

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from campaign.documents.cell import Cell, Configuration
-from campaign.documents.record import Failure, Record, RecordedCell
-from campaign.files import content_hash
-from campaign.tables.cells import CellPlan
+from campaign.analysis.tables.cells import CellPlan
+from campaign.common.files import content_hash
+from campaign.spec.cell import Cell, Configuration
+from campaign.spec.record import Failure, Record, RecordedCell
 
 HOSTILE = "<script>alert('x')</script>"
 RATES = {"bert": 50.0, "resnet": 400.0}

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from campaign.documents.run_numbers import run_number
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.leases import leases_table
+from campaign.analysis.tables.runs import runs_table
 from campaign.report.figure import FigureData
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.leases import leases_table
-from campaign.tables.runs import runs_table
+from campaign.spec.run_numbers import run_number
 from tests.unit.report import report_data
 
 SERVED_PER_S = 50.0

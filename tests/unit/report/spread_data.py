@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from campaign.documents.record import Record
-from campaign.tables.cells import CellPlan
+from campaign.analysis.tables.cells import CellPlan
+from campaign.spec.record import Record
 from tests.unit.report import report_data as synthetic
 
 RUN, LEASE, HOST = 0.004, 0.008, 0.015

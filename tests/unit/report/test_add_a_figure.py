@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import RecordError
-from campaign.paths import REPORTS, SCRIPTS
+from campaign.analysis.tables import io
+from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.runs import runs_table
+from campaign.common.errors import RecordError
+from campaign.common.paths import REPORTS, SCRIPTS
 from campaign.report import bars, figure, write
 from campaign.report.context_schema import ContextDocument
-from campaign.tables import io
-from campaign.tables.cells import cells_table
-from campaign.tables.runs import runs_table
 from docs import literature_index
 from tests.unit.report import report_data as synthetic
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import RecordError
-from campaign.paths import Results
+from campaign.common.errors import RecordError
+from campaign.common.paths import Results
 from campaign.report import campaign_summary
 
 BUILD = "bert: build local-4 (4 devices), batch 8: 410\u202fsamples/s, measured on 3 compositions."

@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from campaign.analysis.tables.leases import leases_table
 from campaign.report.context_schema import ForecastSaid
 from campaign.report.figure import FigureData, load_figure, page_document
-from campaign.tables.leases import leases_table
 from tests.unit.report.figure_columns import check
 
 FIGURE = load_figure("forecast")

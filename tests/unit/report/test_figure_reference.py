@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from campaign.analysis.statistics import comparisons, verdict
+from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.leases import leases_table
+from campaign.analysis.tables.runs import reference_table, runs_table
 from campaign.report.campaign_summary import summary
 from campaign.report.figure import Drawing, FigureData, all_figures, load_figure, page_document
 from campaign.report.page import build_context
-from campaign.statistics import comparisons, verdict
-from campaign.tables.cells import cells_table
-from campaign.tables.leases import leases_table
-from campaign.tables.runs import reference_table, runs_table
 from tests.unit.report import report_data
 from tests.unit.report.figure_columns import check
 from tests.unit.report.test_campaign_summary import results

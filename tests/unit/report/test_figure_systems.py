@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from campaign.analysis.tables.collect import gather, tables_of
 from campaign.report.figure import all_figures, data_of
-from campaign.tables.collect import gather, tables_of
 from tests import two_systems
 from tests.unit.archive import archive_data
 from tests.unit.report.figure_columns import check

@@ -17,17 +17,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.text import Text
 
-from campaign.errors import RecordError
-from campaign.paths import SCRIPTS
+from campaign.analysis.statistics.step_times import NOT_STEADY, SHORT
+from campaign.analysis.tables import io as tableset
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.leases import leases_table, operations_table
+from campaign.analysis.tables.runs import runs_table, step_times_table
+from campaign.common.errors import RecordError
+from campaign.common.paths import SCRIPTS
 from campaign.report import figure, plot
 from campaign.report import write as outputs
 from campaign.report.figure import Drawing, Figure, FigureData, all_figures
-from campaign.statistics.step_times import NOT_STEADY, SHORT
-from campaign.tables import io as tableset
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.io import Tables
-from campaign.tables.leases import leases_table, operations_table
-from campaign.tables.runs import runs_table, step_times_table
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
 from tests.unit.report.figure_columns import UNPAINTED, check, with_pictures

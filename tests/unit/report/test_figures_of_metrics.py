@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure as MplFigure
 
+from campaign.analysis.statistics import verdict
+from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.runs import runs_table
+from campaign.common import intervals
 from campaign.report import bars, plot
 from campaign.report.figure import Drawing, FigureData, load_figure
-from campaign.statistics import intervals, verdict
-from campaign.tables.cells import cells_table
-from campaign.tables.runs import runs_table
 from scripts.figures import overhead_by_size, pareto
 from tests.unit.report import metrics_data as study
 from tests.unit.report import report_data as synthetic

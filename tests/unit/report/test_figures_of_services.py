@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from campaign.analysis.statistics import comparable_cells
 from campaign.report.figure import FigureData, load_figure
-from campaign.statistics import comparable_cells
 from tests.unit.report.figure_columns import check, with_pictures
 from tests.unit.report.service_data import figure_data, latency_ms
 

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from campaign.analysis.statistics.variance_components import COULD, MAY, NOT, UNKNOWN, spread_sources
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.leases import leases_table
+from campaign.analysis.tables.runs import runs_table
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, data_of, load_figure
-from campaign.statistics.variance_components import COULD, MAY, NOT, UNKNOWN, spread_sources
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.leases import leases_table
-from campaign.tables.runs import runs_table
 from tests import reference_campaign
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data

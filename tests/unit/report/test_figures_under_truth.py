@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from campaign.documents.cell import Cell
+from campaign.spec.cell import Cell
 from tests.figures_under_truth import over
 from tests.planted_records import Planted
 

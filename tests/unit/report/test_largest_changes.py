@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from campaign.common.intervals import student_quantile
 from campaign.report.compare_page import largest_changes
-from campaign.statistics.intervals import student_quantile
 
 FREEDOM = 20.0
 

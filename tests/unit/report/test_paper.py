@@ -12,16 +12,16 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from campaign.analysis.tables import io
+from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.runs import runs_table
 from campaign.cli.main import main
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.report import plot
 from campaign.report.figure import all_figures, data_of
 from campaign.report.paper import figures as paper
 from campaign.report.paper.latex import CAPTION_WORDS, LINES, caption, escaped, table
-from campaign.tables import io
-from campaign.tables.cells import cells_table
-from campaign.tables.io import Tables
-from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 

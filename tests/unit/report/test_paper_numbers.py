@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from campaign.analysis.statistics import comparable_cells
+from campaign.analysis.tables.io import Tables
+from campaign.common import intervals
 from campaign.report.paper.numbers import compare_cells, numbers_latex
-from campaign.statistics import comparable_cells, intervals
-from campaign.tables.io import Tables
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
 

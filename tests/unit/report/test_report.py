@@ -18,16 +18,16 @@ import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
-from campaign.documents.cell import Cell, Configuration
-from campaign.documents.record import Record
-from campaign.documents.run_numbers import run_number
-from campaign.errors import RecordError
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.leases import leases_table
+from campaign.analysis.tables.runs import runs_table
+from campaign.common.errors import RecordError
 from campaign.report import figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.leases import leases_table
-from campaign.tables.runs import runs_table
+from campaign.spec.cell import Cell, Configuration
+from campaign.spec.record import Record
+from campaign.spec.run_numbers import run_number
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from campaign.archive.open_results import report_from_archive
+from campaign.report.sources import report_from_archive
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "archives" / "made-up.zip"
 PLACE = {"PYTHONHASHSEED": "1", "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "OMP_NUM_THREADS": "1", "COLUMNS": "40"}

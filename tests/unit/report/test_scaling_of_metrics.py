@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.metric import MEASURED_BY_CAMPAIGN, Metric, Scaling, metric
+from campaign.analysis.tables import io
+from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.runs import runs_table
 from campaign.report import figure
 from campaign.report.paper.numbers import compare_cells, numbers_latex
 from campaign.report.write import draw_figures, render_report
-from campaign.tables import io
-from campaign.tables.cells import CellPlan, cells_table
-from campaign.tables.io import Tables
-from campaign.tables.runs import runs_table
+from campaign.spec.metric import MEASURED_BY_CAMPAIGN, Metric, Scaling, metric
 from tests.unit.report import report_data as synthetic
 
 ROOT = Path(__file__).resolve().parents[3]

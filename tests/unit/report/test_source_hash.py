@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.paths import SCRIPTS
+from campaign.common.paths import SCRIPTS
 from campaign.report.source_hash import source_hash
 
 

@@ -13,12 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.documents.record import Store
-from campaign.documents.superseded import all_set_aside
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
 from campaign.lease.campaign_leases import lease_id
 from campaign.lease.journal import Journal
-from campaign.paths import Results
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.missing_runs import read_known, without_damaged
@@ -26,6 +24,8 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.run.check_results import problems
 from campaign.run.measure_lease import _Measuring
+from campaign.spec.record import Store
+from campaign.spec.superseded import all_set_aside
 from tests import measured_campaign
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.driver_messages import DriverResult
-from campaign.documents.record import Store
-from campaign.errors import HostFailed
-from campaign.paths import Results
+from campaign.common.errors import HostFailed
+from campaign.common.paths import Results
 from campaign.run.driver_supervisor import Supervisor
-from campaign.submit.protocol import DriverStatus, StillQueued
+from campaign.slurm.submitter import DriverStatus, StillQueued
+from campaign.spec.driver_messages import DriverResult
+from campaign.spec.record import Store
 
 
 class Queue:

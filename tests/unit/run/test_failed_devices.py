@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.record import Failure, Status
-from campaign.errors import LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.common.errors import LaunchError
 from campaign.lease.fenced_devices import FencedDevices
 from campaign.run import failed_devices
 from campaign.run.failed_devices import FailedDevices
 from campaign.slurm.verify_devices import DevicesDiffer
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.record import Failure, Status
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step
 from tests.campaign_files import one_cell, one_run
-from tests.unit.launch.compositions import system
+from tests.unit.run.launch.compositions import system
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 ILLEGAL = "RuntimeError: CUDA error: an illegal memory access was encountered"

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import LaunchError
-from campaign.launch.protocol import Launcher, Limits
+from campaign.common.errors import LaunchError
 from campaign.run.launched_run import LaunchedRun
 from campaign.workloads.command import CommandWorkload
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.protocol import Ended, Step
 from tests.campaign_files import one_cell, one_run
 

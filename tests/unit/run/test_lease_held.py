@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.driver_messages import DriverRequest, DriverResult
-from campaign.documents.record import Store
-from campaign.errors import LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition
-from campaign.launch import open_launcher
+from campaign.common.errors import LaunchError
+from campaign.common.paths import Results
 from campaign.lease.journal import Journal
-from campaign.paths import Results
 from campaign.run import run_loop
 from campaign.run.driver import Driver
+from campaign.run.launchers import open_launcher
+from campaign.spec.driver_messages import DriverRequest, DriverResult
+from campaign.spec.hardware import ComposedHost, Composition
+from campaign.spec.record import Store
 from tests.campaign_files import load
 from tests.planned_leases import written_plan
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from campaign.config.system_file import SystemFile
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.run import locks
 from campaign.run.locks import alone_on_the_machine
+from campaign.spec.system_file import SystemFile
 
 HELD = (
     "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); input()"

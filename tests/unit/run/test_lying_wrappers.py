@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import LaunchError
-from campaign.launch import open_launcher
-from campaign.launch.protocol import Limits
+from campaign.common.errors import LaunchError
 from campaign.run.launched_run import LaunchedRun
+from campaign.run.launchers import open_launcher
 from campaign.workloads.command import CommandWorkload
+from campaign.workloads.launcher import Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome
 from tests.campaign_files import one_cell, one_run
-from tests.unit.launch.compositions import composition, system
+from tests.unit.run.launch.compositions import composition, system
 
 # Words of the wrapper up to the shell that marks a rank, and then two ranks as mpirun starts them.
 TO_RANKS = 'while test "$1" != sh; do shift; done\n'

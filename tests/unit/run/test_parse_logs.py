@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.documents.readings import READ_AGAIN, all_readings
-from campaign.documents.record import Failure, Record, RecordedCell, Store, read_record
-from campaign.errors import ConfigError, RecordError
-from campaign.paths import Results
+from campaign.analysis.tables.collect import gather, tables_of
+from campaign.common.errors import ConfigError, RecordError
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand, specification
 from campaign.plan.request import PlanRequest
@@ -22,7 +21,8 @@ from campaign.run import environment
 from campaign.run.check_results import problems
 from campaign.run.parse_logs import LogsRead, parse_logs
 from campaign.run.since_measured import since_measured
-from campaign.tables.collect import gather, tables_of
+from campaign.spec.readings import READ_AGAIN, all_readings
+from campaign.spec.record import Failure, Record, RecordedCell, Store, read_record
 from tests.campaign_files import write_files
 
 BASE: dict[str, Any] = {

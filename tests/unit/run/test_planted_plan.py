@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from campaign.paths import Results
+from campaign.common.paths import Results
 from campaign.run.measure_lease import _Measuring
 from tests.campaign_files import load
 from tests.planned_leases import plans_of

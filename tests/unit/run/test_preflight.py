@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import ConfigError
-from campaign.launch.emulation.network import Availability
+from campaign.common.errors import ConfigError
+from campaign.emulators.hosts.network import Availability
 from campaign.run import preflight as preflight_module
 from campaign.run.preflight import missing_software, not_emulated, preflight
 from campaign.workloads.trainer_runs import torch_missing

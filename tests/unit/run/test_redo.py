@@ -11,21 +11,21 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from campaign import files
+from campaign.analysis.tables.collect import gather
+from campaign.analysis.tables.report_context import context_document
 from campaign.cli import run as run_command
 from campaign.cli.main import main
-from campaign.config.resolve import Campaign
-from campaign.documents.record import Store
-from campaign.documents.superseded import RecordedHosts, all_set_aside, set_aside
-from campaign.errors import ConfigError, RecordError
-from campaign.paths import Results
+from campaign.common import files
+from campaign.common.errors import ConfigError, RecordError
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.matrix import expand
 from campaign.plan.request import PlanRequest
 from campaign.run.redo import matching_runs
 from campaign.run.redo import redo as move
-from campaign.tables.collect import gather
-from campaign.tables.report_context import context_document
+from campaign.spec.record import Store
+from campaign.spec.superseded import RecordedHosts, all_set_aside, set_aside
 from tests.campaign_files import load
 from tests.campaign_records import fill
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.documents.record import Failure
-from campaign.errors import LaunchError
+from campaign.common.errors import LaunchError
 from campaign.run.launched_run import TRIES, until_undisturbed
+from campaign.spec.record import Failure
 from campaign.workloads.failures import KILLED, PACE_NOT_HELD
 from campaign.workloads.protocol import Ended, Outcome
 

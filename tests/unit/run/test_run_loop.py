@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.documents.record import Status
 from campaign.observe.telemetry.run_telemetry import Summary
 from campaign.run.run_loop import worked_on_devices
+from campaign.spec.record import Status
 from campaign.workloads.protocol import Outcome
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from campaign import files
-from campaign.errors import RecordError
+from campaign.common import files
+from campaign.common.errors import RecordError
 from campaign.run.locks import working_locks
 
 HOLD = "import sys, pathlib; from campaign.run.locks import working_locks\n"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.errors import LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.common.errors import LaunchError
 from campaign.slurm.run_on_hosts import hosts_of_allocation, placed
+from campaign.spec.hardware import ComposedHost, Composition, Device
 
 
 def host(name: str) -> ComposedHost:

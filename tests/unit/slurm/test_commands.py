@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from campaign.errors import ConfigError
-from campaign.processes.command import TIMED_OUT
+from campaign.common.errors import ConfigError
+from campaign.common.processes.command import TIMED_OUT
 from campaign.slurm.commands import SHOW_HIDDEN, Slurm, surroundings
 from campaign.slurm.run_on_hosts import call
 
@@ -104,6 +104,6 @@ def test_a_waiting_process_loads_little() -> None:
         sys.executable,
         "-c",
         "import sys, campaign.slurm.job_state, campaign.slurm.refusal; "
-        "print([name for name in ('pydantic', 'submitit', 'yaml', 'numpy', 'torch', 'campaign.config') if name in sys.modules])",
+        "print([name for name in ('pydantic', 'submitit', 'yaml', 'numpy', 'torch', 'campaign.plan.campaign') if name in sys.modules])",
     )
     assert (asked.code, asked.out) == (0, "[]\n")

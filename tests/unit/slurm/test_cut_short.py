@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.processes.command import Finished
+from campaign.common.processes.command import Finished
 from campaign.slurm import cut_short
 from campaign.slurm.cut_short import FirstRun
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from campaign.config.system_file import SystemFile
-from campaign.errors import HostFailed, LaunchError
-from campaign.processes.command import Finished
+from campaign.common.errors import HostFailed, LaunchError
+from campaign.common.processes.command import Finished
 from campaign.slurm import free_hosts
 from campaign.slurm.commands import Slurm
 from campaign.slurm.free_hosts import FreeHosts
 from campaign.slurm.strategies.controller import Controller
+from campaign.spec.system_file import SystemFile
 from tests.unit.slurm.strategies.test_controller_state import line
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.driver_messages import DriverResult
-from campaign.errors import FabricError, HostFailed
-from campaign.files import write_json
-from campaign.processes.command import Finished
+from campaign.common.errors import FabricError, HostFailed
+from campaign.common.files import write_json
+from campaign.common.processes.command import Finished
 from campaign.slurm import excluded_hosts as module
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.strategies.controller import Controller
+from campaign.spec.driver_messages import DriverResult
 from tests.unit.slurm.strategies.test_controller_state import line
 from tests.unit.slurm.test_sbatch_options import system
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.driver_messages import DriverRequest
-from campaign.errors import LaunchError
-from campaign.paths import Results
+from campaign.common.errors import LaunchError
+from campaign.common.paths import Results
 from campaign.run.driver import Driver
 from campaign.slurm import submitted_jobs
 from campaign.slurm.submitted_jobs import Submitted
-from campaign.submit.protocol import Reporting
+from campaign.slurm.submitter import Reporting
+from campaign.spec.driver_messages import DriverRequest
 
 
 def request(token: str = "a1") -> DriverRequest:

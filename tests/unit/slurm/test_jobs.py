@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign import files
-from campaign.documents.driver_messages import DriverRequest
-from campaign.paths import Results
+from campaign.common import files
+from campaign.common.paths import Results
 from campaign.slurm import submitted_jobs
 from campaign.slurm.submitted_jobs import Submitted
+from campaign.spec.driver_messages import DriverRequest
 from tests.fake_slurm import FakeSlurm
 
 

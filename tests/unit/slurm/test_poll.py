@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign import files
-from campaign.errors import ConfigError, RecordError
-from campaign.processes.command import Finished
+from campaign.common import files
+from campaign.common.errors import ConfigError, RecordError
+from campaign.common.processes.command import Finished
 from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, QueueSnapshot
 

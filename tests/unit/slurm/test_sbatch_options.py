@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.resolve_slurm_options import devices_asked, given_options, options_of, time_limit_min
-from campaign.config.system_file import SlurmOptions, SystemFile
-from campaign.documents.cell import Configuration
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.plan.campaign.resolve_slurm_options import devices_asked, given_options, options_of, time_limit_min
 from campaign.slurm.sbatch_options import sbatch_parameters
+from campaign.spec.cell import Configuration
+from campaign.spec.system_file import SlurmOptions, SystemFile
 from tests.campaign_files import load
 
 LOCAL = Configuration("2x2-local", 2, 2, 2, 2, "a100", "local", "local")

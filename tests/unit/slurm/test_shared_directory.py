@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_hosts import check_before_leases, check_shared_results
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import parse_listing
 from campaign.slurm.shared_directory import choose_free_host
+from campaign.spec.system_file import SlurmOptions, SystemFile
 from tests.fake_slurm import FakeSlurm
 
 _SYSTEM = {

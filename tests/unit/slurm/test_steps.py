@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.slurm.run_on_hosts import (
     Patience,
     ask_hosts,

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.accelerators import Seen
-from campaign.accelerators.nvidia import CUDA
-from campaign.config.system_file import SystemFile
-from campaign.errors import HostFailed, LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.common.accelerators import Seen
+from campaign.common.accelerators.nvidia import CUDA
+from campaign.common.errors import HostFailed, LaunchError
 from campaign.slurm import verify_devices
 from campaign.slurm.run_on_hosts import Answers
 from campaign.slurm.verify_devices import (
@@ -22,6 +20,8 @@ from campaign.slurm.verify_devices import (
     devices_script,
     verify,
 )
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.system_file import SystemFile
 
 UUID = "GPU-5f6b2f1c-0e0f-3c1f-8d3e-{:012d}"
 A100 = "NVIDIA A100-PCIE-40GB"

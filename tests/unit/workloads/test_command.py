@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.command_template import RESERVED, check_template, fill, run_values
 from campaign.workloads.log_reader import Log

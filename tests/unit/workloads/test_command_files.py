@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from campaign.config.load import load_named
-from campaign.paths import CONFIG, ROOT
+from campaign.common.paths import CONFIG, ROOT
+from campaign.plan.campaign.load import load_named
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from campaign.errors import ConfigError, LaunchError
-from campaign.launch import open_launcher
-from campaign.launch.protocol import Limits
-from campaign.launch.srun_step import step_argv
+from campaign.common.errors import ConfigError, LaunchError
 from campaign.run.launched_run import LaunchedRun
+from campaign.run.launchers import open_launcher
+from campaign.slurm.srun_step import step_argv
 from campaign.workloads.command import CommandWorkload
+from campaign.workloads.launcher import Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step
 from campaign.workloads.software import Software, software_words
 from tests.campaign_files import load, one_cell, one_run
-from tests.unit.launch.compositions import composition, system
+from tests.unit.run.launch.compositions import composition, system
 
 IMAGE = {"apptainer": {"image": "/images/a.sif", "binds": ["/data:/mnt"]}}
 CONTAINED = ("apptainer", "exec", "--nv", "--bind=/data:/mnt", "/images/a.sif")

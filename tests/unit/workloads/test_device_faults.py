@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.documents.record import Status
+from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.spec.record import Status
 from campaign.workloads.device_faults import NOT_SEEN, SIGNS, device_fault
 from campaign.workloads.log_reader import Log
 

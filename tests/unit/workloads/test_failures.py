@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.documents.record import Failure
-from campaign.errors import LaunchError
+from campaign.common.errors import LaunchError
+from campaign.spec.record import Failure
 from campaign.workloads.failures import KILLED, classify
 from campaign.workloads.log_reader import Log
 

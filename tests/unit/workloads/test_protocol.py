@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from campaign.documents.cell import Configuration
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.workloads.protocol import Run
 from tests.campaign_files import one_cell
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from campaign.config.load import validate
-from campaign.config.yaml_file import YamlFile
-from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.errors import ConfigError, LaunchError
+from campaign.common.errors import ConfigError, LaunchError
+from campaign.common.processes.marked import live, words_of
+from campaign.plan.campaign.load import validate
 from campaign.plan.matrix import expand
-from campaign.processes.marked import live, words_of
+from campaign.spec.metric import THROUGHPUT, Metric
+from campaign.spec.yaml_file import YamlFile
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step, Workload
 from campaign.workloads.service import ServiceWorkload

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.driver_messages import DriverRequest, DriverResult
-from campaign.documents.record import Store
-from campaign.errors import LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition
-from campaign.paths import Results
+from campaign.common.errors import LaunchError
+from campaign.common.paths import Results
 from campaign.run.driver import Driver
+from campaign.spec.driver_messages import DriverRequest, DriverResult
+from campaign.spec.hardware import ComposedHost, Composition
+from campaign.spec.record import Store
 from campaign.workloads import software
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.software import Container, Software, describe, image_digest

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.cell import Configuration, Settings
 from campaign.plan.matrix import expand
+from campaign.spec.cell import Configuration, Settings
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.steady_warmup import NOT_STEADY

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.fabrics.launch_prefix import Launch
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.launch_prefix import Launch
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.train import TrainWorkload

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from campaign.documents.record import IN_ARCHIVE
+from campaign.spec.record import IN_ARCHIVE
 
 SCHEMA = "archive/3"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from campaign.archive.layout import CONFIG, facts, is_member
-from campaign.config.workload_inputs import InputFile, Inputs, carried_place
-from campaign.credentials import find
-from campaign.errors import ArchiveError
+from campaign.common.credentials import find
+from campaign.common.errors import ArchiveError
+from campaign.plan.campaign.workload_inputs import InputFile, Inputs, carried_place
 
 LIMIT_MIB = 16.0
 """Larger files are left out."""

@@ -22,8 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 from campaign.archive.crate import problems
 from campaign.archive.layout import CAMPAIGN, CONFIG, CRATE, INDEX, SCHEMA, FileFacts, Index, is_member, part_of
 from campaign.archive.programs import refuse_others
-from campaign.config.resolve import Campaign, from_document
-from campaign.errors import ArchiveError, CampaignError, first_problem
+from campaign.common.errors import ArchiveError, CampaignError, first_problem
+from campaign.plan.campaign.resolve import Campaign, from_document
 
 MAX_BYTES = 50 * 2**30  # what an archive may unpack to: a bomb must not fill the disk
 MAX_MEMBERS = 5_000_000

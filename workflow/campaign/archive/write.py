@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from campaign import __version__
+from campaign.analysis.tables.collect import collect, gather
 from campaign.archive.crate import Action, Described, crate_document
 from campaign.archive.layout import (
     CAMPAIGN,
@@ -36,14 +37,13 @@ from campaign.archive.layout import (
 from campaign.archive.programs import LIMIT_MIB, Programs, programs_of
 from campaign.archive.read import Opened, naming_members, unpack
 from campaign.archive.zip_file import Content, pack
-from campaign.config.published_file import is_set
-from campaign.config.resolve import Campaign, systems_of
-from campaign.config.workload_inputs import Inputs
-from campaign.credentials import find_in
-from campaign.documents.record import CAMPAIGN_SCHEMA as AS_USED
-from campaign.errors import ArchiveError
-from campaign.paths import ROOT
-from campaign.tables.collect import collect, gather
+from campaign.common.credentials import find_in
+from campaign.common.errors import ArchiveError
+from campaign.common.paths import ROOT
+from campaign.plan.campaign.resolve import Campaign, systems_of
+from campaign.plan.campaign.workload_inputs import Inputs
+from campaign.spec.published_file import is_set
+from campaign.spec.record import CAMPAIGN_SCHEMA as AS_USED
 
 
 @dataclass(frozen=True)

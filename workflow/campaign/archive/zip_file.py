@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from campaign.archive.layout import CONFIG, FileFacts, facts
-from campaign.errors import ArchiveError
-from campaign.files import acquire_lock, sync_directory
+from campaign.common.errors import ArchiveError
+from campaign.common.files import acquire_lock, sync_directory
 
 Content = Path | bytes
 # Zip keeps times to two seconds and needs one; the same results must give the same bytes.

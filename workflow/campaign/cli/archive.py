@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from campaign.archive.open_results import as_planned
 from campaign.archive.programs import LIMIT_MIB, is_program
 from campaign.archive.read import check
 from campaign.archive.read import extract as extract_archive
@@ -17,8 +16,9 @@ from campaign.archive.write import Wishes, Written, write_archive
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, output_option, source_options
 from campaign.cli.terminal import warn
-from campaign.config.resolve import load_campaign
-from campaign.paths import Results
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import load_campaign
+from campaign.report.sources import as_planned
 
 _SHOWN = 5
 

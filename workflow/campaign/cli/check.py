@@ -12,11 +12,11 @@ from campaign.cli.cluster import load_system_file
 from campaign.cli.echo import echo
 from campaign.cli.fabric import notes_to_read, tell
 from campaign.cli.options import results_option
-from campaign.config.check import system_problems
-from campaign.config.probable_mistakes import in_system
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_hosts import check_system
 from campaign.lease.check_site import Finding
+from campaign.plan.campaign.check import system_problems
+from campaign.plan.campaign.probable_mistakes import in_system
 
 
 @click.command()

@@ -12,15 +12,15 @@ import click
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, format_option
 from campaign.cli.practice_cluster import default_directory
+from campaign.common.errors import ConfigError
+from campaign.emulators.hosts.cluster_spec import Cluster, find_from_environment
 from campaign.emulators.slurm import cluster as clusters
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster_directory import granted, on_demand
-from campaign.errors import ConfigError
-from campaign.launch.emulation.cluster_spec import Cluster, find_from_environment
 
 if TYPE_CHECKING:
-    from campaign.config.load import LoadedFile
-    from campaign.config.system_file import SystemFile
+    from campaign.plan.campaign.load import LoadedFile
+    from campaign.spec.system_file import SystemFile
 
 
 _directory_option = click.option(
@@ -182,9 +182,9 @@ def read_system_file(system: str) -> SystemFile:
 def load_system_file(system: str) -> LoadedFile[SystemFile]:
     """As `read_system_file`, with the source for messages."""
     # Commands that a job calls need no configuration.
-    from campaign.config.load import LoadedFile, load_named, noun_of, validate
-    from campaign.config.system_file import SystemFile
-    from campaign.config.yaml_file import read_yaml
+    from campaign.plan.campaign.load import LoadedFile, load_named, noun_of, validate
+    from campaign.spec.system_file import SystemFile
+    from campaign.spec.yaml_file import read_yaml
 
     path = Path(system)
     if path.suffix in {".yaml", ".yml"}:

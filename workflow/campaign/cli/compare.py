@@ -10,27 +10,27 @@ from typing import Any
 
 import click
 
-from campaign import wording
-from campaign.archive.open_results import tables_from
+from campaign.analysis import compare as comparing
+from campaign.analysis.compare.comparison import Comparison
+from campaign.analysis.published import NOT_HERE
+from campaign.analysis.published.claims import held_against, with_claims
+from campaign.analysis.published.judgement import nearness, off, score
+from campaign.analysis.statistics.verdict import p_value
+from campaign.analysis.tables.io import Tables
+from campaign.analysis.tables.measured_programs import rename_programs
 from campaign.cli.echo import echo
 from campaign.cli.options import ERROR_CODE, format_option, output_option, results_option
 from campaign.cli.terminal import say, show, show_rows, table_of
-from campaign.config import published_file
-from campaign.config.published_file import ReferenceSet
-from campaign.config.yaml_file import read_yaml
-from campaign.errors import ConfigError, nearest
-from campaign.insight import compare as comparing
-from campaign.insight.compare.comparison import Comparison
-from campaign.insight.published import NOT_HERE
-from campaign.insight.published.claims import held_against, with_claims
-from campaign.insight.published.judgement import nearness, off, score
+from campaign.common import wording
+from campaign.common.errors import ConfigError, nearest
 from campaign.report.compare_page import claims_page, compare_page, findings, largest_changes
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER, verdict_of
-from campaign.statistics.verdict import p_value
-from campaign.tables.io import Tables
-from campaign.tables.measured_programs import rename_programs
+from campaign.report.sources import tables_from
+from campaign.spec import published_file
+from campaign.spec.published_file import ReferenceSet
+from campaign.spec.yaml_file import read_yaml
 
 _NEAR = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
 _SHOWN = 20  # changes, and what breaks a rule, on the terminal

@@ -20,15 +20,15 @@ from campaign.cli.options import (
 )
 from campaign.cli.source import located
 from campaign.cli.terminal import TextTable, say, show, show_json, table_of
-from campaign.config.load import config_directories, validate
-from campaign.config.system_file import SystemFile
-from campaign.config.yaml_file import read_yaml
-from campaign.errors import CampaignError, ConfigError
+from campaign.common.errors import CampaignError, ConfigError
+from campaign.common.paths import Results
+from campaign.common.processes.signals import interruptible
+from campaign.common.wording import plural
 from campaign.lease import manual
-from campaign.paths import Results
-from campaign.processes.signals import interruptible
+from campaign.plan.campaign.load import config_directories, validate
 from campaign.run import check_results
-from campaign.wording import plural
+from campaign.spec.system_file import SystemFile
+from campaign.spec.yaml_file import read_yaml
 
 _SHOWN = 20
 

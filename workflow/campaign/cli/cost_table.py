@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from campaign.cli.terminal import MANY, TextTable
-from campaign.documents.lease_plan import LeaseCharge
 from campaign.plan.plan import Plan, PlannedLease
+from campaign.spec.lease_plan import LeaseCharge
 
 _SLURM = ("partition", "time\nlimit", "gres")
 _COLUMNS = ("configuration", "leases", "runs", "hosts", "devices", "idle", *_SLURM, "composing", "all\nleases",

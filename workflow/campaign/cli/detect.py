@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
+from campaign.analysis.sample_size import SampleSize, SampleSizes, sample_sizes
 from campaign.cli.options import request_options
 from campaign.cli.terminal import TextTable, say, show
-from campaign.errors import ConfigError
-from campaign.insight.sample_size import SampleSize, SampleSizes, sample_sizes
+from campaign.common.errors import ConfigError
+from campaign.common.wording import plural
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
-from campaign.wording import plural
 
 _FURTHER = 3
 """Alternatives with more compositions than the cheapest one: of interest to who has time, but not without end."""

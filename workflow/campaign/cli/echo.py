@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from campaign.wording import printable
+from campaign.common.wording import printable
 
 
 def echo(text: object = "", *, err: bool = False, fg: str | None = None) -> None:

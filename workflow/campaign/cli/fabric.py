@@ -11,21 +11,21 @@ from pathlib import Path
 import click
 import yaml
 
-from campaign import wording
 from campaign.cli.cluster import read_system_file
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, Number, format_option, output_option, results_option
 from campaign.cli.terminal import show_json
-from campaign.documents.operation_times import OPERATIONS
+from campaign.common import wording
+from campaign.common.errors import ConfigError
+from campaign.common.processes.signals import interruptible
+from campaign.common.wording import plural, printable
 from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve
-from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
 from campaign.lease import record_site
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import journaled_times
 from campaign.lease.fenced_devices import EXPIRES_S
-from campaign.processes.signals import interruptible
-from campaign.wording import plural, printable
+from campaign.spec.operation_times import OPERATIONS
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red"), "stop": ("FAIL", "red")}
 

@@ -14,12 +14,12 @@ import click
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, dry_run_option, format_option, results_option
 from campaign.cli.terminal import show, show_rows, table_of
-from campaign.documents.cell import Cell
-from campaign.documents.metric import THROUGHPUT
+from campaign.common.paths import Results
 from campaign.importing.map_file import read_map
 from campaign.importing.scan_logs import LogSurvey, survey
 from campaign.importing.write import earlier, rehearse, write
-from campaign.paths import Results
+from campaign.spec.cell import Cell
+from campaign.spec.metric import THROUGHPUT
 
 
 @click.command("import")

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from campaign.cli.echo import echo
-from campaign.errors import ConfigError, unwritable
-from campaign.paths import CONFIG, ROOT
+from campaign.common.errors import ConfigError, unwritable
+from campaign.common.paths import CONFIG, ROOT
 
 PROFILES = ("local", "slurm")
 _SNAKEFILE = """\
 # The workflow of the installed package composable-campaign, used as a module. Rules of your own can follow.
-from campaign.paths import SNAKEFILE
+from campaign.common.paths import SNAKEFILE
 
 
 module composable_campaign:

@@ -12,13 +12,13 @@ import click
 from campaign.cli.options import format_option, source_options
 from campaign.cli.source import results_of
 from campaign.cli.terminal import say, show_json
-from campaign.documents.readings import READ_AGAIN
-from campaign.documents.record import Record, Store
-from campaign.documents.run_numbers import composition_of
-from campaign.errors import ConfigError
-from campaign.files import open_regular
-from campaign.paths import Results
-from campaign.wording import plural
+from campaign.common.errors import ConfigError
+from campaign.common.files import open_regular
+from campaign.common.paths import Results
+from campaign.common.wording import plural
+from campaign.spec.readings import READ_AGAIN
+from campaign.spec.record import Record, Store
+from campaign.spec.run_numbers import composition_of
 from campaign.workloads.log_reader import plain
 
 _TAIL_BYTES = 64 * 1024

@@ -18,11 +18,11 @@ from campaign import __version__
 from campaign.cli.options import ERROR_CODE
 from campaign.cli.practice_cluster import use_practice_cluster
 from campaign.cli.source import as_given
-from campaign.errors import CampaignError, unwritable
-from campaign.files import share_like
-from campaign.processes.signals import Interrupted
-from campaign.processes.standard_files import open_standard_files, use_utf8
-from campaign.wording import printable
+from campaign.common.errors import CampaignError, unwritable
+from campaign.common.files import share_like
+from campaign.common.processes.signals import Interrupted
+from campaign.common.processes.standard_files import open_standard_files, use_utf8
+from campaign.common.wording import printable
 
 GROUPS = {
     "Start": {

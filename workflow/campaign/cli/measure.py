@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import PATH
-from campaign.documents.lease_plan import read_lease_plan
-from campaign.errors import CampaignError, LaunchError, RecordError, unwritable
-from campaign.files import make_directory, write_json
-from campaign.paths import Results
-from campaign.processes.signals import Interrupted, interruptible
+from campaign.common.errors import CampaignError, LaunchError, RecordError, unwritable
+from campaign.common.files import make_directory, write_json
+from campaign.common.paths import Results
+from campaign.common.processes.signals import Interrupted, interruptible
+from campaign.common.wording import printable
 from campaign.run import measure_lease
 from campaign.run.driver_supervisor import LeftRunning
-from campaign.wording import printable
+from campaign.spec.lease_plan import read_lease_plan
 
 INVOCATION = "CAMPAIGN_INVOCATION"
 """Variable with the token of the Snakemake that starts leases, which look once for what dead processes left."""

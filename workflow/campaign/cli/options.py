@@ -12,8 +12,8 @@ import click
 import yaml
 
 from campaign.cli.source import located
-from campaign.documents.cell import Scalar
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.spec.cell import Scalar
 
 Command = Callable[..., Any]
 ERROR_CODE = "campaign.error_code"

@@ -8,12 +8,12 @@ import click
 
 from campaign.cli.options import source_options
 from campaign.cli.terminal import say
-from campaign.config.resolve import load_campaign
-from campaign.documents.record import Store
-from campaign.files import read_json
-from campaign.paths import Results
+from campaign.common.files import read_json
+from campaign.common.paths import Results
+from campaign.common.wording import plural
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.run.parse_logs import parse_logs
-from campaign.wording import plural
+from campaign.spec.record import Store
 
 
 @click.command()
@@ -35,7 +35,7 @@ def parse(campaign: Path, results: Path) -> None:
         return
     say(f"{plural(parsed.runs, 'log')} read again, {parsed.changed} of them with other numbers: {parsed.path}")
     if place.tables.is_dir():
-        from campaign.tables.collect import collect, gather  # loads pandas
+        from campaign.analysis.tables.collect import collect, gather  # loads pandas
 
         planned = read_json(place.plan_document)
         shown = loaded if loaded.file.version else loaded.labelled(planned.get("version"))

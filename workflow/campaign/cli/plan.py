@@ -11,9 +11,9 @@ from campaign.cli.cost_table import cost_table
 from campaign.cli.options import format_option, output_option, request_options
 from campaign.cli.source import refuse_archive
 from campaign.cli.terminal import TextTable, say, show, warn
-from campaign.documents.run_numbers import compositions_of, runs_of, whole
-from campaign.errors import ConfigError
-from campaign.paths import Results
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
+from campaign.common.wording import plural, printable
 from campaign.plan.concurrency import isolation
 from campaign.plan.cost import DEFAULT_FACTOR, MIN_OFFS, Estimate
 from campaign.plan.dag import Dag, read_plan
@@ -23,7 +23,7 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import counts_per_axis, plan_document, plan_rows, write_plan, write_tables
 from campaign.run.preflight import missing_software
 from campaign.run.since_measured import since_measured
-from campaign.wording import plural, printable
+from campaign.spec.run_numbers import compositions_of, runs_of, whole
 from campaign.workloads.steady_warmup import least_of
 
 _ALONE = {

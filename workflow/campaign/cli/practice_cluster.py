@@ -7,7 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from campaign.files import is_locked
+from campaign.common.files import is_locked
 
 _OF_SITE = Path("/etc/slurm/slurm.conf")
 

@@ -10,17 +10,17 @@ from dataclasses import replace
 
 import click
 
-from campaign.documents.race import RaceDocument, write_race
-from campaign.documents.record import Store
-from campaign.documents.run_numbers import compositions_of
-from campaign.errors import ConfigError, RecordError
-from campaign.paths import Results
+from campaign.common.errors import ConfigError, RecordError
+from campaign.common.paths import Results
+from campaign.common.processes.signals import ending_signals
+from campaign.common.wording import printable
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.selection import host_expression
-from campaign.processes.signals import ending_signals
 from campaign.report.sections.race import race_lines
-from campaign.wording import printable
+from campaign.spec.race import RaceDocument, write_race
+from campaign.spec.record import Store
+from campaign.spec.run_numbers import compositions_of
 
 
 def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[Sequence[str]], Sequence[str]]) -> None:
@@ -57,8 +57,8 @@ def results_of_request(request: PlanRequest) -> Results:
 
 def stand_race(request: PlanRequest, within_pct: float) -> RaceDocument:
     """Return how the race stands by the records that are there. Raises ConfigError if the campaign cannot be raced."""
-    from campaign.insight.racing import race_configurations  # loads pandas
-    from campaign.tables.collect import gather, tables_of
+    from campaign.analysis.racing import race_configurations  # loads pandas
+    from campaign.analysis.tables.collect import gather, tables_of
 
     plan = read_plan(replace(request, until=None))
     campaign = plan.campaign

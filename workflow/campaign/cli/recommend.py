@@ -7,15 +7,15 @@ from pathlib import Path
 
 import click
 
-from campaign import wording
+from campaign.analysis.recommend.advise import advise
+from campaign.analysis.recommend.document import RecommendationAnswer, RecommendationDocument
+from campaign.analysis.recommend.objectives import parse_request
+from campaign.analysis.statistics.comparable_cells import option_columns
 from campaign.cli.options import cells_option, format_option, output_option, results_option, tables_argument
 from campaign.cli.terminal import TextTable, say, show
-from campaign.errors import ConfigError
-from campaign.insight.recommend.advise import advise
-from campaign.insight.recommend.document import RecommendationAnswer, RecommendationDocument
-from campaign.insight.recommend.objectives import parse_request
+from campaign.common import wording
+from campaign.common.errors import ConfigError
 from campaign.report.write import write_recommendation
-from campaign.statistics.comparable_cells import option_columns
 
 _MAX_NAMES = 40
 
@@ -66,7 +66,7 @@ def recommend(
             )
         write_recommendation(source / "tables", output)
         return
-    from campaign.archive.open_results import tables_from  # a report needs no campaign file
+    from campaign.report.sources import tables_from  # a report needs no campaign file
 
     tables = tables_from(source, results, where)
     measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()

@@ -21,8 +21,8 @@ from campaign.cli.options import (
 )
 from campaign.cli.source import as_given, results_of
 from campaign.cli.terminal import warn
-from campaign.errors import ConfigError, unwritable
-from campaign.paths import Results
+from campaign.common.errors import ConfigError, unwritable
+from campaign.common.paths import Results
 
 
 @click.command()
@@ -32,7 +32,7 @@ def collect(plan: Path) -> None:
 
     PLAN.json is plan/plan.json of the results, which 'campaign plan --write' makes.
     """
-    from campaign.tables import collect as collecting
+    from campaign.analysis.tables import collect as collecting
 
     tables = plan.parent.parent / "tables"
     gathered = collecting.gather_planned(plan)
@@ -88,9 +88,9 @@ def figures(
             )
         draw_figures(source / "tables", output or source / "figures")
         return
-    from campaign.archive.open_results import tables_from  # a report needs no campaign file
     from campaign.report.paper.figures import draw
     from campaign.report.paper.numbers import write_numbers
+    from campaign.report.sources import tables_from  # a report needs no campaign file
 
     for_paper = medium == "paper"
     out = output or Path("paper" if for_paper else "figures")
@@ -121,7 +121,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
     are, and made anew where it has none or with --where. Results that may only be read need --output.
     """
     if source.suffix == ".zip" and not source.is_dir():
-        from campaign.archive.open_results import report_from_archive
+        from campaign.report.sources import report_from_archive
 
         out = output or source.with_suffix(".report.html")
         report_from_archive(source, out, where)
@@ -133,11 +133,11 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         with figures_of(paths) as figures:
             render_report(paths.tables, figures, out)
     else:
-        from campaign.archive.open_results import as_planned, report_from, writable
-        from campaign.config.resolve import load_campaign
-        from campaign.config.workload_inputs import edited
+        from campaign.plan.campaign.resolve import load_campaign
+        from campaign.plan.campaign.workload_inputs import edited
         from campaign.plan.dag import read_plan
         from campaign.plan.request import PlanRequest
+        from campaign.report.sources import as_planned, report_from, writable
         from campaign.run.preflight import missing_inputs
 
         loaded = load_campaign(source, results=results)
@@ -168,7 +168,7 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
     paths = results_of(campaign, results)
     tabulated = paths
     if not (paths.tables / "cells.csv").is_file():
-        from campaign.archive.open_results import collect_into
+        from campaign.report.sources import collect_into
 
         scratch = click.get_current_context().with_resource(TemporaryDirectory(prefix="campaign-summary-"))
         tabulated = collect_into(Path(scratch), campaign, paths)

@@ -13,14 +13,14 @@ import click
 from campaign.cli.echo import echo
 from campaign.cli.options import CAMPAIGN_FILE, Number, dry_run_option, request_options, source_options
 from campaign.cli.source import results_of
-from campaign.config.resolve import load_campaign
-from campaign.paths import ROOT, SNAKEFILE, Results
+from campaign.common.paths import ROOT, SNAKEFILE, Results
+from campaign.common.wording import plural, printable
+from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.request import PlanRequest
 from campaign.plan.selection import host_expression
 from campaign.run import redo as redoing
 from campaign.run.remove import content_of, remove_results
-from campaign.submit import submit_command
-from campaign.wording import plural, printable
+from campaign.run.submitters import submit_command
 
 
 @click.command()

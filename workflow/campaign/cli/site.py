@@ -9,7 +9,7 @@ import click
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, output_option
 from campaign.cli.terminal import warn
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 
 
 @click.command()
@@ -26,8 +26,8 @@ def site(sources: tuple[Path, ...], output: Path | None) -> None:
     campaign site results/                      all campaigns of a results directory, into site/
     campaign site archives/ --output /srv/www   all archives of a directory
     """
-    from campaign.results_site import campaigns
-    from campaign.results_site.write import write_site
+    from campaign.report.site import campaigns
+    from campaign.report.site.write import write_site
 
     target = output or Path("site")
     problems: list[str] = []

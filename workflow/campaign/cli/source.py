@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from campaign.errors import ArchiveError, ConfigError
-from campaign.paths import Results
+from campaign.common.errors import ArchiveError, ConfigError
+from campaign.common.paths import Results
 
 _UNPACKED = "campaign.unpacked"
 """Key of click's `meta`: the directory that an archive was unpacked into, and the archive."""
@@ -59,7 +59,9 @@ def results_of(campaign: Path, results: Path) -> Results:
     if campaign.is_dir():
         place = Results.at(campaign)
     else:
-        from campaign.config.load import load_campaign_file  # a rule gives its results directory, and ends without
+        from campaign.plan.campaign.load import (
+            load_campaign_file,  # a rule gives its results directory, and ends without
+        )
 
         place = Results(results, load_campaign_file(campaign).model.name)
     if not place.directory.is_dir():

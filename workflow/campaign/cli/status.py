@@ -12,13 +12,10 @@ import click
 
 from campaign.cli.options import Number, format_option, request_options
 from campaign.cli.terminal import TextTable, clear, say, show, show_json, warn
-from campaign.documents.race import RaceDocument, read_race
-from campaign.documents.record import Store
-from campaign.documents.run_numbers import runs_of
-from campaign.files import is_locked, read_json, read_json_lines
+from campaign.common.files import is_locked, read_json, read_json_lines
+from campaign.common.paths import Results
 from campaign.lease.campaign_leases import Site, lease_id
 from campaign.lease.journal import Journal
-from campaign.paths import Results
 from campaign.plan.cost import Estimate
 from campaign.plan.dag import read_plan
 from campaign.plan.missing_runs import read_known
@@ -32,6 +29,9 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.parse import SlurmJob
 from campaign.slurm.poll import Poll
+from campaign.spec.race import RaceDocument, read_race
+from campaign.spec.record import Store
+from campaign.spec.run_numbers import runs_of
 
 
 @click.command()

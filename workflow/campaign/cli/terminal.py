@@ -20,8 +20,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from campaign.cli.source import as_given
-from campaign.files import open_regular
-from campaign.wording import printable
+from campaign.common.files import open_regular
+from campaign.common.wording import printable
 from campaign.workloads.log_reader import plain
 
 MANY = 60

@@ -11,12 +11,12 @@ from campaign.cli.echo import echo
 from campaign.cli.options import campaign_argument
 from campaign.cli.source import located
 from campaign.cli.terminal import warn
-from campaign.config.load import noun_of
-from campaign.config.single_file import check_alone
-from campaign.config.yaml_file import read_yaml
+from campaign.plan.campaign.load import noun_of
+from campaign.plan.campaign.single_file import check_alone
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.run.preflight import missing_tools, preflight
+from campaign.spec.yaml_file import read_yaml
 
 
 @click.command()

@@ -16,12 +16,12 @@ import yaml
 from campaign.cli.cluster import read_system_file
 from campaign.cli.options import FILE, PATH, STEPS, WARMUP, Command, Number, format_option, options_option
 from campaign.cli.terminal import TextTable, following, say, show, show_rows
-from campaign.config.load import LoadedFile
-from campaign.config.system_file import SystemFile
-from campaign.errors import ConfigError, unwritable
+from campaign.common.errors import ConfigError, unwritable
+from campaign.common.wording import printable
+from campaign.plan.campaign.load import LoadedFile
 from campaign.run import try_workload
 from campaign.run.try_workload import Trial, Wish
-from campaign.wording import printable
+from campaign.spec.system_file import SystemFile
 from campaign.workloads.parsers import Curve, Scope
 from campaign.workloads.protocol import Workload
 

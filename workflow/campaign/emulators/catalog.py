@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, cast
 
+from campaign.common.errors import ConfigError
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.server import HOSTS_PATH, ControlPlaneServer, Emulator
-from campaign.errors import ConfigError
 from campaign.fabrics.registry import fabric_kinds
 
 

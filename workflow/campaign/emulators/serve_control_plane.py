@@ -12,15 +12,15 @@ from typing import Any
 
 import yaml
 
-from campaign.documents.operation_times import OperationTimes, published_times
-from campaign.documents.site_hardware import HostSpec
+from campaign.common.errors import ConfigError
 from campaign.emulators.catalog import emulator_module, reached
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.replay import served
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpFaultKind, WireFault
-from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.fabrics.control_plane.protocol import WithoutLogin
+from campaign.spec.operation_times import OperationTimes, published_times
+from campaign.spec.site_hardware import HostSpec
 
 USER, PASSWORD = "campaign", "learn-2-compose"
 _DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 
 
 class HeldByOthers(FabricError):

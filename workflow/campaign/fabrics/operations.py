@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from campaign.documents.operation_times import Operation, Timed
-from campaign.fabrics.hardware import Device
+from campaign.spec.hardware import Device
+from campaign.spec.operation_times import Operation, Timed
 
 OperationKey = tuple[Operation, str, str]
 """Operation, kind of device, box; the last two are empty where an operation is of all boxes."""

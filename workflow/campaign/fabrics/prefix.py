@@ -21,16 +21,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
-from campaign.errors import ConfigError, FabricError
+from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
-from campaign.fabrics.hardware import POOL, Device, Host, Inventory
-from campaign.fabrics.launch_prefix import Launch, exact, names_in
 from campaign.fabrics.protocol import Capabilities, Request, Selection
 from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.fabrics.state_file import State
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import POOL, Device, Host, Inventory
+from campaign.spec.launch_prefix import Launch, exact, names_in
+from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
 
 def _part(value: str | float) -> str | float:

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from campaign.documents.cell import Configuration
 from campaign.fabrics.banks import Bank
-from campaign.fabrics.hardware import Composition, Inventory
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import Composition, Inventory
 
 AttachMode = Literal["hot", "powered_off", "reboot"]
 

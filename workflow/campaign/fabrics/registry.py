@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric
+from campaign.spec.cell import Configuration
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 ENTRY_POINTS = "composable_campaign.fabrics"
 

@@ -20,16 +20,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from campaign.documents.operation_times import Operation
-from campaign.documents.site_hardware import HostSpec
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks, violation
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Composition, Device, Host, Inventory, own_devices
 from campaign.fabrics.operations import box_of, timing
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Tag
 from campaign.fabrics.state_file import State, StateFile, claim, composed, held, occupy, occupy_slots
+from campaign.spec.hardware import Composition, Device, Host, Inventory, own_devices
+from campaign.spec.operation_times import Operation
+from campaign.spec.site_hardware import HostSpec
 
 
 class SimpleFabric(Fabric):

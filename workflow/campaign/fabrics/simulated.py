@@ -24,18 +24,18 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.documents.operation_times import Operation, published_times
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import ConfigError, FabricError
+from campaign.common.errors import ConfigError, FabricError
+from campaign.common.files import content_hash
 from campaign.fabrics.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode, violation
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Composition, Device, Link, own_devices
 from campaign.fabrics.operations import Steps, timing
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric, timed
 from campaign.fabrics.state_file import Slot, State, held
-from campaign.files import content_hash
+from campaign.spec.hardware import Composition, Device, Link, own_devices
+from campaign.spec.operation_times import Operation, published_times
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 Port = Literal["H1", "H2", "H3", "H4"]
 

@@ -14,11 +14,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from campaign.documents.site_hardware import HostSpec
+from campaign.common.files import NO_SPACE, lock, overwrite, read_bytes, read_text, try_lock, write_atomic
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.protocol import Selection, Tag
-from campaign.files import NO_SPACE, lock, overwrite, read_bytes, read_text, try_lock, write_atomic
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.site_hardware import HostSpec
 
 _ROOM_BYTES = 4096
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import DeviceSpec, HostSpec, PoolSpec
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.hardware import Inventory
 from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.registry import Example, FabricKind, NoOptions
 from campaign.fabrics.simple_fabric import SimpleFabric
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import Inventory
+from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
 RULE = "static: devices stay in the host that they are built into"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from campaign.config.import_file import ImportFile
-from campaign.documents.cell import Scalar
 from campaign.importing.log_facts import PRECISIONS, CellPoint
+from campaign.plan.campaign.import_file import ImportFile
+from campaign.spec.cell import Scalar
 from campaign.workloads.protocol import Workload
 
 WHY = "no log of it was found"

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from campaign.config.import_file import IDENTITY, LogPattern, LogTimes
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar
-from campaign.documents.fields import Precision
-from campaign.documents.run_numbers import MOST
-from campaign.errors import LaunchError, nearest
-from campaign.fabrics.hardware import ComposedHost, Composition
-from campaign.files import open_regular
+from campaign.common.errors import LaunchError, nearest
+from campaign.common.files import open_regular
 from campaign.importing.stated_settings import StatedSettings, find_contradiction
+from campaign.plan.campaign.import_file import IDENTITY, LogPattern, LogTimes
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.cell import SHAPE_AXES, Cell, Configuration, Scalar
+from campaign.spec.fields import Precision
+from campaign.spec.hardware import ComposedHost, Composition
+from campaign.spec.run_numbers import MOST
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.expressions import duration_s

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from campaign.config.expand_shapes import expand_shapes
-from campaign.config.import_file import ImportFile, LogPattern
-from campaign.config.load import gathered, load_named, validate
-from campaign.config.published_file import load as load_reference
-from campaign.config.system_file import SystemFile
-from campaign.config.yaml_file import YamlFile, read_yaml
-from campaign.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, nearest
 from campaign.importing.campaign_files import system_document, workload_document
 from campaign.importing.log_facts import NUMBERS, MapDeclarations, Unread
+from campaign.plan.campaign.expand_shapes import expand_shapes
+from campaign.plan.campaign.import_file import ImportFile, LogPattern
+from campaign.plan.campaign.load import gathered, load_named, validate
+from campaign.spec.published_file import load as load_reference
+from campaign.spec.system_file import SystemFile
+from campaign.spec.yaml_file import YamlFile, read_yaml
 from campaign.workloads.protocol import Workload
 
 

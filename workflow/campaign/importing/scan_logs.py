@@ -9,16 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from campaign.config.campaign_file import CampaignFile
-from campaign.config.check import Sources
-from campaign.config.import_file import LogPattern
-from campaign.config.load import validate
-from campaign.config.resolve import Campaign, resolve
-from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Cell
-from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
-from campaign.documents.run_numbers import MOST, composition_of, number_in_composition, run_number
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.importing.campaign_files import campaign_document, system_document
 from campaign.importing.log_facts import (
     CellPoint,
@@ -33,7 +24,16 @@ from campaign.importing.log_facts import (
 )
 from campaign.importing.map_file import Map, unsaved_file
 from campaign.importing.stated_settings import StatedSettings, find_difference
+from campaign.plan.campaign.check import Sources
+from campaign.plan.campaign.import_file import LogPattern
+from campaign.plan.campaign.load import validate
+from campaign.plan.campaign.resolve import Campaign, resolve
 from campaign.plan.matrix import expand
+from campaign.spec.campaign_file import CampaignFile
+from campaign.spec.cell import Cell
+from campaign.spec.record import NO_LEASE_SAID, Record, RecordedCell
+from campaign.spec.run_numbers import MOST, composition_of, number_in_composition, run_number
+from campaign.spec.system_file import SystemFile
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import alike, several
 from campaign.workloads.protocol import Outcome

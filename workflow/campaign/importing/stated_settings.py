@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from campaign.documents.cell import Scalar
+from campaign.spec.cell import Scalar
 from campaign.workloads.parsers.reading import agree
 
 _MAX_NAMES_SHOWN = 4

@@ -13,18 +13,18 @@ from typing import Any
 import yaml
 
 from campaign import __version__
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.documents.earlier_spread import keep
-from campaign.documents.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
-from campaign.errors import ConfigError, RecordError, unwritable
-from campaign.files import read_text, write_atomic
+from campaign.common.errors import ConfigError, RecordError, unwritable
+from campaign.common.files import read_text, write_atomic
+from campaign.common.paths import Results
 from campaign.importing.campaign_files import system_document
 from campaign.importing.log_facts import span
 from campaign.importing.map_file import Map
 from campaign.importing.scan_logs import LogSurvey, ScannedLog
-from campaign.paths import Results
+from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.matrix import specification
 from campaign.plan.past_costs import earlier_spread, read_costs
+from campaign.spec.earlier_spread import keep
+from campaign.spec.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
 
 CONFIG = "config"
 """Directory of the campaign's files in its results."""
@@ -84,7 +84,7 @@ def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], sourc
     file["protocol"] |= {"compositions": protocol.compositions, "lease_order": protocol.lease_order}
     claims: dict[str, Path] = {}
     if campaign.file.references:
-        from campaign.config.published_file import is_set, path_of
+        from campaign.spec.published_file import is_set, path_of
 
         own = [name for name in campaign.file.references if not is_set(name)]
         copies = {name: f"references/{number}-{Path(name).name}" for number, name in enumerate(own, 1)}

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign import files
-from campaign.config.open_fabric import fabric_of, request_of
-from campaign.config.resolve import Campaign
-from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Configuration
-from campaign.errors import LaunchError
-from campaign.fabrics.hardware import Composition
+from campaign.common import files
+from campaign.common.errors import LaunchError
+from campaign.common.files import content_hash
+from campaign.common.paths import Results
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.files import content_hash
 from campaign.lease.fenced_devices import FencedDevices
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.reconcile import Orphan, reconcile
-from campaign.paths import Results
+from campaign.plan.campaign.open_fabric import fabric_of, request_of
+from campaign.plan.campaign.resolve import Campaign
 from campaign.slurm import submitted_jobs
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import Composition
+from campaign.spec.system_file import SystemFile
 
 
 def lease_id(results: Results, lease: str) -> str:

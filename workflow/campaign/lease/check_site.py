@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from campaign.config.open_fabric import owner
-from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Configuration
-from campaign.documents.operation_times import OPERATIONS, OperationTimes, Session, Timed
-from campaign.errors import CampaignError, ConfigError, FabricError
+from campaign.common.errors import CampaignError, ConfigError, FabricError
+from campaign.common.processes.signals import deferred
+from campaign.common.wording import plural
 from campaign.fabrics.banks import RULES, named_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.errors import Refused
-from campaign.fabrics.hardware import Inventory, use_of
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.registry import fabric_kind
@@ -29,8 +26,11 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, journaled
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan
-from campaign.processes.signals import deferred
-from campaign.wording import plural
+from campaign.plan.campaign.open_fabric import owner
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import Inventory, use_of
+from campaign.spec.operation_times import OPERATIONS, OperationTimes, Session, Timed
+from campaign.spec.system_file import SystemFile
 
 Severity = Literal["ok", "note", "problem", "stop"]
 """problem: some lease cannot work; stop: none can, or it is a mistake of the system file."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.operations import recording
 from campaign.fabrics.protocol import Fabric

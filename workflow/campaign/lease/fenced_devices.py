@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from campaign.documents.fields import ClosedModel
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.common.files import load_json, write_json
 from campaign.fabrics.errors import Unhealthy
-from campaign.fabrics.hardware import Device, Inventory
 from campaign.fabrics.host_agents.protocol import normal
-from campaign.files import load_json, write_json
+from campaign.spec.fields import ClosedModel
+from campaign.spec.hardware import Device, Inventory
 
 EXPIRES_S = 24 * 3600.0
 

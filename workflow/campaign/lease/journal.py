@@ -14,11 +14,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-from campaign.documents.operation_times import Timed
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
+from campaign.common.files import NO_SPACE, acquire_lock, append_json, is_locked, lock_holder, read_json_lines
+from campaign.common.processes.clocks import stamp_s
 from campaign.fabrics.errors import Conflict
-from campaign.files import NO_SPACE, acquire_lock, append_json, is_locked, lock_holder, read_json_lines
-from campaign.processes.clocks import stamp_s
+from campaign.spec.operation_times import Timed
 
 LeaseState = Literal[
     "PLANNED",  # asked for; nothing is chosen

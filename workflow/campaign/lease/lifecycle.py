@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -27,12 +27,12 @@ from campaign.fabrics.errors import (
     Refused,
     Unhealthy,
 )
-from campaign.fabrics.hardware import Composition
 from campaign.fabrics.operations import recording
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
 from campaign.lease.fenced_devices import FencedDevices
 from campaign.lease.journal import Journal, LeaseState, Ownership, is_owned, journaled
+from campaign.spec.hardware import Composition
 
 DEAD_S = 15.0
 """How long nobody has worked on a lease that could not be released, until it is given up by those that wait for it."""

@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.config.load import noun_of, validate
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.config.system_file import SystemFile
-from campaign.config.yaml_file import read_yaml
-from campaign.documents.cell import Configuration, drop_layout
-from campaign.documents.lease_plan import read_lease_plan
-from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.hardware import Composition, Inventory
+from campaign.common.errors import ConfigError, FabricError
+from campaign.common.files import make_directory
+from campaign.common.paths import Results
+from campaign.common.processes.signals import deferred
 from campaign.fabrics.protocol import Capabilities, Fabric, Request
-from campaign.files import make_directory
 from campaign.lease.campaign_leases import Site, keep_mark, kept_name, lease_id, reconcile_orphans, request
 from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, Ownership
 from campaign.lease.lifecycle import acquire
-from campaign.paths import Results
+from campaign.plan.campaign.load import noun_of, validate
+from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.lease_plans import campaign_of
-from campaign.processes.signals import deferred
+from campaign.spec.cell import Configuration, drop_layout
+from campaign.spec.hardware import Composition, Inventory
+from campaign.spec.lease_plan import read_lease_plan
+from campaign.spec.system_file import SystemFile
+from campaign.spec.yaml_file import read_yaml
 
 _WAIT_S = 30.0
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
+from campaign.common.processes.signals import deferred
 from campaign.fabrics.errors import Conflict
 from campaign.fabrics.protocol import Fabric, Tag
 from campaign.lease.fabric_calls import RELEASE_WAIT_S, give_back
 from campaign.lease.journal import Journal, LeaseState, Ownership, journaled
-from campaign.processes.signals import deferred
 
 OrphanOutcome = Literal["would_release", "too_young", "released", "leaked", "failed", "other_owner"]
 

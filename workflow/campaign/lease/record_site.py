@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from campaign import __version__
-from campaign.config.open_fabric import owner
-from campaign.documents.cell import Configuration
-from campaign.errors import CampaignError, ConfigError
+from campaign.common.errors import CampaignError, ConfigError
+from campaign.common.processes.signals import deferred
 from campaign.fabrics import fabric_modules
-from campaign.fabrics.hardware import Inventory
 from campaign.fabrics.http.recording import StandIns, document
 from campaign.fabrics.protocol import Fabric, HostSelection, Request, Selection
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding
 from campaign.lease.journal import Journal, Ownership
-from campaign.processes.signals import deferred
+from campaign.plan.campaign.open_fabric import owner
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import Inventory
 
 _ATTACHED = "still attached: 'campaign fabric reconcile SYSTEM --release --grace 0' detaches it"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from campaign.common.processes.numa import node_of_pci
 from campaign.observe.nvml import Listed, listed, load, text, told
-from campaign.processes.numa import node_of_pci
 
 _MIB = 2**20
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")

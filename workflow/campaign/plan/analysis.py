@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.config.resolve import Campaign
-from campaign.files import content_hash, read_json, write_json
-from campaign.paths import Results
+from campaign.common.files import content_hash, read_json, write_json
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 
 SCHEMA = "analysis/1"
 _PROTOCOL = (

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from campaign.config.expand_shapes import product
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import SHAPE_AXES, Cell, Configuration
-from campaign.documents.expression import Expression, parse
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.plan.campaign.expand_shapes import product
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.cell import SHAPE_AXES, Cell, Configuration
+from campaign.spec.expression import Expression, parse
 
 _FIRST_AXES = ("configuration", "workload")
 

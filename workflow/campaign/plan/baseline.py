@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Configuration
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.cell import Configuration
 
 
 def choose_baseline(campaign: Campaign) -> str:

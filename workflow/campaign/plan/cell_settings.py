@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from campaign.accelerators import Kind
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Settings
-from campaign.documents.expression import Expression, parse
-from campaign.documents.run_numbers import MOST
-from campaign.errors import ConfigError
+from campaign.common.accelerators import Kind
+from campaign.common.errors import ConfigError
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.cell import Settings
+from campaign.spec.expression import Expression, parse
+from campaign.spec.run_numbers import MOST
 from campaign.workloads.protocol import Workload
 from campaign.workloads.steady_warmup import CHUNKS, FEWEST_STEPS, least_of
 

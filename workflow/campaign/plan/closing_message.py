@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 
-from campaign.files import read_json
-from campaign.paths import Results
-from campaign.wording import plural, printable, some
+from campaign.common.files import read_json
+from campaign.common.paths import Results
+from campaign.common.wording import plural, printable, some
 
 _MAX_CAUSES = 3
 

@@ -9,8 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Configuration
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.cell import Configuration
 
 HOSTS, DRIVES, CORES = "hosts", "drives", "cores"
 PACED_RANKS_A_CORE = 2

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from campaign.config.campaign_file import Protocol
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell, Settings
-from campaign.documents.run_numbers import in_composition, number_in_composition, runs_of
-from campaign.files import content_hash
+from campaign.common.files import content_hash
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.cell_settings import in_seconds
 from campaign.plan.matrix import Specifications
+from campaign.spec.campaign_file import Protocol
+from campaign.spec.cell import Cell, Settings
+from campaign.spec.run_numbers import in_composition, number_in_composition, runs_of
 
 
 class ControlRuns:

@@ -21,18 +21,18 @@ from functools import cache
 from statistics import median
 from typing import Literal, get_args
 
-from campaign.config.open_fabric import PlannedPlacement, recorded_times
-from campaign.config.resolve import Campaign
-from campaign.config.resolve_slurm_options import gres_of, is_pinned, options_of, time_limit_min
-from campaign.config.system_file import SlurmOptions, SystemFile
-from campaign.documents.cell import Cell, Configuration
-from campaign.documents.lease_plan import LeaseCharge
-from campaign.documents.operation_times import Operation, OperationTimes
-from campaign.documents.site_hardware import expand_host_names
+from campaign.common.wording import plural, some
 from campaign.fabrics.operations import Operations, Steps
 from campaign.fabrics.registry import fabric_kind
+from campaign.plan.campaign.open_fabric import PlannedPlacement, recorded_times
+from campaign.plan.campaign.resolve import Campaign
+from campaign.plan.campaign.resolve_slurm_options import gres_of, is_pinned, options_of, time_limit_min
 from campaign.plan.past_costs import Costs, LeaseCost, ShapeValues
-from campaign.wording import plural, some
+from campaign.spec.cell import Cell, Configuration
+from campaign.spec.lease_plan import LeaseCharge
+from campaign.spec.operation_times import Operation, OperationTimes
+from campaign.spec.site_hardware import expand_host_names
+from campaign.spec.system_file import SlurmOptions, SystemFile
 
 CostPart = Literal["composing", "queue", "start", "runs", "release"]
 """What a lease's time is made of. `runs` includes the time between them."""

@@ -10,11 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from campaign.config.resolve import Campaign
-from campaign.documents.run_numbers import compositions_of, whole
-from campaign.errors import ConfigError, nearest
-from campaign.files import make_directory, read_json
-from campaign.paths import Results
+from campaign.common.errors import ConfigError, nearest
+from campaign.common.files import make_directory, read_json
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.closing_message import print_causes_at_exit
 from campaign.plan.concurrency import limits, needs, threads
 from campaign.plan.lease_plans import plan_digest
@@ -23,6 +22,7 @@ from campaign.plan.plan import Plan, PlannedLease
 from campaign.plan.read import count_unplanned, read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
+from campaign.spec.run_numbers import compositions_of, whole
 
 __all__ = ["Dag", "LeaseName", "PlanFiles", "count_unplanned", "open_dag", "read_plan"]
 

@@ -6,22 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from campaign import files
-from campaign.config.resolve import Campaign, from_document
-from campaign.config.resolve_slurm_options import given_options, options_of
-from campaign.documents.cell import Configuration
-from campaign.documents.lease_plan import (
-    HASHED_PARTS,
-    LeaseForecast,
-    LeasePlan,
-    PlannedCell,
-    document_digest,
-)
-from campaign.documents.record import Store
-from campaign.documents.run_numbers import runs_of
+from campaign.common import files
+from campaign.plan.campaign.resolve import Campaign, from_document
+from campaign.plan.campaign.resolve_slurm_options import given_options, options_of
 from campaign.plan.matrix import Specifications
 from campaign.plan.oom_frontier import CampaignBatches, Frontier
 from campaign.plan.plan import Plan, PlannedLease
+from campaign.spec.cell import Configuration
+from campaign.spec.lease_plan import HASHED_PARTS, LeaseForecast, LeasePlan, PlannedCell, document_digest
+from campaign.spec.record import Store
+from campaign.spec.run_numbers import runs_of
 
 
 class LeaseDigests:

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from campaign.accelerators import ACCELERATORS
-from campaign.config.expand_shapes import MAX_COMBINATIONS
-from campaign.config.launch_prefix_rules import launch_identity, objection
-from campaign.config.resolve import Campaign
-from campaign.config.workload_inputs import input_identity
-from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.documents.expression import parse
-from campaign.documents.lease_plan import HASHED_PARTS
-from campaign.documents.run_numbers import runs_of
-from campaign.errors import ConfigError
-from campaign.files import content_hash
+from campaign.common.accelerators import ACCELERATORS
+from campaign.common.errors import ConfigError
+from campaign.common.files import content_hash
 from campaign.plan.axis_combinations import UnusedRules, combine_axes
+from campaign.plan.campaign.expand_shapes import MAX_COMBINATIONS
+from campaign.plan.campaign.launch_prefix_rules import launch_identity, objection
+from campaign.plan.campaign.resolve import Campaign
+from campaign.plan.campaign.workload_inputs import input_identity
 from campaign.plan.cell_settings import SettingsOf
 from campaign.plan.selection import CellSelection, HostsOf, axis_names
+from campaign.spec.cell import Cell, Configuration, Settings
+from campaign.spec.expression import parse
+from campaign.spec.lease_plan import HASHED_PARTS
+from campaign.spec.run_numbers import runs_of
 
 
 @dataclass(frozen=True)

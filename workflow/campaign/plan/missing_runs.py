@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from campaign.documents.cell import Cell
-from campaign.documents.record import Store
-from campaign.documents.run_numbers import RunKey, runs_of
-from campaign.paths import Results
+from campaign.common.paths import Results
 from campaign.plan.oom_frontier import Frontier
 from campaign.plan.repetitions import CellComposition, Reached, Stops, planned
+from campaign.spec.cell import Cell
+from campaign.spec.record import Store
+from campaign.spec.run_numbers import RunKey, runs_of
 
 _FEW = 200  # runs whose cells are looked up one by one; of more, the names of all records are listed
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell
-from campaign.documents.record import OUT_OF_MEMORY, Failure, Record, RecordedCell, Store
-from campaign.documents.run_numbers import RunKey
-from campaign.errors import RecordError
-from campaign.files import write_once
-from campaign.paths import Results
+from campaign.common.errors import RecordError
+from campaign.common.files import write_once
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.matrix import Specifications, expand
+from campaign.spec.cell import Cell
+from campaign.spec.record import OUT_OF_MEMORY, Failure, Record, RecordedCell, Store
+from campaign.spec.run_numbers import RunKey
 
 CONTRADICTS = "memory: a smaller batch ran out of it"
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
-from campaign.config.campaign_file import Protocol
-from campaign.documents.cell import Cell
 from campaign.plan.control_runs import spread_evenly
 from campaign.plan.oom_frontier import without_batch
+from campaign.spec.campaign_file import Protocol
+from campaign.spec.cell import Cell
 
 
 def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) -> list[tuple[Cell, int]]:

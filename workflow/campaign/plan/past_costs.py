@@ -18,11 +18,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, FiniteFloat, PositiveFloat, TypeAdapter, ValidationError
 
-from campaign.documents.cell import Configuration, Scalar
-from campaign.documents.earlier_spread import EarlierSpread, spreads
-from campaign.errors import ConfigError
-from campaign.files import parse_json, read_json, reading, write_json
-from campaign.paths import Results
+from campaign.common.errors import ConfigError
+from campaign.common.files import parse_json, read_json, reading, write_json
+from campaign.common.paths import Results
+from campaign.spec.cell import Configuration, Scalar
+from campaign.spec.earlier_spread import EarlierSpread, spreads
 
 COSTS = "costs.json"
 """Name of the document in tables/ of a campaign's results. Beside NAME.yaml it is NAME.costs.json."""

@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from campaign.config.campaign_file import Protocol
-from campaign.config.expand_shapes import Impossible
-from campaign.config.open_fabric import PlannedPlacement
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.documents.earlier_spread import EarlierSpread
-from campaign.documents.lease_plan import LeaseCharge
-from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
+from campaign.common.wording import duration, plural
+from campaign.plan.campaign.expand_shapes import Impossible
+from campaign.plan.campaign.open_fabric import PlannedPlacement
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.concurrency import wall_s
 from campaign.plan.control_runs import ControlRuns
 from campaign.plan.cost import NOTHING, Charges, CostModel, Estimate, Expected, Unknown, Work, needs_fabric
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import KnownRuns
 from campaign.plan.repetitions import least, likely, usual
-from campaign.wording import duration, plural
+from campaign.spec.campaign_file import Protocol
+from campaign.spec.cell import Cell, Configuration, Settings
+from campaign.spec.earlier_spread import EarlierSpread
+from campaign.spec.lease_plan import LeaseCharge
+from campaign.spec.run_numbers import compositions_of, in_composition, runs_of
 
 
 @dataclass(frozen=True)

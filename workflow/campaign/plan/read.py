@@ -6,14 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from campaign.config.open_fabric import PlannedPlacement, fabric_of, placing
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Configuration
-from campaign.documents.race import read_race
-from campaign.documents.record import Store
-from campaign.documents.superseded import RecordedHosts
-from campaign.errors import ConfigError
-from campaign.paths import Results
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
+from campaign.plan.campaign.open_fabric import PlannedPlacement, fabric_of, placing
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.control_runs import references_of
 from campaign.plan.cost import cost_model
 from campaign.plan.matrix import Matrix, Removed, expand
@@ -22,6 +18,10 @@ from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.past_costs import earlier_spread, read_costs
 from campaign.plan.plan import Plan, build_plan
 from campaign.plan.request import PlanRequest
+from campaign.spec.cell import Configuration
+from campaign.spec.race import read_race
+from campaign.spec.record import Store
+from campaign.spec.superseded import RecordedHosts
 
 
 def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool = True) -> Plan:

@@ -35,8 +35,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.documents.cell import Cell, Settings
-from campaign.documents.run_numbers import (
+from campaign.common.errors import RecordError
+from campaign.common.files import write_once
+from campaign.common.paths import Results
+from campaign.spec.cell import Cell, Settings
+from campaign.spec.run_numbers import (
     MOST,
     RunKey,
     composition_of,
@@ -46,9 +49,6 @@ from campaign.documents.run_numbers import (
     run_number,
     runs_of,
 )
-from campaign.errors import RecordError
-from campaign.files import write_once
-from campaign.paths import Results
 
 CellComposition = tuple[str, int]
 """Id of a cell, and a composition."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.config.resolve_slurm_options import given_options
-from campaign.config.system_file import SlurmOptions
-from campaign.errors import ConfigError
-from campaign.files import parse_json
+from campaign.common.errors import ConfigError
+from campaign.common.files import parse_json
+from campaign.plan.campaign.resolve import Campaign, load_campaign
+from campaign.plan.campaign.resolve_slurm_options import given_options
+from campaign.spec.system_file import SlurmOptions
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 DEFAULT_RESULTS = "results"

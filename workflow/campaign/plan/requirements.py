@@ -5,11 +5,11 @@ Pure. All cells of the workload on the configuration are tried, whatever part of
 
 from __future__ import annotations
 
-from campaign.config.campaign_file import Requirement
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell
-from campaign.documents.expression import parse
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.matrix import expand
+from campaign.spec.campaign_file import Requirement
+from campaign.spec.cell import Cell
+from campaign.spec.expression import parse
 from campaign.workloads.protocol import Outcome
 
 

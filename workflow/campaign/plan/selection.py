@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import AXES
-from campaign.documents.expression import Expression, parse
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.cell import AXES
+from campaign.spec.expression import Expression, parse
 
 HOST = "host"
 """What `--where` can name beside the axes: a host that a run of the cell touched."""

@@ -9,9 +9,17 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from campaign import files
-from campaign.documents.earlier_spread import keep
-from campaign.documents.plan import (
+from campaign.common import files
+from campaign.common.files import content_hash, read_text
+from campaign.common.paths import Results
+from campaign.common.wording import neutralize_formula
+from campaign.plan import analysis
+from campaign.plan.concurrency import isolation
+from campaign.plan.lease_plans import lease_plans, plan_digest
+from campaign.plan.plan import Plan
+from campaign.plan.repetitions import said
+from campaign.spec.earlier_spread import keep
+from campaign.spec.plan import (
     PLAN_SCHEMA,
     AxisCounts,
     ImpossibleShape,
@@ -20,15 +28,7 @@ from campaign.documents.plan import (
     RemovedCells,
     Totals,
 )
-from campaign.documents.record import Store
-from campaign.files import content_hash, read_text
-from campaign.paths import Results
-from campaign.plan import analysis
-from campaign.plan.concurrency import isolation
-from campaign.plan.lease_plans import lease_plans, plan_digest
-from campaign.plan.plan import Plan
-from campaign.plan.repetitions import said
-from campaign.wording import neutralize_formula
+from campaign.spec.record import Store
 
 
 def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:

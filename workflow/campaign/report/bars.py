@@ -18,11 +18,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from campaign import wording
+from campaign.analysis.statistics import comparable_cells, comparisons
+from campaign.analysis.statistics.comparisons import Design
+from campaign.common import intervals, wording
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, only_in_table
-from campaign.statistics import comparable_cells, comparisons, intervals
-from campaign.statistics.comparisons import Design
 
 # In one panel, words above more bars than this, or labels below more groups, would cover each other.
 _LEGIBLE_BARS = 60

@@ -9,12 +9,12 @@ from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 
-from campaign import wording
-from campaign.documents.race import RaceDocument
-from campaign.files import load_json, open_regular, read_json, reading
-from campaign.paths import Results
+from campaign.common import wording
+from campaign.common.files import load_json, open_regular, read_json, reading
+from campaign.common.paths import Results
 from campaign.report import in_page_order
 from campaign.report.sections.race import race_lines
+from campaign.spec.race import RaceDocument
 from campaign.workloads.main_metrics import MAIN_METRICS
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"

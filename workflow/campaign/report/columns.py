@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from campaign import wording
+from campaign.common import wording
 
 Column = Callable[[Any], str]
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import wording
-from campaign.insight.compare.campaign_spread import MIN_CAMPAIGNS, CampaignSpread
-from campaign.insight.compare.comparison import Comparison
-from campaign.insight.compare.matching import CONTENT, NAMES, SHAPES
+from campaign.analysis.compare.campaign_spread import MIN_CAMPAIGNS, CampaignSpread
+from campaign.analysis.compare.comparison import Comparison
+from campaign.analysis.compare.matching import CONTENT, NAMES, SHAPES
+from campaign.analysis.statistics import verdict
+from campaign.common import wording
+from campaign.common.intervals import SIGNIFICANT, simultaneous_width
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.intervals_column import Interval, column
 from campaign.report.sections.published import published
 from campaign.report.templates import filled
-from campaign.statistics import verdict
-from campaign.statistics.intervals import SIGNIFICANT, simultaneous_width
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
@@ -32,7 +32,7 @@ def compare_page(comparison: Comparison, back: str = "") -> str:
 
 
 def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
-    """The page of a campaign beside published claims; said: `campaign.insight.published.claims.held_against`; score: in words."""
+    """The page of a campaign beside published claims; said: `campaign.analysis.published.claims.held_against`; score: in words."""
     claims = published(PublishedSaid.model_validate(said), ())
     return filled("claims.html.j2", {"name": name, "published": claims, "score": score})
 

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from campaign.documents.earlier_spread import EarlierSpread
-from campaign.documents.fields import ClosedModel, VersionedModel
-from campaign.documents.race import RaceDocument
+from campaign.spec.earlier_spread import EarlierSpread
+from campaign.spec.fields import ClosedModel, VersionedModel
+from campaign.spec.race import RaceDocument
 
 
 class MetricSaid(ClosedModel):
@@ -113,7 +113,7 @@ class PublishedDocument(ClosedModel):
 
 
 class PublishedClaim(ClosedModel):
-    """One claim of a publication beside what was measured here, both in words (`campaign.insight.published.claims`)."""
+    """One claim of a publication beside what was measured here, both in words (`campaign.analysis.published.claims`)."""
 
     id: str
     document: str

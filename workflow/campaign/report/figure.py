@@ -26,8 +26,9 @@ What it may declare besides:
 
 The name of the file is the name of the figure's files, and with dashes its anchor on the page. A caption has at most 40 words: what
 marks mean, and on how many runs they rest. What limits the statements is in `limits`; how everything was measured and tested stands
-once on the page. `draw` computes nothing: numbers come from `campaign.tables`, comparisons from `campaign.statistics`, words from
-`campaign.wording` and `campaign.statistics.verdict`; what is found stands first in `findings`.
+once on the page. `draw` computes nothing: numbers come from `campaign.analysis.tables`, comparisons from
+`campaign.analysis.statistics`, words from `campaign.common.wording` and `campaign.analysis.statistics.verdict`; what is found
+stands first in `findings`.
 
 Files of a figure: `<name>.svg` (stands alone), `<name>.pdf` (where it fits a sheet), `<name>.csv` (the numbers drawn) and
 `<name>.json` (words for the page).
@@ -47,18 +48,18 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.metric import THROUGHPUT, Metric, metric_of
-from campaign.errors import RecordError
-from campaign.paths import REPORTS, SCRIPTS
+from campaign.analysis.statistics import comparisons, verdict
+from campaign.analysis.statistics.comparisons import Design
+from campaign.analysis.statistics.step_times import MARKS
+from campaign.analysis.tables.cells import STATES
+from campaign.analysis.tables.io import Tables, write_csv
+from campaign.analysis.tables.leases import leases_table, operations_table
+from campaign.common import wording
+from campaign.common.errors import RecordError
+from campaign.common.intervals import SIGNIFICANT
+from campaign.common.paths import REPORTS, SCRIPTS
 from campaign.report import LAST, svg
-from campaign.statistics import comparisons, verdict
-from campaign.statistics.comparisons import Design
-from campaign.statistics.intervals import SIGNIFICANT
-from campaign.statistics.step_times import MARKS
-from campaign.tables.cells import STATES
-from campaign.tables.io import Tables, write_csv
-from campaign.tables.leases import leases_table, operations_table
+from campaign.spec.metric import THROUGHPUT, Metric, metric_of
 
 ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 """Parts of the page."""
@@ -74,8 +75,8 @@ _RATES = ("median", "median_low", "median_high", "min", "max", "against_mean", "
 
 @dataclass(frozen=True)
 class FigureData:
-    """Everything a figure may read. Frames as made in campaign.tables; `leases` is leases_table's, `telemetry` that of
-    `campaign.tables.time_series`; context: the report's document (`campaign.report.context_schema`)."""
+    """Everything a figure may read. Frames as made in campaign.analysis.tables; `leases` is leases_table's, `telemetry` that of
+    `campaign.analysis.tables.time_series`; context: the report's document (`campaign.report.context_schema`)."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame
@@ -88,9 +89,9 @@ class FigureData:
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     context: Mapping[str, Any] = field(default_factory=dict)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Runs of the reference (`campaign.tables.runs.reference_table`)."""
+    """Runs of the reference (`campaign.analysis.tables.runs.reference_table`)."""
     operations: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """What operations of the fabric took (`campaign.tables.leases.operations_table`)."""
+    """What operations of the fabric took (`campaign.analysis.tables.leases.operations_table`)."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
@@ -100,7 +101,7 @@ class FigureData:
 
     @cached_property
     def design(self) -> Design:
-        """What the runs say of the cells: `campaign.statistics.comparable_cells` compares by it."""
+        """What the runs say of the cells: `campaign.analysis.statistics.comparable_cells` compares by it."""
         campaign = {**self.context.get("campaign", {}), "protocol": self.protocol}
         return comparisons.of_campaign(self.runs, campaign, self.reference)
 
@@ -282,7 +283,7 @@ _EMPTY = {"", "0", wording.NONE}
 def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
     """headings and rows of a Drawing: each column is its heading and what it says of a row.
 
-    Cells whose measured windows are marked (`campaign.statistics.step_times.windows`) bring a last column.
+    Cells whose measured windows are marked (`campaign.analysis.statistics.step_times.windows`) bring a last column.
     """
     if "window" in rows and (rows["window"].fillna("") != "").any():
         columns = {**columns, "Measured window": lambda row: row["window"] or wording.NONE}

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from campaign import wording
-from campaign.statistics.intervals import Floats
+from campaign.common import wording
+from campaign.common.intervals import Floats
 
 WIDTH, HEIGHT = 220.0, 18.0
 _MARGIN = 16.0  # half of a tick's label

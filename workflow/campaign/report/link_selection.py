@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import wording
-from campaign.statistics import comparisons, verdict
-from campaign.statistics.ratios import LogRatios, unpaired
+from campaign.analysis.statistics import comparisons, verdict
+from campaign.analysis.statistics.ratios import LogRatios, unpaired
+from campaign.common import wording
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from campaign import wording
-from campaign.documents.metric import metric_of
-from campaign.documents.record import IMPORTED
-from campaign.errors import RecordError, first_problem
-from campaign.files import load_json, read_text, reading
-from campaign.insight.recommend.document import RecommendationDocument
+from campaign.analysis.recommend.document import RecommendationDocument
+from campaign.analysis.tables import measured_protocol
+from campaign.common import wording
+from campaign.common.errors import RecordError, first_problem
+from campaign.common.files import load_json, read_text, reading
 from campaign.report import in_page_order
 from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cells
@@ -31,7 +30,8 @@ from campaign.report.sections.published import beside, published
 from campaign.report.sections.race import describe_race
 from campaign.report.sections.recommendation import recommendation_section
 from campaign.report.templates import downloads, filled, inline
-from campaign.tables import measured_protocol
+from campaign.spec.metric import metric_of
+from campaign.spec.record import IMPORTED
 
 # Sections of the first part that stand open, "What to build" among them; more are folded.
 OPEN_ANSWERS = 8

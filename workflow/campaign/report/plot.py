@@ -28,7 +28,7 @@ from matplotlib.figure import Figure as MplFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from campaign import wording
+from campaign.common import wording
 from campaign.report import svg
 from campaign.report.figure import Drawing, FigureData, limits_of, page_table
 

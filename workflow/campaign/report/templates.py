@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from campaign.errors import RecordError
-from campaign.paths import REPORTS
+from campaign.common.errors import RecordError
+from campaign.common.paths import REPORTS
 
 STYLE, SCRIPT = REPORTS / "report.css", REPORTS / "report.js"
 # A longer file is not carried by the page; it stands beside the figures. No numbers are packed to a twentieth.

@@ -14,23 +14,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from campaign.paths import SCRIPTS, Results
+from campaign.common.paths import SCRIPTS, Results
 
 if TYPE_CHECKING:
+    from campaign.analysis.tables.io import Tables
     from campaign.report.figure import Figure, FigureData
-    from campaign.tables.io import Tables
 
 
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
-    from campaign.tables.io import read
+    from campaign.analysis.tables.io import read
 
     forked(_drawing(read(tables), figures, scripts, style))
 
 
 def write_page(made: Results, out: Path) -> None:
     """From the tables of results: figures, recommendation, and the page."""
-    from campaign.tables.io import read
+    from campaign.analysis.tables.io import read
 
     tables = read(made.tables)
     _draw_all(tables, made)
@@ -77,7 +77,7 @@ def _draw(figure: Figure, data: FigureData, directory: Path) -> None:
 def _pdf_beside(path: Path, title: str, data: FigureData) -> Iterator[None]:
     """The figure that is drawn inside gets a PDF beside its other files, unless there are very many cells. path: of these files,
     without suffix. RecordError where one of them cannot be written."""
-    from campaign.errors import unwritable
+    from campaign.common.errors import unwritable
     from campaign.report.plot import AGAIN_CELLS, PAGE, drawn_for, page
 
     try:
@@ -102,15 +102,15 @@ def _run(number: int) -> None:
 
 def write_recommendation(tables: Path, directory: Path) -> None:
     """Write recommendation.json (`recommendation/2`) from tables. RecordError names what cannot be written."""
-    from campaign.tables.io import read
+    from campaign.analysis.tables.io import read
 
     _recommend(read(tables), directory)
 
 
 def _recommend(tables: Tables, directory: Path) -> None:
-    from campaign.errors import unwritable
-    from campaign.insight.recommend.advise import advise
-    from campaign.insight.recommend.objectives import REPORT
+    from campaign.analysis.recommend.advise import advise
+    from campaign.analysis.recommend.objectives import REPORT
+    from campaign.common.errors import unwritable
     from campaign.report.sections.recommendation import FILE
 
     words = json.dumps(advise(tables, REPORT).model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
@@ -123,15 +123,15 @@ def _recommend(tables: Tables, directory: Path) -> None:
 
 def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
     """Write the page from tables, figures, and the recommendation beside the figures; it is made anew where there is none."""
-    from campaign.tables.io import read
+    from campaign.analysis.tables.io import read
 
     _render(read(tables), figures, out, scripts)
 
 
 def _render(known: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
-    from campaign.insight.published.claims import with_claims
-    from campaign.insight.recommend.advise import advise
-    from campaign.insight.recommend.objectives import REPORT
+    from campaign.analysis.published.claims import with_claims
+    from campaign.analysis.recommend.advise import advise
+    from campaign.analysis.recommend.objectives import REPORT
     from campaign.report.figure import figure_names
     from campaign.report.page import assemble, read_drawings, write_report
     from campaign.report.sections.recommendation import read_recommendation
@@ -148,7 +148,7 @@ def figures_of(results: Results) -> Iterator[Path]:
     if results.figures.is_dir():
         yield results.figures
         return
-    from campaign.tables.io import read
+    from campaign.analysis.tables.io import read
 
     with TemporaryDirectory(prefix="campaign-report-") as scratch:
         made = Results.at(Path(scratch))

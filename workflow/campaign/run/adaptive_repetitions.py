@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import stdev
 from typing import Any
 
-from campaign.documents.cell import Cell
-from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.documents.record import Record, Store
-from campaign.documents.run_numbers import in_composition, number_in_composition, runs_of
 from campaign.plan.missing_runs import is_measured
 from campaign.plan.oom_frontier import Frontier, implied_record
 from campaign.plan.repetitions import CellComposition, Reached, Stops, is_over, why
+from campaign.spec.cell import Cell
+from campaign.spec.metric import THROUGHPUT, Metric
+from campaign.spec.record import Record, Store
+from campaign.spec.run_numbers import in_composition, number_in_composition, runs_of
 
 
 def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
@@ -26,7 +26,7 @@ def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
     mean = sum(believed) / len(believed) if believed else 0.0
     if len(believed) < 2 or mean <= 0:
         return Reached(len(rates), failures, None, composition)
-    from campaign.statistics.intervals import student_interval  # loads SciPy, which most runs do without
+    from campaign.common.intervals import student_interval  # loads SciPy, which most runs do without
 
     deviation = stdev(believed)
     _, high = student_interval(mean, deviation, len(believed))

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from campaign.documents.lease_plan import read_lease_plan
-from campaign.documents.readings import all_readings
-from campaign.documents.record import IMPORTED, Record, Store
-from campaign.errors import CampaignError, ConfigError
-from campaign.files import parse_json, read_bytes, require_json
+from campaign.common.errors import CampaignError, ConfigError
+from campaign.common.files import parse_json, read_bytes, require_json
+from campaign.common.paths import Results
 from campaign.lease.campaign_leases import lease_of
 from campaign.lease.journal import TRANSITIONS
-from campaign.paths import Results
 from campaign.plan.matrix import cell_id
+from campaign.spec.lease_plan import read_lease_plan
+from campaign.spec.readings import all_readings
+from campaign.spec.record import IMPORTED, Record, Store
 
 _CLOCKS_S = 5.0  # by which the clocks of hosts may differ
 _AGAIN = "'campaign run' measures it again"

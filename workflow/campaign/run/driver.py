@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign import files
-from campaign.config.resolve_slurm_options import given_options, options_of
-from campaign.documents.driver_messages import DriverRequest, DriverResult
-from campaign.documents.lease_plan import read_lease_plan
-from campaign.errors import CampaignError, LaunchError, unwritable
+from campaign.common import files
+from campaign.common.errors import CampaignError, LaunchError, unwritable
+from campaign.common.processes.clocks import stamp_s
+from campaign.plan.campaign.resolve_slurm_options import given_options, options_of
 from campaign.plan.lease_plans import campaign_of
-from campaign.processes.clocks import stamp_s
 from campaign.run.run_loop import DriverSession
 from campaign.slurm import submitted_jobs
 from campaign.slurm.cut_short import FirstRun
+from campaign.spec.driver_messages import DriverRequest, DriverResult
+from campaign.spec.lease_plan import read_lease_plan
 
 
 class Stopped(BaseException):

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from campaign import files
-from campaign.config.resolve import Campaign
-from campaign.documents.driver_messages import DriverRequest, DriverResult
-from campaign.documents.record import Store, is_full
-from campaign.errors import HostFailed, LaunchError, RecordError
+from campaign.common import files
+from campaign.common.errors import HostFailed, LaunchError, RecordError
+from campaign.common.paths import Results
+from campaign.common.processes.signals import Interrupted, asked_again
 from campaign.fabrics.http.options import withheld
 from campaign.lease.lifecycle import HeldLease
-from campaign.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.past_costs import Span
-from campaign.processes.signals import Interrupted, asked_again
 from campaign.run.progress import Progress
-from campaign.submit import StillQueued, Submission, Submitter
+from campaign.run.submitters import StillQueued, Submission, Submitter
+from campaign.spec.driver_messages import DriverRequest, DriverResult
+from campaign.spec.record import Store, is_full
 
 _ASK_S = 5.0  # for a second Ctrl-C
 _LOOK_S = 0.1  # between two looks at a driver that has run for a while; of a submitter with longer times, those

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from campaign.accelerators import ACCELERATORS
-from campaign.credentials import MASK, masked, names_secret
+from campaign.common.accelerators import ACCELERATORS
+from campaign.common.credentials import MASK, masked, names_secret
+from campaign.common.processes.command import run_command
 from campaign.observe.device_state import settings_here
-from campaign.processes.command import run_command
 
 # What can change a number; listing every installed package would make each environment unique.
 PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers", "torchvision", "composable-campaign")

@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from campaign.config.system_file import SystemFile
-from campaign.documents.record import Failure
-from campaign.errors import LaunchError
-from campaign.fabrics.hardware import Composition, Device
-from campaign.launch.local_devices import verify_here
+from campaign.common.errors import LaunchError
 from campaign.lease.fenced_devices import Fence, FencedDevices
+from campaign.run.local_devices import verify_here
 from campaign.slurm.verify_devices import DevicesDiffer, verify
+from campaign.spec.hardware import Composition, Device
+from campaign.spec.record import Failure
+from campaign.spec.system_file import SystemFile
 from campaign.workloads.device_faults import DOUBTFUL, DeviceFault, device_fault
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from campaign.credentials import masked, secrets_of
-from campaign.errors import LaunchError
-from campaign.files import open_regular
-from campaign.launch.protocol import Launcher, Limits
+from campaign.common.credentials import masked, secrets_of
+from campaign.common.errors import LaunchError
+from campaign.common.files import open_regular
 from campaign.workloads.failures import KILLED, PACE_NOT_HELD
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Workload
 from campaign.workloads.rank_marks import judge_marks, mark_ranks

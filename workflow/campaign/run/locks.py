@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from campaign import files
-from campaign.config.system_file import SystemFile
-from campaign.errors import ConfigError, RecordError, user_name
+from campaign.common import files
+from campaign.common.errors import ConfigError, RecordError, user_name
+from campaign.spec.system_file import SystemFile
 
 # Not below TMPDIR: users with one of their own share the machine, too.
 MACHINE_LOCK = Path("/tmp/composable-campaign.lock")

@@ -14,18 +14,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from campaign import files
-from campaign.config.resolve import Campaign
-from campaign.config.resolve_slurm_options import given_options
-from campaign.documents.cell import Cell
-from campaign.documents.lease_plan import LeasePlan
-from campaign.documents.record import Record, Store
-from campaign.documents.run_numbers import runs_of
-from campaign.documents.superseded import set_aside
-from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
+from campaign.common import files
+from campaign.common.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
+from campaign.common.files import read_json, read_text, write_atomic, write_json, write_once
+from campaign.common.paths import Results
+from campaign.common.processes.signals import deferred, interruptible
+from campaign.common.wording import plural
 from campaign.fabrics.errors import Incompatible, NoMatch, Refused
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.files import read_json, read_text, write_atomic, write_json, write_once
 from campaign.lease.campaign_leases import (
     Site,
     lease_document,
@@ -38,26 +34,30 @@ from campaign.lease.campaign_leases import (
 from campaign.lease.check_hosts import check_before_leases
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
-from campaign.paths import Results
+from campaign.plan.campaign.resolve import Campaign
+from campaign.plan.campaign.resolve_slurm_options import given_options
 from campaign.plan.concurrency import isolation, keeps_pace, on_one_machine
 from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import KnownRuns, read_known
 from campaign.plan.past_costs import Costs, begin_forecast, end_forecast, measure_costs, read_lease_document
-from campaign.processes.signals import deferred, interruptible
 from campaign.run.adaptive_repetitions import record_implied
 from campaign.run.driver import Driver
 from campaign.run.driver_supervisor import LeftRunning, Supervisor
 from campaign.run.locks import alone_on_the_machine, working_locks
 from campaign.run.preflight import missing_software, not_emulated, refuse_unmeasurable
 from campaign.run.progress import note
+from campaign.run.submitters import StillQueued, open_submitter
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.free_hosts import FreeHosts
 from campaign.slurm.run_on_hosts import is_job_forgotten
 from campaign.slurm.strategies import SlurmStrategy, open_strategy
 from campaign.slurm.strategies.controller import Controller
-from campaign.submit import StillQueued, open_submitter
-from campaign.wording import plural
+from campaign.spec.cell import Cell
+from campaign.spec.lease_plan import LeasePlan
+from campaign.spec.record import Record, Store
+from campaign.spec.run_numbers import runs_of
+from campaign.spec.superseded import set_aside
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0

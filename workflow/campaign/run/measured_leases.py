@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.config.resolve import Campaign
-from campaign.documents.lease_plan import read_lease_plan
-from campaign.documents.plan import plan_json
-from campaign.documents.record import Store
-from campaign.errors import CampaignError
-from campaign.files import content_hash
+from campaign.common.errors import CampaignError
+from campaign.common.files import content_hash
+from campaign.common.paths import Results
+from campaign.common.wording import plural
 from campaign.lease.campaign_leases import Site
 from campaign.lease.fabric_calls import RELEASE_WAIT_S, Turn
-from campaign.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.lease_plans import whole_campaign_of
 from campaign.run.driver import Driver
-from campaign.submit import open_submitter
-from campaign.wording import plural
+from campaign.run.submitters import open_submitter
+from campaign.spec.lease_plan import read_lease_plan
+from campaign.spec.plan import plan_json
+from campaign.spec.record import Store
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from campaign import __version__
-from campaign.accelerators import Kind
-from campaign.config.resolve import Campaign, from_document
-from campaign.documents.cell import Cell, Settings
-from campaign.documents.readings import READ_AGAIN, Reading, Readings, keep
-from campaign.documents.record import Record, Store
-from campaign.errors import ConfigError, LaunchError
-from campaign.fabrics.hardware import Composition
+from campaign.common.accelerators import Kind
+from campaign.common.errors import ConfigError, LaunchError
+from campaign.plan.campaign.resolve import Campaign, from_document
+from campaign.spec.cell import Cell, Settings
+from campaign.spec.hardware import Composition
+from campaign.spec.readings import READ_AGAIN, Reading, Readings, keep
+from campaign.spec.record import Record, Store
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 

@@ -7,17 +7,17 @@ import shutil
 
 from pydantic import BaseModel
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.config.resolve import Campaign
-from campaign.config.resolve_slurm_options import options_of
-from campaign.config.system_file import SystemFile
-from campaign.config.workload_inputs import missing_files
-from campaign.config.yaml_file import YamlFile
-from campaign.credentials import taken_from_environment
-from campaign.errors import ConfigError, absent_package
+from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.credentials import taken_from_environment
+from campaign.common.errors import ConfigError, absent_package
+from campaign.emulators.hosts.network import availability
 from campaign.fabrics.registry import fabric_kind
-from campaign.launch.emulation.network import availability
+from campaign.plan.campaign.resolve import Campaign
+from campaign.plan.campaign.resolve_slurm_options import options_of
+from campaign.plan.campaign.workload_inputs import missing_files
 from campaign.slurm.sbatch_options import sbatch_parameters
+from campaign.spec.system_file import SystemFile
+from campaign.spec.yaml_file import YamlFile
 
 
 def _preflight_slurm(campaign: Campaign) -> None:

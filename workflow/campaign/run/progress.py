@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.documents.cell import Cell
-from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.documents.record import Record
-from campaign.documents.run_numbers import runs_of
-from campaign.files import append_json, load_json, read_json_lines
-from campaign.paths import Results
-from campaign.wording import duration
+from campaign.common.files import append_json, load_json, read_json_lines
+from campaign.common.paths import Results
+from campaign.common.wording import duration
+from campaign.spec.cell import Cell
+from campaign.spec.metric import THROUGHPUT, Metric
+from campaign.spec.record import Record
+from campaign.spec.run_numbers import runs_of
 
 _LINE_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 5,000 lines
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell
-from campaign.documents.record import Store
-from campaign.documents.run_numbers import RunKey, composition_of
-from campaign.documents.superseded import RecordedHosts, all_set_aside, hosts_of, set_aside
-from campaign.errors import ConfigError
-from campaign.files import is_locked
-from campaign.paths import Results
+from campaign.common.errors import ConfigError
+from campaign.common.files import is_locked
+from campaign.common.paths import Results
+from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.control_runs import references_of
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
 from campaign.plan.selection import HOST, host_expression
+from campaign.spec.cell import Cell
+from campaign.spec.record import Store
+from campaign.spec.run_numbers import RunKey, composition_of
+from campaign.spec.superseded import RecordedHosts, all_set_aside, hosts_of, set_aside
 
 
 def matching_runs(campaign: Campaign, results: Results, where: str) -> list[RunKey]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from typing import Any, NoReturn
 
-from campaign.documents.record import Store, campaigns_as_used
-from campaign.errors import ConfigError, unwritable
-from campaign.files import is_locked
+from campaign.common.errors import ConfigError, unwritable
+from campaign.common.files import is_locked
+from campaign.common.paths import Results
+from campaign.common.wording import plural
 from campaign.lease.campaign_leases import lease_of
 from campaign.lease.journal import Journal, journaled
-from campaign.paths import Results
-from campaign.wording import plural
+from campaign.spec.record import Store, campaigns_as_used
 
 
 def content_of(results: Results) -> str:

@@ -11,36 +11,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from campaign.accelerators import Kind, peak_tflops
-from campaign.config.workload_inputs import inputs_of, refuse_edited
-from campaign.credentials import masked, secrets_of, taken_from_environment
-from campaign.documents.cell import Cell
-from campaign.documents.driver_messages import DriverRequest, DriverResult
-from campaign.documents.lease_plan import read_lease_plan
-from campaign.documents.record import Failure, Record, RecordedCell, Store, is_full
-from campaign.errors import LaunchError, RecordError
-from campaign.fabrics.hardware import Composition
-from campaign.files import content_hash, make_directory
-from campaign.launch import open_launcher
-from campaign.launch.emulation_plan import NOT_EMULATED
-from campaign.launch.local_devices import verify_here
-from campaign.launch.protocol import Launcher, Limits
+from campaign.common.accelerators import Kind, peak_tflops
+from campaign.common.credentials import masked, secrets_of, taken_from_environment
+from campaign.common.errors import LaunchError, RecordError
+from campaign.common.files import content_hash, make_directory
+from campaign.common.processes.marked import kill_marked
+from campaign.common.processes.signals import deferred
+from campaign.emulators.hosts.emulation_plan import NOT_EMULATED
 from campaign.lease.campaign_leases import ObtainedComposition, Site, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
+from campaign.plan.campaign.workload_inputs import inputs_of, refuse_edited
 from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import is_measured, read_known
 from campaign.plan.oom_frontier import CONTRADICTS, implied_record
 from campaign.plan.order import ordered
 from campaign.plan.requirements import required, shortfall
-from campaign.processes.marked import kill_marked
-from campaign.processes.signals import deferred
 from campaign.run.adaptive_repetitions import Repetitions
 from campaign.run.environment import environment_document
 from campaign.run.failed_devices import FailedDevices
 from campaign.run.launched_run import LaunchedRun, until_undisturbed
+from campaign.run.launchers import open_launcher
+from campaign.run.local_devices import verify_here
 from campaign.run.progress import note
 from campaign.slurm.cut_short import FirstRun
+from campaign.spec.cell import Cell
+from campaign.spec.driver_messages import DriverRequest, DriverResult
+from campaign.spec.hardware import Composition
+from campaign.spec.lease_plan import read_lease_plan
+from campaign.spec.record import Failure, Record, RecordedCell, Store, is_full
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, RunStorage, Workload
 

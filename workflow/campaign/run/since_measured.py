@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from campaign.config.resolve import Campaign
-from campaign.config.workload_inputs import Inputs, edited, from_document, stored_workload
-from campaign.documents.readings import all_readings
-from campaign.documents.record import CAMPAIGN_SCHEMA, Store, campaigns_as_used
-from campaign.errors import ConfigError
-from campaign.files import read_json
-from campaign.paths import Results
+from campaign.common.errors import ConfigError
+from campaign.common.files import read_json
+from campaign.common.paths import Results
+from campaign.common.wording import plural
+from campaign.plan.campaign.resolve import Campaign
+from campaign.plan.campaign.workload_inputs import Inputs, edited, from_document, stored_workload
 from campaign.plan.plan import Plan
 from campaign.run.environment import environment_document, versions
-from campaign.wording import plural
+from campaign.spec.readings import all_readings
+from campaign.spec.record import CAMPAIGN_SCHEMA, Store, campaigns_as_used
 
 _SharedDocuments = Mapping[str, Mapping[str, Any]]
 """Shared documents of results by name."""

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from campaign.config.campaign_file import CampaignFile
-from campaign.config.check import Sources
-from campaign.config.load import LoadedFile, config_directories, load_named, validate
-from campaign.config.resolve import Campaign, resolve
-from campaign.config.system_file import SystemFile
-from campaign.config.workload_inputs import inputs_of, read_inputs, workload_dirs
-from campaign.config.yaml_file import YamlFile, read_yaml
-from campaign.documents.cell import Cell, Scalar
-from campaign.documents.record import Failure
-from campaign.errors import ConfigError, nearest
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch import open_launcher
-from campaign.launch.protocol import Limits
+from campaign.common.errors import ConfigError, nearest
+from campaign.plan.campaign.check import Sources
+from campaign.plan.campaign.load import LoadedFile, config_directories, load_named, validate
+from campaign.plan.campaign.resolve import Campaign, resolve
+from campaign.plan.campaign.workload_inputs import inputs_of, read_inputs, workload_dirs
 from campaign.plan.matrix import expand
 from campaign.run.launched_run import LaunchedRun
+from campaign.run.launchers import open_launcher
+from campaign.spec.campaign_file import CampaignFile
+from campaign.spec.cell import Cell, Scalar
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.record import Failure
+from campaign.spec.system_file import SystemFile
+from campaign.spec.yaml_file import YamlFile, read_yaml
 from campaign.workloads.failures import classify
+from campaign.workloads.launcher import Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, LogReading, Scope, read_log
 from campaign.workloads.parsers.expressions import Matches, hints, parse

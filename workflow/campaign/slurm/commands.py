@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from campaign.errors import ConfigError
-from campaign.files import append_json
-from campaign.processes.command import TIMED_OUT, Finished, run_command
+from campaign.common.errors import ConfigError
+from campaign.common.files import append_json
+from campaign.common.processes.command import TIMED_OUT, Finished, run_command
 
 # A person's defaults for these commands would change what they print, or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")

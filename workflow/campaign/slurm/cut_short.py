@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign import files
-from campaign.errors import CampaignError
+from campaign.common import files
+from campaign.common.errors import CampaignError
 from campaign.slurm.parse import duration_s
 from campaign.slurm.run_on_hosts import call
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from campaign import files
-from campaign.config.system_file import SystemFile
-from campaign.errors import FabricError
-from campaign.files import read_json, write_json
+from campaign.common import files
+from campaign.common.errors import FabricError
+from campaign.common.files import read_json, write_json
+from campaign.spec.system_file import SystemFile
 
 if TYPE_CHECKING:
     from campaign.slurm.strategies.controller import Controller

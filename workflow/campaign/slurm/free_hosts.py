@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign import files
-from campaign.config.system_file import SystemFile
-from campaign.errors import HostFailed, LaunchError
+from campaign.common import files
+from campaign.common.errors import HostFailed, LaunchError
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import outage
 from campaign.slurm.strategies.controller import Controller, Node
+from campaign.spec.system_file import SystemFile
 
 _KEPT = frozenset({"reserved", "maint", "maintenance"})
 _LOOK_S = 1.0

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from campaign import files
-from campaign.errors import ConfigError, unwritable
+from campaign.common import files
+from campaign.common.errors import ConfigError, unwritable
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, SlurmJob, parse_sacct, parse_squeue
 

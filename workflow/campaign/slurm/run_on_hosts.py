@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from campaign.errors import ConfigError, LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.processes.command import Finished, run_command
+from campaign.common.errors import ConfigError, LaunchError
+from campaign.common.processes.command import Finished, run_command
 from campaign.slurm.commands import SHOW_HIDDEN
 from campaign.slurm.parse import expand_hosts
+from campaign.spec.hardware import ComposedHost, Composition, Device
 
 _RETRY_S = 2.0
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from campaign.config.resolve_slurm_options import gres_of
-from campaign.config.system_file import SlurmOptions, SystemFile, plain_option
-from campaign.documents.cell import Configuration
+from campaign.plan.campaign.resolve_slurm_options import gres_of
+from campaign.spec.cell import Configuration
+from campaign.spec.system_file import SlurmOptions, SystemFile, plain_option
 
 _WARNING_S = 60  # from the warning to the end of an allocation at its time limit
 

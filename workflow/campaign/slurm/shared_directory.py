@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from campaign.config.system_file import SlurmOptions
-from campaign.processes.command import TIMED_OUT, run_command
+from campaign.common.processes.command import TIMED_OUT, run_command
 from campaign.slurm.commands import SHOW_HIDDEN, Slurm
 from campaign.slurm.listed_hosts import ListedHost, parse_partitions
+from campaign.spec.system_file import SlurmOptions
 
 Visibility = Literal["seen", "unseen", "read_only", "no_python", "unknown"]
 

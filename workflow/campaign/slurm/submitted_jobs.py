@@ -12,13 +12,13 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from campaign.documents.driver_messages import DriverRequest
-from campaign.errors import ConfigError, LaunchError
-from campaign.files import read_bytes, write_json
-from campaign.paths import Results
+from campaign.common.errors import ConfigError, LaunchError
+from campaign.common.files import read_bytes, write_json
+from campaign.common.paths import Results
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import JOB_FORMAT, SlurmJob, parse_squeue
 from campaign.slurm.poll import Poll
+from campaign.spec.driver_messages import DriverRequest
 
 RESTARTS_MAX = 10
 

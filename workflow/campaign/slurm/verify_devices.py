@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.accelerators import ACCELERATORS, Accelerator, Kind, Seen
-from campaign.accelerators.accelerator import identity_and_model
-from campaign.config.system_file import DeviceModel, SystemFile
-from campaign.errors import HostFailed, LaunchError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.common.accelerators import ACCELERATORS, Accelerator, Kind, Seen
+from campaign.common.accelerators.accelerator import identity_and_model
+from campaign.common.errors import HostFailed, LaunchError
+from campaign.common.files import make_directory
 from campaign.fabrics.host_agents.protocol import normal
-from campaign.files import make_directory
 from campaign.slurm.run_on_hosts import ask_hosts, devices_of_tasks, together
+from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.system_file import DeviceModel, SystemFile
 
 _DEVICE, _END = "device ", "exit "
 # Slurm's grant, one line a device; a step that asks for more than the host has is refused, or gets an empty list.

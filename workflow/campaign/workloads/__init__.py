@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any, cast
 
-from campaign.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, nearest
 from campaign.workloads.protocol import Workload
 
 WORKLOADS: dict[str, str] = {

@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, StringConstraints, model_validator
 
-from campaign.accelerators import Kind
-from campaign.documents.cell import AXES, Scalar
-from campaign.documents.fields import AXIS_PATTERN, Argument, Precision, Variables
-from campaign.documents.record import Failure
-from campaign.errors import problems_of
+from campaign.common.accelerators import Kind
+from campaign.common.errors import problems_of
+from campaign.spec.cell import AXES, Scalar
+from campaign.spec.fields import AXIS_PATTERN, Argument, Precision, Variables
+from campaign.spec.record import Failure
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import (
     BESIDE,

@@ -7,9 +7,9 @@ import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from campaign.documents.cell import AXES, Cell, Scalar
-from campaign.documents.fields import Variables
-from campaign.errors import ConfigError, LaunchError, nearest
+from campaign.common.errors import ConfigError, LaunchError, nearest
+from campaign.spec.cell import AXES, Cell, Scalar
+from campaign.spec.fields import Variables
 
 RUN_VALUES: Mapping[str, str] = {
     "repetition": "number of the repetition, from 1",

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.documents.record import Status
+from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.spec.record import Status
 from campaign.workloads.failures import described
 from campaign.workloads.log_reader import Log
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from campaign.accelerators import ACCELERATORS
-from campaign.documents.record import Failure, Status
-from campaign.errors import LaunchError
+from campaign.common.accelerators import ACCELERATORS
+from campaign.common.errors import LaunchError
+from campaign.spec.record import Failure, Status
 from campaign.workloads.log_reader import Log
 
 _EVIDENCE_CHARACTERS = 500

@@ -16,7 +16,7 @@ from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
-from campaign.files import open_regular
+from campaign.common.files import open_regular
 
 # What fits into a core's cache is read three times as fast as what does not.
 _CHUNK_BYTES = 128 << 10

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import Field
 
-from campaign.accelerators import ACCELERATORS, Kind, fallback_in
-from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import AxisName, FileModel, InputFiles, Name, Precision
-from campaign.documents.metric import Better, Scaling
-from campaign.documents.record import Failure, Status
-from campaign.fabrics.hardware import Composition, Device
+from campaign.common.accelerators import ACCELERATORS, Kind, fallback_in
+from campaign.spec.cell import Cell, Scalar
+from campaign.spec.fields import AxisName, FileModel, InputFiles, Name, Precision
+from campaign.spec.hardware import Composition, Device
+from campaign.spec.metric import Better, Scaling
+from campaign.spec.record import Failure, Status
 from campaign.workloads.command_template import BESIDE
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log

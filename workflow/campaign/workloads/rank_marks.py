@@ -11,8 +11,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from campaign.errors import LaunchError
-from campaign.files import make_directory
+from campaign.common.errors import LaunchError
+from campaign.common.files import make_directory
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Step
 

@@ -13,12 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from campaign.accelerators import Kind
-from campaign.documents.cell import Scalar
-from campaign.documents.fields import Precision
-from campaign.documents.record import Failure, Status
-from campaign.errors import LaunchError, absent_package, problems_of
-from campaign.files import read_bytes
+from campaign.common.accelerators import Kind
+from campaign.common.errors import LaunchError, absent_package, problems_of
+from campaign.common.files import read_bytes
+from campaign.spec.cell import Scalar
+from campaign.spec.fields import Precision
+from campaign.spec.record import Failure, Status
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import BESIDE, RESERVED, check_template, run_values, texts, variables
 from campaign.workloads.failures import classify

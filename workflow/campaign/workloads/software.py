@@ -18,12 +18,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.documents.cell import Scalar
-from campaign.documents.fields import MODULE_PATTERN, OPERAND_PATTERN, FileModel
-from campaign.errors import LaunchError
-from campaign.files import read_json, write_json
-from campaign.processes.command import Finished, run_command
+from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.errors import LaunchError
+from campaign.common.files import read_json, write_json
+from campaign.common.processes.command import Finished, run_command
+from campaign.spec.cell import Scalar
+from campaign.spec.fields import MODULE_PATTERN, OPERAND_PATTERN, FileModel
 from campaign.workloads.command_template import fill
 
 Filled = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from campaign.documents.cell import AXES, Cell
-from campaign.documents.expression import parse
-from campaign.documents.fields import FileModel
-from campaign.documents.record import Failure
-from campaign.errors import problems_of
+from campaign.common.errors import problems_of
+from campaign.spec.cell import AXES, Cell
+from campaign.spec.expression import parse
+from campaign.spec.fields import FileModel
+from campaign.spec.record import Failure
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Workload
 from campaign.workloads.steady_warmup import NOT_STEADY

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.documents.cell import Cell, Scalar
-from campaign.errors import ConfigError, nearest
+from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.errors import ConfigError, nearest
+from campaign.spec.cell import Cell, Scalar
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.documents.cell import Cell, Scalar
-from campaign.documents.record import Failure
-from campaign.errors import install_command
+from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.errors import install_command
 from campaign.fabrics.host_agents.protocol import normal
+from campaign.spec.cell import Cell, Scalar
+from campaign.spec.record import Failure
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step

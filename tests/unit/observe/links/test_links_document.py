@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from campaign.fabrics.hardware import Composition
 from campaign.observe.links.document import LinksDocument, measured
 from campaign.observe.links.external_tools import starts
 from campaign.observe.links.lease_links import described
 from campaign.observe.links.spec import CollectiveTimes, LinkSpec, PairTimes, RankLinks
-from tests.unit.launch.compositions import composition
+from campaign.spec.hardware import Composition
+from tests.unit.run.launch.compositions import composition
 
 SPEC = LinkSpec(
     hosts=("host1", "host1"), sizes_bytes=(11, 8), repeats=3, warmup=0, budget_s=1.0, device="cpu", time_out_s=9.0

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
+from campaign.analysis.statistics import verdict
 from campaign.report.figure import Drawing, FigureData, load_figure
 from campaign.report.link_selection import kinds_ratio, shown, size_words
-from campaign.statistics import verdict
 from tests.unit.observe.links import links_data
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.record import Store
-from campaign.errors import RecordError
+from campaign.analysis.tables.collect import gather
+from campaign.common.errors import RecordError
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.lease_links import SCHEMA, asked_of, links_of_uses
-from campaign.tables.collect import gather
+from campaign.spec.record import Store
 from tests.campaign_files import load
 from tests.campaign_records import fill, write
 

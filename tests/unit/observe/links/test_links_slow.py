@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.config.system_file import Links
 from campaign.observe.links.document import kinds
 from campaign.observe.links.slow_links import flags
+from campaign.spec.system_file import Links
 
 SYSTEM = Links.model_validate(
     {"fabric": {"gb_per_s": 12.0}, "network": {"gb_per_s": 0.61}, "local": {"gb_per_s": 36.0}}

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from campaign.config.campaign_file import LinkMeasurement
-from campaign.errors import LaunchError
-from campaign.launch.local import LocalLauncher
+from campaign.common.errors import LaunchError
+from campaign.common.processes.marked import children
 from campaign.observe.links.alpha_beta_model import with_models
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.external_tools import LinkBench
 from campaign.observe.links.lease_links import measure_links
-from campaign.processes.marked import children
+from campaign.run.local_launcher import LocalLauncher
+from campaign.spec.campaign_file import LinkMeasurement
 from campaign.workloads.protocol import Ended
-from tests.unit.launch.compositions import composition, system
+from tests.unit.run.launch.compositions import composition, system
 
 SIZES = (8, 4096, 65536)
 THREE = composition((2, 0), (0, 1))

@@ -13,18 +13,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from campaign.fabrics.hardware import Composition
-from campaign.launch import open_launcher
-from campaign.launch.protocol import Launcher, Limits
 from campaign.observe.telemetry import run_telemetry
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN
 from campaign.observe.telemetry.run_telemetry import NO_SAMPLES, Summary, Telemetry
+from campaign.run.launchers import open_launcher
+from campaign.spec.hardware import Composition
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.synthetic import SyntheticWorkload
 from tests.campaign_files import one_cell, one_run
-from tests.unit.launch.compositions import composition, system
-from tests.unit.statistics.sample_data import summarize
+from tests.unit.analysis.statistics.sample_data import summarize
+from tests.unit.run.launch.compositions import composition, system
 
 POWER_W, MEMORY_MIB, UTILISATION_PCT = 250.0, 1024.0, 80.0
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.documents.record import Record
-from campaign.errors import RecordError
+from campaign.analysis.tables import time_series
+from campaign.common.errors import RecordError
 from campaign.observe.telemetry.run_telemetry import write
 from campaign.observe.telemetry.samples import HostSamples, Series
-from campaign.tables import time_series
+from campaign.spec.record import Record
 from tests.unit.report import report_data as synthetic
 
 START = 1_700_000_000.0

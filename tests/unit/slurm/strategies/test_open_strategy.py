@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.system_file import SlurmSettings, SystemFile
-from campaign.errors import ConfigError, HostFailed, LaunchError
-from campaign.processes.command import Finished
+from campaign.common.errors import ConfigError, HostFailed, LaunchError
+from campaign.common.processes.command import Finished
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies import STRATEGIES, open_strategy
 from campaign.slurm.strategies.controller import Controller, reservation_name
+from campaign.spec.system_file import SlurmSettings, SystemFile
 
 SLURMD = {"stop": ["ssh", "{host}", "stop"], "start": ["ssh", "{host}", "start {gres} {devices} {fabric_devices}"]}
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.launch.disturbances import Disturbances
-from campaign.launch.local import _Forked, _wait
-from campaign.launch.protocol import Limits
-from campaign.processes.marked import adopt_orphans
+from campaign.common.processes.disturbances import Disturbances
+from campaign.common.processes.marked import adopt_orphans
+from campaign.run.local_launcher import _Forked, _wait
+from campaign.workloads.launcher import Limits
 from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
 

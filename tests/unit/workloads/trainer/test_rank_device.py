@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from campaign.accelerators import Kind
-from campaign.errors import ConfigError
+from campaign.common.accelerators import Kind
+from campaign.common.errors import ConfigError
 from campaign.workloads.trainer import rank_device
 from campaign.workloads.trainer.rank_device import (
     bound_to_socket,

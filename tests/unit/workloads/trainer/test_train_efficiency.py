@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import ConfigError
-from campaign.fabrics.hardware import Composition, Device
+from campaign.common.errors import ConfigError
+from campaign.spec.hardware import Composition, Device
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.protocol import Outcome, Run, RunStorage
 from campaign.workloads.train import TrainWorkload

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, MODELS, resolve_options
 from campaign.workloads.trainer.models import Sample, batch_of, build, yolo

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from campaign.documents.fields import Precision
+from campaign.spec.fields import Precision
 from campaign.workloads.trainer import precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import make_feed

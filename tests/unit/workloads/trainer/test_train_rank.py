@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from campaign.errors import ConfigError, RecordError
+from campaign.common.errors import ConfigError, RecordError
 from campaign.workloads.trainer.rank import describe
 from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, read_results, write_result
 from campaign.workloads.trainer.training_session import nearly_full

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
 from campaign.workloads.trainer.rank_interface import TrainSpec
 

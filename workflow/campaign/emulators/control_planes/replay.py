@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 import yaml
 
+from campaign.common.errors import ConfigError
 from campaign.emulators.control_planes.hardware import Rack, rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, Wire
-from campaign.errors import ConfigError
 
 SCHEMA = "recording/1"
 _MEMBERS = {"fabric": dict, "hosts": list, "pool": list, "login": bool, "exchanges": list}

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
+from campaign.common.errors import needs_extra
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.errors import needs_extra
 
 _HOST = "127.0.0.1"
 _PAGE = "<html><body><h1>Internal Server Error</h1></body></html>"

@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from campaign.common.errors import LaunchError
+from campaign.common.processes.command import TIMED_OUT, run_command
+from campaign.emulators.hosts.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
+from campaign.emulators.hosts.network import EmulationUnavailable, Keeper, end, tool
+from campaign.emulators.hosts.topology import BRIDGE, HOME, OUTSIDE, PRIVATE_NETWORK, Batch, layout, namespaces
 from campaign.emulators.slurm import cluster_directory, daemons
 from campaign.emulators.slurm.daemons import check
-from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
-from campaign.launch.emulation.network import EmulationUnavailable, Keeper, end, tool
-from campaign.launch.emulation.topology import BRIDGE, HOME, OUTSIDE, PRIVATE_NETWORK, Batch, layout, namespaces
-from campaign.processes.command import TIMED_OUT, run_command
 
 _SLURMDBD_PORT = 6819
 _DATABASE_S = 120.0

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from campaign.errors import LaunchError
-from campaign.files import acquire_lock, is_foreign, is_locked
-from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster
-from campaign.paths import ROOT
-from campaign.processes.command import run_command
-from campaign.processes.marked import has_open
+from campaign.common.errors import LaunchError
+from campaign.common.files import acquire_lock, is_foreign, is_locked
+from campaign.common.paths import ROOT
+from campaign.common.processes.command import run_command
+from campaign.common.processes.marked import has_open
+from campaign.emulators.hosts.cluster_spec import DESCRIPTION, Cluster
 
 _LOCK = "keeper.lock"
 _OWNER = "run/checkout"

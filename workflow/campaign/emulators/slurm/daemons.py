@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster_spec import Cluster, environment
-from campaign.launch.emulation.network import availability, tool
-from campaign.launch.emulation.topology import HOME
+from campaign.common.errors import LaunchError
+from campaign.emulators.hosts.cluster_spec import Cluster, environment
+from campaign.emulators.hosts.network import availability, tool
+from campaign.emulators.hosts.topology import HOME
 
 Daemon = Literal["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"]
 DAEMONS: tuple[Daemon, ...] = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from campaign.config.open_fabric import fabric_of
-from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Configuration
-from campaign.documents.site_hardware import HostSpec
-from campaign.errors import ConfigError, FabricError
+from campaign.common.errors import ConfigError, FabricError
+from campaign.emulators.hosts.cluster_spec import ClusterHost, ClusterSpec, Registration
+from campaign.emulators.hosts.emulation_plan import rates_of
+from campaign.emulators.hosts.topology import LinkRates
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.launch.emulation.cluster_spec import ClusterHost, ClusterSpec, Registration
-from campaign.launch.emulation.topology import LinkRates
-from campaign.launch.emulation_plan import rates_of
+from campaign.plan.campaign.open_fabric import fabric_of
+from campaign.spec.cell import Configuration
+from campaign.spec.site_hardware import HostSpec
+from campaign.spec.system_file import SystemFile
 
 _REGISTRATIONS: dict[str, Registration] = {
     "static": "static",

@@ -14,20 +14,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.host_view import HostView
 from campaign.fabrics.control_plane.ownership import ClaimedView, distinct, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import Composition, Device, Host, Inventory, own_devices
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
 from campaign.fabrics.operations import timing
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, RecordedRequest, Request, Selection, Sent, Tag
 from campaign.fabrics.state_file import State, StateFile, claim, in_the_way, occupy_slots
+from campaign.spec.hardware import Composition, Device, Host, Inventory, own_devices
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 _RECENT_S = 1.0
 

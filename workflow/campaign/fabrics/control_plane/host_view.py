@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from campaign.errors import FabricError
-from campaign.fabrics.hardware import ComposedHost, Composition, Device
+from campaign.common.errors import FabricError
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, normal, pair
 from campaign.fabrics.state_file import StateFile
+from campaign.spec.hardware import ComposedHost, Composition, Device
 
 
 class HostView:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from urllib.parse import quote, unquote
 
-from campaign.fabrics.hardware import Device
 from campaign.fabrics.protocol import Tag
+from campaign.spec.hardware import Device
 
 _PREFIX = "composable-campaign"
 _TEXT = re.compile(rf"{_PREFIX} lease=(\S+) campaign=(\S*) owner=(\S*) since=(\d+)")

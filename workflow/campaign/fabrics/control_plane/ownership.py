@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from campaign.documents.site_hardware import HostSpec
 from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.errors import Conflict, NoMatch, Unhealthy
-from campaign.fabrics.hardware import STORAGE_KIND, Composition, Device, Host, Inventory
 from campaign.fabrics.protocol import Selection, Tag
 from campaign.fabrics.state_file import HeldHost, Holding, Slot, State, composed, occupy
+from campaign.spec.hardware import STORAGE_KIND, Composition, Device, Host, Inventory
+from campaign.spec.site_hardware import HostSpec
 
 
 @dataclass(frozen=True)

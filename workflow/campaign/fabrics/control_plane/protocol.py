@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from pydantic import Field, model_validator
 
-from campaign.documents.site_hardware import PoolSpec
 from campaign.fabrics.banks import Bank, open_banks
-from campaign.fabrics.hardware import Device, pool_devices
 from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.spec.hardware import Device, pool_devices
+from campaign.spec.site_hardware import PoolSpec
 
 if TYPE_CHECKING:  # a system without a control plane needs no HTTP
     from campaign.fabrics.http.client import Client

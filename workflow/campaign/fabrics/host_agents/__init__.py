@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.fabrics.host_agents.protocol import HostAgent
 from campaign.fabrics.http.options import Closed
 

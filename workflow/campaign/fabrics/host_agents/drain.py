@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.host_agents import parse
 from campaign.fabrics.host_agents.parse import Usage
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice

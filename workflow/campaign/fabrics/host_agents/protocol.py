@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from campaign.errors import FabricError
-from campaign.fabrics.hardware import Device, Link
+from campaign.common.errors import FabricError
+from campaign.spec.hardware import Device, Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from campaign.credentials import MASK
-from campaign.errors import CampaignError, FabricError
+from campaign.common.credentials import MASK
+from campaign.common.errors import CampaignError, FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.connection import HttpConnection
 from campaign.fabrics.http.options import Connection

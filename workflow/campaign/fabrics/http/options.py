@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 
 
 class Closed(BaseModel):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from campaign.credentials import MASK, names_secret
+from campaign.common.credentials import MASK, names_secret
 from campaign.fabrics.http.redaction import AUTHENTICATING
 from campaign.fabrics.http.response import parsed
 from campaign.fabrics.protocol import RecordedRequest

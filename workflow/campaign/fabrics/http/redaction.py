@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from campaign.credentials import MASK, names_secret
+from campaign.common.credentials import MASK, names_secret
 
 AUTHENTICATING = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-auth-token", "x-api-key"}

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from campaign.fabrics.errors import Conflict, Incompatible
-from campaign.fabrics.hardware import Inventory
 from campaign.fabrics.protocol import Fabric, Request, Selection
+from campaign.spec.hardware import Inventory
 
 
 def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[str, ...]) -> Request:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from campaign.fabrics.banks import Bank
-from campaign.fabrics.hardware import Host
+from campaign.spec.hardware import Host
 
 Counts = tuple[int, ...]
 

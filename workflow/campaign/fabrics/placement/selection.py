@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from campaign.documents.cell import Configuration
 from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, bank_of
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
-from campaign.fabrics.hardware import STORAGE_KIND, Device, Host, Inventory
 from campaign.fabrics.placement.search import Left, Need, Search, Share, enough
 from campaign.fabrics.protocol import HostSelection, Request, Selection
+from campaign.spec.cell import Configuration
+from campaign.spec.hardware import STORAGE_KIND, Device, Host, Inventory
 
 FreeDevices = tuple[list[Device], list[Device]]
 """Free devices of one bank, and its free drives."""

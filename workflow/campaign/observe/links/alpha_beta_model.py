@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from campaign.common.intervals import Floats, student_quantile
 from campaign.observe.links.document import AllReduce, BandwidthCurve, FittedModel, Models, digits
-from campaign.statistics.intervals import Floats, student_quantile
 
 FEWEST_SIZES = 3
 _ITERATIONS = 5

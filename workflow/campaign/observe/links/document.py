@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from campaign.accelerators import Kind
-from campaign.documents.fields import ClosedModel
+from campaign.common.accelerators import Kind
 from campaign.observe.links.spec import LeftOut, LinkSpec, RankLinks
+from campaign.spec.fields import ClosedModel
 
 LinkMatrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.config.campaign_file import LinkMeasurement
-from campaign.fabrics.hardware import Composition
-from campaign.launch.protocol import Launcher, Limits
+from campaign.spec.campaign_file import LinkMeasurement
+from campaign.spec.hardware import Composition
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Scope, read_log
 from campaign.workloads.protocol import Step

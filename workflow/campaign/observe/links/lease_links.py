@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from campaign.accelerators import Kind
-from campaign.config.campaign_file import LinkMeasurement
-from campaign.config.resolve import Campaign
-from campaign.documents.record import Store
-from campaign.errors import RecordError
-from campaign.fabrics.hardware import Composition
-from campaign.files import load_json, make_directory, reading, write_once
-from campaign.launch.protocol import Launcher, Limits
-from campaign.launch.rank_placement import UsedDevices
+from campaign.common.accelerators import Kind
+from campaign.common.errors import RecordError
+from campaign.common.files import load_json, make_directory, reading, write_once
+from campaign.common.paths import Results
 from campaign.lease.campaign_leases import ObtainedComposition
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
 from campaign.observe.links.external_tools import LinkBench, measure
 from campaign.observe.links.slow_links import flags
 from campaign.observe.links.spec import LinkSpec, RankLinks, read_links
-from campaign.paths import Results
+from campaign.plan.campaign.resolve import Campaign
+from campaign.run.rank_placement import UsedDevices
+from campaign.spec.campaign_file import LinkMeasurement
+from campaign.spec.hardware import Composition
+from campaign.spec.record import Store
+from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.protocol import Ended, Step
 
 TORCH = "torch"

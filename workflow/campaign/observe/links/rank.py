@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from typing import NoReturn
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 from campaign.observe.links.spec import read_spec, write_links
 from campaign.workloads.trainer.rank_interface import RankEnvironment, live, result_path
 

@@ -16,8 +16,8 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
-from campaign.config.system_file import Links
 from campaign.observe.links.document import FABRIC, KINDS, LOCAL, TELLING_BYTES, links_of
+from campaign.spec.system_file import Links
 
 _MOST_FLAGS = 3
 _FEWEST_PEERS = 3

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from campaign.accelerators import Kind
-from campaign.documents.fields import ClosedModel
-from campaign.errors import ConfigError, RecordError
-from campaign.files import read_bytes, write_once
+from campaign.common.accelerators import Kind
+from campaign.common.errors import ConfigError, RecordError
+from campaign.common.files import read_bytes, write_once
+from campaign.spec.fields import ClosedModel
 from campaign.workloads.trainer.rank_interface import result_path
 
 _NUMBER_BYTES = 4  # of an fp32

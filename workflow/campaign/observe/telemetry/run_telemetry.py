@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from campaign.accelerators.nvidia import visible_uuids
-from campaign.files import make_directory, write_atomic
-from campaign.launch.rank_placement import UsedDevices
+from campaign.common.accelerators.nvidia import visible_uuids
+from campaign.common.files import make_directory, write_atomic
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, reported, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, rows
+from campaign.run.rank_placement import UsedDevices
 
 if TYPE_CHECKING:
-    from campaign.fabrics.hardware import Composition
-    from campaign.launch.protocol import Launcher
+    from campaign.spec.hardware import Composition
+    from campaign.workloads.launcher import Launcher
 
 GAUGES = "CAMPAIGN_GAUGES"
 """Variable with the directory in which programs publish values of their own (`sources.program_gauges`)."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from campaign.files import read_json_lines
+from campaign.common.files import read_json_lines
 
 _LATE_INTERVALS = 2.5
 _LATE_SHARE, _LATE_S = 0.15, 1.5

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.errors import ConfigError, unwritable
-from campaign.paths import REPORTS
+from campaign.analysis.tables.io import Tables
+from campaign.common.errors import ConfigError, unwritable
+from campaign.common.paths import REPORTS
 from campaign.report.figure import Drawing, Figure, all_figures, data_of
 from campaign.report.paper.latex import caption, escaped, note, table
 from campaign.report.plot import COLUMN_IN, PAGE, drawn_for, paper
 from campaign.report.svg import DECLARATION
-from campaign.tables.io import Tables
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.metric import Metric, metric_of
-from campaign.errors import unwritable
+from campaign.analysis.statistics import comparable_cells, verdict
+from campaign.analysis.statistics.comparable_cells import naming_columns
+from campaign.analysis.statistics.software_options import software_options
+from campaign.analysis.tables.io import Tables, neutralize_formulas
+from campaign.common import intervals, wording
+from campaign.common.errors import unwritable
 from campaign.report.paper.latex import table
-from campaign.statistics import comparable_cells, intervals, verdict
-from campaign.statistics.comparable_cells import naming_columns
-from campaign.statistics.software_options import software_options
-from campaign.tables.io import Tables, neutralize_formulas
+from campaign.spec.metric import Metric, metric_of
 
 
 def write_numbers(tables: Tables, out: Path) -> list[Path]:
@@ -41,7 +41,7 @@ def compare_cells(tables: Tables) -> pd.DataFrame:
     """Return the comparisons that the figures state, one row per pair of cells.
 
     A pair that several figures compare is in the first of them. `figure` is the title, and `comparison` says which cells they are.
-    The other columns are those of `campaign.statistics.comparable_cells`.
+    The other columns are those of `campaign.analysis.statistics.comparable_cells`.
     """
     cells, design, metric = tables.cells, tables.design, metric_of(tables.context)
     figures = {

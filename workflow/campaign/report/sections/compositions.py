@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.cell import Configuration, drop_layout
-from campaign.errors import ConfigError
-from campaign.tables.cells import tally
-from campaign.tables.leases import idle_times, leases_table
+from campaign.analysis.tables.cells import tally
+from campaign.analysis.tables.leases import idle_times, leases_table
+from campaign.common import wording
+from campaign.common.errors import ConfigError
+from campaign.spec.cell import Configuration, drop_layout
 
 LEASES_ON_PAGE = 40
 _ENDED = ("RELEASED",)

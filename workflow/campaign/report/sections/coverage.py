@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
-from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.statistics.comparable_cells import naming_columns
-from campaign.tables.cells import STATES, tally
+from campaign.analysis.statistics.comparable_cells import naming_columns
+from campaign.analysis.tables.cells import STATES, tally
+from campaign.common import wording
+from campaign.spec.metric import THROUGHPUT, Metric
 
 # Up to so many planned cells the page has a row for each of note; beyond, one for each configuration and workload.
 CELLS_ON_PAGE = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from campaign import wording
-from campaign.insight.published import NOT_HERE
+from campaign.analysis.published import NOT_HERE
+from campaign.common import wording
 from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"

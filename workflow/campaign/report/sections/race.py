@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from campaign.documents.race import RaceCandidate, RaceDocument, WorkloadRace
-from campaign.wording import plural, rate, with_interval
+from campaign.common.wording import plural, rate, with_interval
+from campaign.spec.race import RaceCandidate, RaceDocument, WorkloadRace
 
 HEADINGS = ("Configuration", "Compositions", "Why it is not measured further")
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from campaign import wording
-from campaign.errors import RecordError, first_problem
-from campaign.files import load_json
-from campaign.insight.recommend.document import (
+from campaign.analysis.recommend.document import (
     SCHEMA,
     UNKNOWN,
     RecommendationAnswer,
     RecommendationDocument,
     RecommendedChoice,
 )
+from campaign.common import wording
+from campaign.common.errors import RecordError, first_problem
+from campaign.common.files import load_json
 from campaign.report.intervals_column import Interval, column
 
 # Of the first objective, and of each other one; a campaign of many workloads and precisions has more in its recommendation.json.

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from campaign.config.system_file import SystemFile
-from campaign.errors import HostFailed
-from campaign.fabrics.hardware import Composition
+from campaign.common.errors import HostFailed
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.dynamic import Dynamic
+from campaign.spec.hardware import Composition
+from campaign.spec.system_file import SystemFile
 
 __all__ = ["STRATEGIES", "SlurmStrategy", "open_strategy"]
 

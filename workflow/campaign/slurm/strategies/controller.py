@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from campaign.errors import LaunchError
-from campaign.files import content_hash
-from campaign.processes.command import TIMED_OUT, Finished
+from campaign.common.errors import LaunchError
+from campaign.common.files import content_hash
+from campaign.common.processes.command import TIMED_OUT, Finished
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import NOTHING, expand_hosts, rows
 from campaign.slurm.refusal import parse_refusal

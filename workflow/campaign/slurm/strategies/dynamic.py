@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from campaign.config.system_file import SlurmdCommands, SystemFile
-from campaign.errors import ConfigError, HostFailed
-from campaign.fabrics.hardware import Composition
+from campaign.common.errors import ConfigError, HostFailed
 from campaign.slurm.strategies.controller import Controller, Node, reservation_name
+from campaign.spec.hardware import Composition
+from campaign.spec.system_file import SlurmdCommands, SystemFile
 
 _COMMAND_S = 300.0
 _AT_ONCE = 16

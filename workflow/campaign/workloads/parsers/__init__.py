@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from campaign.errors import nearest
+from campaign.common.errors import nearest
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import (
     NO_END_MARK,

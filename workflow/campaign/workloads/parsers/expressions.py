@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from campaign.documents.fields import AxisName, FileModel
-from campaign.documents.metric import MEASURED_BY_CAMPAIGN
-from campaign.wording import plural
+from campaign.common.wording import plural
+from campaign.spec.fields import AxisName, FileModel
+from campaign.spec.metric import MEASURED_BY_CAMPAIGN
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, format_of, is_timestamped, read_tests, without_label
 from campaign.workloads.parsers.reading import (

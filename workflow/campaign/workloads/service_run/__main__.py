@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from campaign.files import read_bytes, write_atomic
-from campaign.processes.marked import adopt_orphans
+from campaign.common.files import read_bytes, write_atomic
+from campaign.common.processes.marked import adopt_orphans
 from campaign.workloads.service_run.processes import LOOK_S, end, say
 from campaign.workloads.service_run.server import Failed, ServerProcesses, get, how, metrics_of, rank_here
 from campaign.workloads.service_run.specification import CLIENT_OUTPUT, RESULT, Result, Specification

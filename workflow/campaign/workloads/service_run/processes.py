@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from campaign.processes.marked import children, end_children
+from campaign.common.processes.marked import children, end_children
 
 _TAIL_BYTES = 4096
 _LINE_BYTES = 1 << 16

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.documents.cell import Scalar
-from campaign.documents.fields import Variables
+from campaign.spec.cell import Scalar
+from campaign.spec.fields import Variables
 from campaign.workloads.command_template import fill, variables
 from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.rank_marks import has_started, marking_words

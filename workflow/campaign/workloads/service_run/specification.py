@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from campaign.documents.cell import Scalar
-from campaign.documents.fields import Argument, AxisName, FileModel, Precision, Variables
+from campaign.spec.cell import Scalar
+from campaign.spec.fields import Argument, AxisName, FileModel, Precision, Variables
 from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from campaign.files import file_system
+from campaign.common.files import file_system
 from campaign.workloads.trainer.models import Sample
 
 BLOCK_BYTES = 4096

@@ -6,8 +6,8 @@ each with a line, after one that says that torch is there:
     {"pids": [...]}              of the ranks
     {"problem": "..."}           the order is refused; in place of the first line, torch cannot be imported
 Ranks of one order share a process group. They are not children of this process, but of the process that started it, which has to
-adopt orphans (`campaign.processes.marked`): it waits for them, limits and ends them as it does any child, and they end with it.
-This process has one thread, so that forking is safe.
+adopt orphans (`campaign.common.processes.marked`): it waits for them, limits and ends them as it does any child, and they end
+with it. This process has one thread, so that forking is safe.
 
 The forkserver of multiprocessing, with its preload list, does not fit. It ignores an import that fails, so each rank would report a
 missing torch by itself. Every child imports the driver's main module again. There is one server per process, which a launcher
@@ -31,8 +31,8 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.errors import missing_extra
-from campaign.processes import namespaces
+from campaign.common.errors import missing_extra
+from campaign.common.processes import namespaces
 
 _PR_SET_PDEATHSIG = 1
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

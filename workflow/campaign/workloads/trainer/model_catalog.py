@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
-from campaign.documents.cell import Scalar
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
+from campaign.spec.cell import Scalar
 from campaign.workloads.trainer.transformer_sizes import TRANSFORMER_SIZES
 
 Family = Literal["resnet", "mobilenet", "yolo", "bert", "gpt", "transformers", "torchvision"]

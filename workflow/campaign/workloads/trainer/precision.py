@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.utils.hooks import RemovableHandle
 
-from campaign.documents.fields import Precision
+from campaign.spec.fields import Precision
 from campaign.workloads.trainer.models import Trainable
 from campaign.workloads.trainer.rank_device import device_module
 

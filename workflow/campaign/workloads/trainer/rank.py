@@ -19,9 +19,9 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from campaign.accelerators import TORCH_WARNINGS
-from campaign.documents.record import Status
-from campaign.errors import ConfigError
+from campaign.common.accelerators import TORCH_WARNINGS
+from campaign.common.errors import ConfigError
+from campaign.spec.record import Status
 from campaign.workloads.failures import classify
 from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec, live, result_path, write_result
 

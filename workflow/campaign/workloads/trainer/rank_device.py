@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from campaign.accelerators import ACCELERATORS, Kind
-from campaign.errors import ConfigError
-from campaign.processes.numa import bound_beside, pci_of_nvidia
+from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.errors import ConfigError
+from campaign.common.processes.numa import bound_beside, pci_of_nvidia
 from campaign.workloads.device_faults import NOT_SEEN
 
 

@@ -13,12 +13,12 @@ from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from campaign.accelerators import Kind
-from campaign.documents.cell import Scalar
-from campaign.documents.fields import Precision
-from campaign.documents.record import Status
-from campaign.errors import ConfigError, RecordError
-from campaign.files import write_once
+from campaign.common.accelerators import Kind
+from campaign.common.errors import ConfigError, RecordError
+from campaign.common.files import write_once
+from campaign.spec.cell import Scalar
+from campaign.spec.fields import Precision
+from campaign.spec.record import Status
 from campaign.workloads.trainer.model_catalog import resolve_options
 
 Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]

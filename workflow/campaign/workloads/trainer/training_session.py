@@ -23,8 +23,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from campaign.accelerators import ACCELERATORS
-from campaign.documents.record import Status
+from campaign.common.accelerators import ACCELERATORS
+from campaign.spec.record import Status
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.trainer import models, precision, rank_device
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from campaign.documents.operation_times import Operation
 from campaign.emulators.control_planes.h3.habits import BROKEN_READS, BoxOptions, Habits
 from campaign.emulators.control_planes.hardware import Rack, RackDevice
 from campaign.emulators.control_planes.server import HttpRequest, Reply
+from campaign.spec.operation_times import Operation
 
 RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
 PORTS = (0, 48, 16, 32, 64, 80, 96, 112)

@@ -1,6 +1,6 @@
 """How a box behaves: what was recorded of two Falcon 4005 boxes, and switches for what nobody has published.
 
-Every rate has its count beside it; the times are the package's recordings (`campaign.documents.operation_times`).
+Every rate has its count beside it; the times are the package's recordings (`campaign.spec.operation_times`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.documents.operation_times import Operation, OperationTimes, Timed, published_times
+from campaign.spec.operation_times import Operation, OperationTimes, Timed, published_times
 
 READS = 210
 WRONG_LISTS: dict[str, int] = {"lacking": 5, "more": 3, "swapped": 3}

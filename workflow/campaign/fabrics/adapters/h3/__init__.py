@@ -7,13 +7,13 @@ that nobody has, statuses and errors, logins, modes, other kinds of devices, par
 
 from __future__ import annotations
 
-from campaign.documents.cell import Configuration
-from campaign.documents.operation_times import Operation
-from campaign.documents.site_hardware import PoolSpec
 from campaign.fabrics.adapters.h3.control_plane import H3Options, H3Plane
 from campaign.fabrics.control_plane.controlled_fabric import opening
 from campaign.fabrics.operations import Steps
 from campaign.fabrics.registry import Example, FabricKind
+from campaign.spec.cell import Configuration
+from campaign.spec.operation_times import Operation
+from campaign.spec.site_hardware import PoolSpec
 
 open_fabric = opening(H3Plane, "h3")
 

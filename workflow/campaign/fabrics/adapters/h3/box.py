@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
+from campaign.common.files import acquire_lock
 from campaign.fabrics.errors import Busy, OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.response import Answer
 from campaign.fabrics.http.response import listing as values
-from campaign.files import acquire_lock
 
 RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
 _PLAIN = {"Content-Type": "text/plain"}

@@ -17,19 +17,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from campaign.documents.operation_times import Operation
-from campaign.documents.site_hardware import DeviceKind, HostSpec, PoolSpec
-from campaign.errors import ConfigError, FabricError
+from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics.adapters.h3.box import Box, Gpu, Listing
 from campaign.fabrics.banks import Bank, banks_by_mode
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View, WithoutLogin
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import Device, pool_devices
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.operations import timing
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import Detached, Slot, StateFile
+from campaign.spec.hardware import Device, pool_devices
+from campaign.spec.operation_times import Operation
+from campaign.spec.site_hardware import DeviceKind, HostSpec, PoolSpec
 
 NOTE = (
     "written from what public clients of two Falcon 4005 boxes sent and logged; no box was tried. A box has no field for a tag, so "

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.liqid import snapshot
 from campaign.fabrics.adapters.liqid.snapshot import LiqidDevice, Raw
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.liqid.api import Api, LiqidOptions, MatrixRefused
 from campaign.fabrics.adapters.liqid.snapshot import (
     LiqidDevice,

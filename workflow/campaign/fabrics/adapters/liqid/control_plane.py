@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.liqid.api import Api, LiqidOptions, MatrixRefused
 from campaign.fabrics.adapters.liqid.attach import Attachment, Detachment, assumed
 from campaign.fabrics.adapters.liqid.snapshot import (
@@ -29,10 +28,11 @@ from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.errors import Busy, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState
 from campaign.fabrics.http.response import at
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
+from campaign.spec.hardware import STORAGE_KIND, Device, DeviceState
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 
 class LiqidPlane(ControlPlane):

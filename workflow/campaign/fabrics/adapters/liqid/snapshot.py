@@ -14,9 +14,9 @@ from typing import Any
 
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.errors import ProtocolViolation
-from campaign.fabrics.hardware import Health
 from campaign.fabrics.http.response import at
 from campaign.fabrics.protocol import Tag
+from campaign.spec.hardware import Health
 
 Raw = Mapping[str, Any]
 """An object as the Matrix gave it: it is echoed whole, with what is not known here."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Answer
 from campaign.fabrics.http.response import Json, at, listing, mapping, mappings

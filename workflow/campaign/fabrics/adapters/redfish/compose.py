@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.redfish import resources
 from campaign.fabrics.adapters.redfish.answers import Missing, local, uri
 from campaign.fabrics.adapters.redfish.ownership import (

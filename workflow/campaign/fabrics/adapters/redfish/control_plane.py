@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from campaign.documents.site_hardware import HostSpec, PoolSpec
 from campaign.fabrics.adapters.redfish import ownership
 from campaign.fabrics.adapters.redfish.compose import Composing
 from campaign.fabrics.adapters.redfish.ownership import ServiceView
@@ -16,6 +15,7 @@ from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, Parti
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
+from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 
 class RedfishPlane(ControlPlane):

@@ -20,9 +20,9 @@ from campaign.fabrics.adapters.redfish.service import RedfishOptions
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.lease_tag import by_lease, decode
 from campaign.fabrics.control_plane.protocol import Change, View
-from campaign.fabrics.hardware import Device, DeviceState, Health
 from campaign.fabrics.protocol import Tag
 from campaign.fabrics.state_file import State
+from campaign.spec.hardware import Device, DeviceState, Health
 
 _LIMITED = ("Processor", "Memory", "Storage", "Network", "Compute", "ComputerSystem", "Expansion")
 _STATES: dict[str | None, DeviceState] = {

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from campaign.errors import FabricError
+from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.redfish.answers import uri, uris
 from campaign.fabrics.adapters.redfish.service import Service
-from campaign.fabrics.hardware import NETWORK_KIND, STORAGE_KIND, Health, Link
 from campaign.fabrics.http.response import Json, at, mapping, mappings, text
+from campaign.spec.hardware import NETWORK_KIND, STORAGE_KIND, Health, Link
 
 SPECIFIC = "ComputerSystemComposition"
 CONSTRAINED = "ComputerSystemConstrainedComposition"

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from campaign.documents.cell import Scalar
+from campaign.spec.cell import Scalar
 from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, model_info, resolve_options
 from campaign.workloads.trainer.models import classification, foreign, language, yolo
 from campaign.workloads.trainer.rank_interface import TrainSpec

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from campaign.errors import ConfigError
+from campaign.common.errors import ConfigError
 
 
 class ForeignTransformer(nn.Module):

@@ -1,0 +1,188 @@
+"""What may be said of a comparison: a difference only where it stands among all of its figure, and never more than that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from campaign.analysis.statistics import comparisons, verdict
+from campaign.common import intervals, wording
+from tests import planted_campaigns as planted
+from tests.planted_campaigns import Truth
+
+NAN = float("nan")
+
+
+def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
+    given = {"p": p, "p_holm": p_holm, "n_tests": 33, "least_detectable_pct": 1.5, "paired": False, "n_pairs": 0}
+    basis = {
+        "compositions": 3,
+        "against_compositions": 3,
+        "freedom": 8.0,
+        "unlike": "",
+        "in_order": False,
+        "ratio": 1.1,
+    }
+    return {**given, "tested": p == p, "method": intervals.BETWEEN, **basis, **more}
+
+
+@pytest.mark.parametrize(
+    ("compared", "low", "high", "words"),
+    [
+        (row(0.001, 0.02), 1.0, 3.0, ""),
+        (row(NAN, NAN), NAN, NAN, ""),
+        (row(0.4, 1.0), -0.31, 0.24, ": no difference larger than 0.31\u202f%"),
+        (row(0.4, 1.0), -1.2, 3.44, ": no difference larger than 3.4\u202f%"),
+        (row(0.01, 0.12), 0.1, 3.0, ", not significant among all 33 comparisons of this figure (p = 0.12, Holm)"),
+        (row(0.4, 1.0), -50.0, 3.0, ": no difference larger than 50.0\u202f%"),
+        (row(0.4, 1.0, least_detectable_pct=20.0), -3.0, 50.1,
+         ": inconclusive, with too few or too uneven runs; a difference of 20\u202f% would have been detected"),
+        (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
+         ": inconclusive, with too few or too uneven runs; a difference of 80\u202f% would have been detected"),
+        (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
+         ": inconclusive, with too few or too uneven runs; no difference of any size would have been detected"),
+    ],
+)  # fmt: skip
+def test_doubt_follows_from_the_adjusted_p_and_the_interval(
+    compared: dict[str, Any], low: float, high: float, words: str
+) -> None:
+    assert verdict.doubt(compared, low, high) == words
+
+
+def _several(effect: tuple[float, ...], compositions: int = 3) -> tuple[pd.DataFrame, comparisons.Design]:
+    """Return configurations against the first one, as a figure has them."""
+    truth = Truth(
+        configurations=len(effect), effect=effect, compositions=compositions, runs=2 * compositions, lease=0.002
+    )
+    design = comparisons.design(planted.runs(replace(truth, run=0.002), 1, 3))
+    of, to = planted.pairs(truth, 1)
+    found = comparisons.ratios(of, to, design).columns(of.index)
+    return pd.DataFrame({"cell_id": of, "against_cell": to, "workload": [f"w{n}" for n in of], **found}), design
+
+
+def test_of_several_cells_the_mean_has_an_interval_and_the_extremes_have_none() -> None:
+    rows, design = _several((1.0, 0.5, 0.25, 1.0))
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    pattern = (
+        r"2\.0\d× \[\S+ to \S+\] \(mean of 3 cells\); estimates of single cells are from (\S+) \(w3\) to (\S+) \(w2\); "
+        r"2 of 3 cells differ significantly"
+    )
+    found = re.fullmatch(pattern, said)
+    assert found, said
+    assert [float(each[:-1]) for each in found.groups()] == pytest.approx([1, 4], abs=0.03)
+    in_time = verdict.summarize_effects(
+        rows, design, ["workload"], lambda ratio: 100 * (1 / ratio - 1), wording.percent
+    )
+    low, high = re.search(r"\[−(\S+)\u202f% to −(\S+)\u202f%\]", in_time).groups()  # type: ignore[union-attr]
+    assert 49 < float(high) < 50.1 < float(low) < 51
+
+
+def test_one_cell_has_its_own_interval_and_what_it_rests_on() -> None:
+    rows, design = _several((1.0, 0.5))
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    assert re.fullmatch(r"\S+× \[\S+ to \S+\] \(w1; 3 compositions each\)", said)
+
+
+def test_differences_are_ruled_out_for_all_cells_together() -> None:
+    rows, design = _several((1.0,) * 13)
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    largest = re.search(
+        r"none of 12 cells differs significantly, and differences above (\S+)\u202f% are ruled out", said
+    )
+    alone = max(abs(rows["ratio_low"] - 1).max(), abs(rows["ratio_high"] - 1).max())
+    assert float(largest[1]) > 105 * alone  # type: ignore[index]
+    wide = rows.assign(ratio_low=rows["ratio"] / 1.45, ratio_high=rows["ratio"] * 1.45)
+    assert verdict.summarize_effects(wide, design, ["workload"]).endswith("none of 12 cells differs significantly")
+
+
+def test_a_mean_of_untested_ratios_has_no_interval() -> None:
+    rows, design = _several((1.0, 0.5, 0.25), compositions=1)
+    said = verdict.summarize_effects(rows, design, ["workload"])
+    assert said.startswith("2.8")
+    assert f"× (no interval: {verdict.ONE_COMPOSITION}; mean of 2 cells); estimates" in said
+    assert "differ" not in said
+
+
+def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
+    rows = pd.DataFrame(
+        [
+            row(0.0, 0.001, paired=True, method=intervals.PAIRED),
+            row(0.03, 0.06),
+            row(NAN, NAN, method=intervals.ITSELF),
+        ]
+    )
+    assert verdict.limits(rows, {"order": "blocks"}) == ("1 statement holds for one composition only.",)
+    assert verdict.limits(rows[1:], {"order": "blocks"}) == ()
+    assert verdict.limits(rows[1:], {"order": "sequential"}) == (verdict.SEQUENTIAL,)
+    assert verdict.limits(rows[2:], {}) == ("No comparison has an interval.",)
+
+
+ONE = {"compositions": 1, "against_compositions": 1}
+LENT = "one composition each, spread borrowed"
+
+
+@pytest.mark.parametrize(
+    ("compared", "words"),
+    [
+        (row(0.1, 0.2), "3 compositions each"),
+        (row(0.1, 0.2, compositions=2), "2 against 3 compositions"),
+        (row(0.1, 0.2, method=intervals.PAIRED_BY_LEASE, paired=True), "within 3 compositions"),
+        (row(0.1, 0.2, method=intervals.PAIRED, paired=True, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=intervals.RUNS_OF_ONE, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=intervals.BORROWED, **ONE), LENT),
+        (row(0.1, 0.2, method=intervals.BORROWED_EARLIER, lent_by="pilot", **ONE),
+         f"{LENT} from pilot"),
+        (row(NAN, NAN, method=intervals.ONE_EACH, **ONE), ""),
+        (row(0.1, 0.2, in_order=True),
+         "3 compositions each; order not random or not known, so that drift can pose as an effect"),
+        (row(0.1, 0.2, unlike="5 warm-up steps against 10"),
+         "3 compositions each; measured unlike: 5 warm-up steps against 10"),
+    ],
+)  # fmt: skip
+def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, Any], words: str) -> None:
+    assert verdict.basis(compared) == words
+
+
+def test_one_composition_each_is_said_instead_of_a_result() -> None:
+    alone = row(NAN, NAN, method=intervals.ONE_EACH, freedom=NAN, **ONE)
+    assert verdict.doubt(alone, -1.0, 2.0) == f" ({verdict.ONE_EACH})"
+    (said,) = verdict.limits(pd.DataFrame([alone]), {})
+    assert said.startswith("Comparisons not tested: one composition of each")
+    assert verdict.basis({**alone, "in_order": True}) == ""
+    assert "differ" not in said
+    assert "degrees" not in said
+    of_table = [verdict.COLUMNS[name](alone) for name in ("p (Holm)", "Compositions", "Degrees of freedom", "Compared")]
+    assert of_table == ["–", "1 / 1", "–", intervals.ONE_EACH.removesuffix(", 95 %")]
+
+
+def test_a_caption_says_what_all_comparisons_rest_on() -> None:
+    lent = row(0.4, 1.0, method=intervals.BORROWED, **ONE)
+    rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.PAIRED, **ONE)])
+    said = verdict.rests_on(rows)
+    assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
+    assert "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
+    steps = verdict.unlike(rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"]))
+    assert steps.startswith(
+        " 2 comparisons are between cells that were measured unlike (such as 5 warm-up steps against 10)"
+    )
+    assert verdict.unlike(rows) == ""
+    planned = {"compositions": 3, "lease_order": "least-recomposition"}
+    assert verdict.LEASES_IN_ORDER in verdict.limits(rows, planned)
+    assert verdict.ORDER_UNKNOWN in verdict.limits(rows, {"compositions": 3})
+    assert "drift" not in " ".join(verdict.limits(rows, {"compositions": 3, "lease_order": "blocks"}))
+
+
+def test_a_table_says_how_each_was_compared() -> None:
+    say = verdict.COLUMNS["Compared"]
+    assert say(row(0, 0, paired=True, n_pairs=4, method=intervals.PAIRED)) == "paired, 4 blocks"
+    assert say(row(0, 0, paired=True, n_pairs=3)) == "paired, 3 leases"
+    assert say(row(0, 0)) == "t over compositions"
+    assert say(row(0, 0, method=intervals.ITSELF)) == intervals.ITSELF
+    assert [verdict.p_value(p) for p in (0.0, 0.0344, 1.0, NAN)] == ["< 0.001", "0.034", "1.0", "–"]
+    assert [verdict.COLUMNS["Detectable"](row(0, 0, least_detectable_pct=least)) for least in (0.123, 7.0, NAN)] == [
+        "0.12\u202f%", "7.0\u202f%", "–",
+    ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""From records to tables, statistics, comparisons, published claims and recommendations."""

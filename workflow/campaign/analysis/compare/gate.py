@@ -1,0 +1,84 @@
+"""Rules under which a comparison fails: `throughput < -5%`, `energy_per_sample_j > 10%`, `state`.
+
+A change is that of the other campaign against the baseline, in percent. A cell breaks a rule when its change is beyond the limit
+and, after Holm over all matched cells, not by chance. Where each side was measured on one composition and nothing tells how much
+compositions differ, there is no test: such a change breaks no rule, and is listed as not tested. For throughput, the mean over the
+cells of a workload breaks a rule like a cell. `state`: a cell that was measured in the baseline and is not in the other.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from campaign.common import wording
+from campaign.common.errors import ConfigError
+from campaign.common.intervals import SIGNIFICANT, Floats
+
+THROUGHPUT, STATE = "throughput", "state"
+
+_RULE = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
+_TESTS: dict[str, Callable[[Floats, float], np.ndarray]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A quantity, and the change in percent that is not accepted."""
+
+    text: str
+    quantity: str
+    test: str = ""
+    limit_pct: float = 0.0
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule and the cell, or the workload, that breaks it."""
+
+    rule: str
+    where: str
+    change: str
+    tested: bool = True
+
+
+def parse_rule(text: str) -> Rule:
+    """A rule from its text; ConfigError says what is allowed."""
+    if text.strip() == STATE:
+        return Rule(text.strip(), STATE)
+    found = _RULE.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"--fail-on '{text}': is no rule; write a quantity, one of < <= > >= and a change in percent, such as "
+            "'throughput < -5%' or 'energy_per_sample_j > 10%', or 'state'"
+        )
+    quantity, test, limit = found.groups()
+    return Rule(" ".join(text.split()), quantity, test, float(limit))
+
+
+def broken_by_changes(rule: Rule, words: list[str], ratio: Floats, p_holm: Floats) -> list[Broken]:
+    """What breaks a rule of a quantity: its changes as ratios, and their p-values (nan: no test)."""
+    change_pct = 100 * (ratio - 1)
+    past = _TESTS[rule.test](np.where(np.isfinite(change_pct), change_pct, 0.0), rule.limit_pct) & np.isfinite(
+        change_pct
+    )
+    past &= ~(p_holm >= SIGNIFICANT)
+    return [
+        Broken(rule.text, words[place], wording.percent(change_pct[place]), bool(np.isfinite(p_holm[place])))
+        for place in np.flatnonzero(past)
+    ]
+
+
+def broken_by_states(rule: Rule, rows: pd.DataFrame) -> list[Broken]:
+    """Cells that were measured in the baseline and are not in the other campaign."""
+    lost = rows[(rows["base_state"] == "measured") & (rows["state"] != "measured")]
+    return [Broken(rule.text, row["cell"], f"measured → {row['outcome']}") for row in lost.to_dict("records")]

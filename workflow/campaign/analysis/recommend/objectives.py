@@ -1,0 +1,214 @@
+"""What can be asked for: an objective, and constraints on the hardware and on what it gives. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from campaign.common import wording
+from campaign.common.errors import ConfigError
+from campaign.spec import metric as metrics
+from campaign.spec.cell import SHAPE_AXES
+from campaign.spec.expression import Expression, parse
+from campaign.spec.metric import Metric
+
+THROUGHPUT = "throughput"
+TIME = "time"
+PER_DEVICE_HOUR = "throughput-per-device-hour"
+PER_JOULE = "throughput-per-joule"
+PER_PRICE = "throughput-per-price"
+CHEAPEST = "cheapest-within"
+MIX = "mix"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a score (a logarithm, larger is better) is shown: value = exp(sign x score), in a unit."""
+
+    sign: int
+    number: Callable[[float], str]
+    unit: str
+
+    def value(self, score: float) -> float:
+        return math.exp(self.sign * score)
+
+    def say(self, value: float) -> str:
+        return f"{self.number(value)}\u202f{self.unit}".rstrip()
+
+
+_KINDS: Mapping[str, tuple[str, Scale]] = {
+    THROUGHPUT: ("the most samples per second", Scale(1, wording.rate, "samples/s")),
+    TIME: ("the shortest time for a million samples", Scale(-1, wording.seconds, "a million samples")),
+    PER_DEVICE_HOUR: (
+        "the most samples for each hour of each composed device, idle ones included",
+        Scale(1, wording.rate, "samples a device-hour"),
+    ),
+    PER_JOULE: (
+        "the most samples for each joule of the devices in use, where power was sampled",
+        Scale(1, wording.rate, "samples/J"),
+    ),
+    PER_PRICE: (
+        "the lowest price of a million samples, by the prices of composed devices in the system file",
+        Scale(-1, wording.rate, "a million samples"),
+    ),
+    CHEAPEST: (
+        "the fewest device-hours among those that are at most so many percent slower than the fastest",
+        Scale(-1, wording.rate, "device-hours a million samples"),
+    ),
+    MIX: (
+        "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
+        Scale(-1, wording.times, "the time of each workload’s own fastest"),
+    ),
+}
+"""Objectives by name; `cheapest-within` takes a percentage, `mix` the shares: `cheapest-within:5%`, `mix:a=0.7,b=0.3`."""
+
+RESULTS = {
+    "local_devices_per_host": "how many of a host's devices are its own",
+    "batch": "samples a device takes in one step",
+    "precision": "number format",
+    "throughput_per_s": "samples per second of all devices",
+    "step_s": "seconds of a step",
+    "device_hours_per_million": "device-hours for a million samples",
+    "cost_per_million": "price of a million samples, nan where the system file has no prices",
+    "energy_per_sample_j": "joules of the devices in use, nan where power was not sampled",
+}
+"""What a constraint can name beside the shape and the campaign's options."""
+
+_SHARE = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
+
+
+@dataclass(frozen=True)
+class RecommendationObjective:
+    """name: one of those above; within_pct: of `cheapest-within`; shares: of `mix`, by workload, adding up to 1; empty: equal ones.
+    metric: the campaign's, which `throughput` is about; currency: of the system file's prices."""
+
+    name: str
+    within_pct: float = 0.0
+    shares: tuple[tuple[str, float], ...] = ()
+    metric: Metric = metrics.THROUGHPUT
+    currency: str = ""
+
+    @property
+    def text(self) -> str:
+        """The objective as it is written on the command line."""
+        if self.name == CHEAPEST:
+            return f"{CHEAPEST}:{self.within_pct:g}%"
+        if self.name == MIX and self.shares:
+            return f"{MIX}:{','.join(f'{workload}={share:.3g}' for workload, share in self.shares)}"
+        return self.name if self.metric == metrics.THROUGHPUT else self.metric.name
+
+    @property
+    def meaning(self) -> str:
+        if self.metric != metrics.THROUGHPUT:
+            return f"the {'highest' if self.metric.higher else 'lowest'} {self.metric.label}"
+        return _KINDS[self.name][0].replace("so many percent", f"{self.within_pct:g}\u202f%")
+
+    @property
+    def scale(self) -> Scale:
+        if self.metric != metrics.THROUGHPUT:
+            return Scale(1 if self.metric.higher else -1, wording.rate, self.metric.unit)
+        scale = _KINDS[self.name][1]
+        return replace(scale, unit=f"{self.currency} {scale.unit}".lstrip()) if self.name == PER_PRICE else scale
+
+
+@dataclass(frozen=True)
+class RecommendationRequest:
+    """Objectives and constraints; workloads empty: all that were measured."""
+
+    objectives: tuple[RecommendationObjective, ...]
+    constraints: tuple[Expression, ...] = ()
+    workloads: tuple[str, ...] = ()
+
+    def allows(self, values: dict[Any, object]) -> bool:
+        return all(constraint(values) for constraint in self.constraints)
+
+
+DEFAULT = (
+    RecommendationObjective(THROUGHPUT),
+    RecommendationObjective(PER_DEVICE_HOUR),
+    RecommendationObjective(PER_PRICE),
+    RecommendationObjective(CHEAPEST, 5.0),
+    RecommendationObjective(PER_JOULE),
+    RecommendationObjective(MIX),
+)
+"""Objectives of the report: prices where the system file has some, energy where power was sampled, the mix where there are several
+workloads."""
+REPORT = RecommendationRequest(DEFAULT)
+"""What the report asks for."""
+
+
+def parse_request(
+    objectives: Sequence[str],
+    constraints: Sequence[str],
+    workloads: Sequence[str],
+    known: Collection[str],
+    options: Sequence[str],
+) -> RecommendationRequest:
+    """Parse what a person asks for.
+
+    Args:
+        known: measured workloads
+        options: names of workload options that are axes
+
+    Raises ConfigError that names what is not understood, and what is allowed.
+    """
+    if unknown := sorted(set(workloads) - set(known)):
+        raise ConfigError(f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
+    names = [*SHAPE_AXES, *RESULTS, *options]
+    read = [parse(text, names, "--constraint") for text in constraints]
+    return RecommendationRequest(
+        tuple(_objective(text, workloads or known) for text in objectives) or DEFAULT, tuple(read), tuple(workloads)
+    )
+
+
+def _objective(text: str, known: Collection[str]) -> RecommendationObjective:
+    name, colon, rest = text.strip().partition(":")
+    if name == CHEAPEST:
+        return RecommendationObjective(CHEAPEST, within_pct=_percentage(text, rest))
+    if name == MIX and (rest.strip() or not colon):
+        return RecommendationObjective(MIX, shares=_shares(text, rest, known))
+    if name in _KINDS and name != MIX and not colon:
+        return RecommendationObjective(name)
+    raise ConfigError(
+        f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_PRICE}, {PER_JOULE}, "
+        f"{CHEAPEST}:5%, {MIX}:a=0.7,b=0.3"
+    )
+
+
+def _percentage(text: str, rest: str) -> float:
+    value = _number(rest.strip().removesuffix("%"))
+    if not 0 <= value < 100:
+        raise ConfigError(f"--objective: '{text}' needs a percentage from 0 to below 100, such as {CHEAPEST}:5%")
+    return value
+
+
+def _shares(text: str, rest: str, known: Collection[str]) -> tuple[tuple[str, float], ...]:
+    if not rest:
+        return ()
+    shares: dict[str, float] = {}
+    for part in rest.split(","):
+        match = _SHARE.fullmatch(part)
+        value = _number(match[2]) if match else math.nan
+        if match is None or not (math.isfinite(value) and value > 0) or match[1] in shares:
+            raise ConfigError(
+                f"--objective: '{text}' needs a positive share for each workload, once: {MIX}:a=0.7,b=0.3"
+            )
+        shares[match[1]] = value
+    if unknown := sorted(set(shares) - set(known)):
+        raise ConfigError(f"--objective: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
+    whole = sum(shares.values())
+    return tuple((workload, share / whole) for workload, share in shares.items())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _listed(known: Collection[str]) -> str:
+    return ", ".join(sorted(known)) or "none"

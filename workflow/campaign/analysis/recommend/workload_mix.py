@@ -1,0 +1,119 @@
+"""A mix of workloads: how much longer each shape takes for it than every workload on its own fastest shape. Pure.
+
+The slow-down of a shape is the sum over workloads of `share x rate of the fastest shape / rate of this shape`; it is 1 where the
+shape is the fastest for each of them. Workloads of one configuration share leases, so variances are those of sums
+(`campaign.analysis.statistics.combined_cells`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from campaign.analysis.recommend.candidates import SHAPE
+from campaign.analysis.statistics.combined_cells import combine_cells
+from campaign.analysis.statistics.comparisons import Design, ratios
+from campaign.common import wording
+from campaign.common.intervals import Floats
+
+_BY_SHAPE = ["shape", *SHAPE, "configuration", "system", "ranks", "devices"]
+
+
+def fastest_variants(rows: pd.DataFrame, workloads: Sequence[str], named: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Return the rows of the precision and options that each workload is fastest with, by these in words.
+
+    All shapes of a mix are compared with the same precision and options of a workload.
+
+    Args:
+        named: columns of precision and options
+    """
+    found = {}
+    for workload in workloads:
+        variants = [variant for _, variant in rows[rows["workload"] == workload].groupby(list(named), sort=False)]
+        if variants:
+            fastest = max(variants, key=lambda variant: variant["rate"].max())
+            found[wording.describe(fastest.iloc[0].to_dict(), ["workload", *named])] = fastest
+    return found
+
+
+def mix_candidates(
+    variants: Sequence[pd.DataFrame], shares: Sequence[float], design: Design
+) -> tuple[pd.DataFrame, Design]:
+    """Return a row per shape that has all workloads of a mix, and the design that compares these rows.
+
+    The rows have the columns of `candidates` that a choice is made by. `rate` is the inverse of the slow-down, `batch` is in words.
+
+    Args:
+        variants: for each workload, its rows with one precision and options
+        shares: parts of time, adding up to 1
+        design: the design of the cells
+    """
+    found = [_parts_of(rows, share) for rows, share in zip(variants, shares, strict=True)]
+    parts = pd.concat(found, ignore_index=True)
+    parts = parts[parts.groupby("shape")["workload"].transform("count") == len(shares)]
+    if parts.empty:
+        return parts, design
+    apart = parts[parts["cell"] != parts["fastest"]]
+    sums = combine_cells(design, _sums(parts, apart))
+    shapes = parts.groupby(_BY_SHAPE, sort=False)
+    rows = shapes.agg(slow=("slow", "sum"), batch=("batch", ", ".join), cells=("cell", tuple)).reset_index()
+    rows = rows.assign(cell=rows["cells"].map(_id))
+    rows = rows[sums.places(rows["cell"]) >= 0].reset_index(drop=True)
+    bounds = _slow_down_bounds(rows, apart, sums)
+    known = sums.variances.known[sums.places(rows["cell"])]
+    return rows.assign(rate=1 / rows["slow"], **bounds, known=known), sums
+
+
+def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
+    """Return the row of each shape with the batch that a workload is fastest with, and its part of the slow-down."""
+    by_rate = rows.sort_values("rate", ascending=False, kind="stable")
+    fastest, own = by_rate.iloc[0], by_rate.drop_duplicates("shape")
+    return own.assign(
+        share=share,
+        weight=share * fastest["rate"],
+        slow=share * fastest["rate"] / own["rate"],
+        fastest=fastest["cell"],
+        batch=own["workload"] + ": batch " + own["batch"].astype("str"),
+    )
+
+
+def _sums(parts: pd.DataFrame, apart: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of all sums; equal sums once.
+
+    They are those of all workloads on each shape, and of the workloads that are faster elsewhere: on the shape, and where they are
+    the fastest. The latter have cells in common, so each is a kind of its own.
+    """
+    found = []
+    for rows, name in ((parts, "cell"), (apart, "cell"), (apart, "fastest")):
+        ids = rows.groupby("shape")[name].transform(_id)
+        kind = "mix" if rows is parts else ids
+        found.append(pd.DataFrame({"sum": ids, "kind": kind, "cell_id": rows[name], "weight": rows["weight"]}))
+    return pd.concat(found).drop_duplicates(["sum", "cell_id"], ignore_index=True)
+
+
+def _id(cells: Iterable[str]) -> str:
+    return "+".join(cells)
+
+
+def _slow_down_bounds(rows: pd.DataFrame, apart: pd.DataFrame, sums: Design) -> dict[str, Floats]:
+    """Return `low`, `high`, `variance` and `freedom` of the inverse of the slow-down, as `candidates.with_results` does.
+
+    They are nan where a shape is the fastest for all workloads. A workload that is fastest on the shape itself adds its share,
+    exactly. The others add a ratio of two sums.
+    """
+    by_shape = apart.groupby("shape").agg(own=("cell", _id), fastest=("fastest", _id), share=("share", "sum"))
+    by_shape = by_shape.reindex(rows["shape"])
+    slow, share = rows["slow"].to_numpy(dtype=np.float64), by_shape["share"].to_numpy(dtype=np.float64)
+    found, pools = (ratios(by_shape["fastest"], by_shape["own"], each).of for each in (sums, sums.with_pools()))
+    exact = 1 - share
+    _, low, high = replace(found, ratio=(slow - exact) / share).bounds()
+    variance = pools.variance * (1 - exact / slow) ** 2
+    return {
+        "low": 1 / (exact + share * high),
+        "high": 1 / (exact + share * low),
+        "variance": variance,
+        "freedom": pools.freedom,
+    }

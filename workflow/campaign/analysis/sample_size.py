@@ -1,0 +1,245 @@
+"""How often to compose and run a campaign's cells, and how long, to find a difference of a given size for the least cost.
+
+The variance of a cell's mean has three parts, each divided by how often its level is repeated (Kalibera & Jones, "Rigorous
+Benchmarking in Reasonable Time", ISMM 2013): compositions k, runs r in each of them, steps s in each run. A level is worth
+repeating as far as it is cheap and noisy beside the level above it. The difference of two configurations is tested as the report
+tests it, among all cells of the plan, which is simulated (`campaign.analysis.simulated_power`). Detectable: found in 80 of 100
+campaigns.
+
+The spread is that of the campaign's own runs, else that of other campaigns on the same system, else assumed; what a choice costs
+follows from the plan's forecast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from campaign.analysis.simulated_power import PlannedComparisons, SimulatedPrecision
+from campaign.analysis.statistics.variance_components import components, valid_runs
+from campaign.analysis.tables.io import read
+from campaign.common.errors import ConfigError, RecordError
+from campaign.common.paths import Results
+from campaign.plan.cost import Charges, Work, cost_model
+from campaign.plan.past_costs import read_costs
+from campaign.plan.plan import Plan
+from campaign.plan.request import PlanRequest
+from campaign.spec.cell import Cell
+from campaign.spec.run_numbers import whole
+
+MOST_COMPOSITIONS, MOST_RUNS = 20, 6
+ASSUMED_PCT = {"composition": 1.0, "run": 1.0, "step": 5.0}
+"""Standard deviations that are assumed of a system on which nobody has measured."""
+_USUAL = (1, 2, 3, 5)
+_STEP_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviations in percent of throughput: from composition to composition, from run to run, from step to step."""
+
+    composition_pct: float
+    run_pct: float
+    step_pct: float
+    source: str
+
+    def variance(self, compositions: int, runs: int, steps: int) -> float:
+        """Variance of the logarithm of a cell's mean."""
+        parts = self.composition_pct**2 + (self.run_pct**2 + self.step_pct**2 / max(steps, 1)) / runs
+        return parts / compositions / 1e4
+
+    def shared_part(self, runs: int, steps: int) -> float:
+        """Part of the variance of a composition's mean that all cells on the composition have in common."""
+        total = self.variance(1, runs, steps)
+        return (self.composition_pct / 100) ** 2 / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class SampleSize:
+    """Compositions, runs in each, steps in each run, and their cost. half_width_pct: of the 95 % interval of a difference of two
+    configurations; detectable_pct: the least difference that 80 of 100 campaigns find."""
+
+    compositions: int
+    runs: int
+    steps: int
+    half_width_pct: float
+    detectable_pct: float
+    device_hours: float
+
+
+@dataclass(frozen=True)
+class SampleSizes:
+    """now: the campaign as it is; usual: the same with other numbers of compositions; cheapest: what reaches the wanted difference,
+    None where nothing up to 20 compositions does; alternatives: the cheapest choice of every number of compositions that does.
+    comparisons: number of differences that are tested together.
+    hours_known: False where device-hours only tell which choice is cheaper, because times are unknown.
+    """
+
+    spread: Spread
+    comparisons: int
+    now: SampleSize
+    usual: tuple[SampleSize, ...]
+    cheapest: SampleSize | None
+    alternatives: tuple[SampleSize, ...]
+    hours_known: bool = True
+
+
+def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str = "") -> SampleSizes:
+    """What finds a difference of detect_pct between configurations of the plan. assumed: a spread, as `parse_spread` reads it."""
+    tables = list(_tables(plan, asked.results))
+    spread = parse_spread(assumed) if assumed else measured_spread(tables) or _assumed(ASSUMED_PCT)
+    settings = [whole(cell.settings) for _, cell in plan.cells]
+    compositions = max(each.compositions for each in settings)
+    runs = max(1, round(np.median([each.repetitions / each.compositions for each in settings])))
+    steps = round(np.median([each.measured_steps for each in settings]))
+    hours = _Hours(plan, asked, _window_share(tables), steps)
+    planned = PlannedComparisons.from_plan(plan)
+    precision = SimulatedPrecision(planned)
+    # What a window is made of is not known of every program; then steps stay what they are.
+    length = steps if hours.window_share else 0
+    spread_of_runs = spread if length else replace(spread, step_pct=0.0)
+
+    def of(count: int) -> SampleSize:
+        return sample_size(spread_of_runs, precision, count, runs, length, hours(count, runs, length))
+
+    found = tuple(cheapest_by_compositions(spread_of_runs, detect_pct, precision, length, hours))
+    cheapest = min(found, key=lambda each: (each.device_hours, each.compositions), default=None)
+    usual = tuple(map(of, _USUAL))
+    return SampleSizes(spread, planned.tests, of(compositions), usual, cheapest, found, hours.known)
+
+
+def sample_size(
+    spread: Spread, precision: SimulatedPrecision, compositions: int, runs: int, steps: int, device_hours: float
+) -> SampleSize:
+    """Return the precision of one choice: infinite for one composition, which does not show how much compositions differ."""
+    if compositions < 2:
+        return SampleSize(compositions, runs, steps, np.inf, np.inf, device_hours)
+    sd = np.sqrt(spread.variance(1, runs, steps))
+    simulated = precision.at(compositions, spread.shared_part(runs, steps))
+    half, detectable = (float(100.0 * np.expm1(size * sd)) for size in (simulated.half_width, simulated.detectable))
+    return SampleSize(compositions, runs, steps, half, detectable, device_hours)
+
+
+def cheapest_by_compositions(
+    spread: Spread,
+    detect_pct: float,
+    precision: SimulatedPrecision,
+    steps: int,
+    device_hours: Callable[[int, int, int], float],
+) -> Iterator[SampleSize]:
+    """For every number of compositions that can find the difference: the cheapest runs and steps that do.
+
+    steps: measured steps today, which are varied by powers of two; 0 where the program has no steps. device_hours: of compositions,
+    runs in each, steps in each.
+    """
+    lengths = sorted({max(4, round(factor * steps)) for factor in _STEP_FACTORS}) if steps else [0]
+    for compositions in range(2, MOST_COMPOSITIONS + 1):
+        choices = [(compositions, runs, length) for runs in range(1, MOST_RUNS + 1) for length in lengths]
+        every = [sample_size(spread, precision, *choice, device_hours(*choice)) for choice in choices]
+        if found := [each for each in every if each.detectable_pct <= detect_pct]:
+            yield min(found, key=lambda each: (each.device_hours, each.runs, each.steps))
+
+
+def parse_spread(text: str) -> Spread:
+    """'composition 1 %, run 0.5 %, step 5 %' -> a spread; parts that are not named are as assumed of any system."""
+    found = dict(ASSUMED_PCT)
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\w+)\s+(\d+(?:\.\d+)?)\s*%?\s*", part)
+        if match is None or match[1] not in found:
+            raise ConfigError(
+                f"--spread {text}: '{part.strip()}' is no standard deviation of composition, run or step; "
+                "write it like 'composition 1 %, run 0.5 %, step 5 %'"
+            )
+        found[match[1]] = float(match[2])
+    return _assumed(found)
+
+
+def _assumed(pct: dict[str, float]) -> Spread:
+    return Spread(pct["composition"], pct["run"], pct["step"], "assumed")
+
+
+def _tables(plan: Plan, results_root: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Name and runs of the campaign itself, then of all others on its system."""
+    others = sorted(path.name for path in results_root.glob("*") if path.is_dir() and path.name != plan.campaign.name)
+    for name in (plan.campaign.name, *others):
+        directory = Results(results_root, name).tables
+        if (directory / "runs.parquet").exists():
+            try:
+                tables = read(directory)
+            except RecordError:
+                continue  # of another version, or being written
+            if tables.context["campaign"]["system"] == plan.campaign.system_names:
+                yield name, tables.runs
+
+
+def measured_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None:
+    """The spread of the first campaign that says all of it; None where no cell was run twice in one composition."""
+    for name, runs in tables:
+        rows = valid_runs(runs)
+        found = components(rows["rate"], rows["cell_id"], rows["lease_id"], rows["host_names"]) if len(rows) else None
+        if found is None or not found.run.known:
+            continue
+        steps = rows["step_error_pct"].dropna() if "step_error_pct" in rows else pd.Series(dtype="float64")
+        error_pct = float(np.sqrt((steps**2).mean())) if len(steps) else 0.0
+        step_pct = error_pct * float(np.sqrt(rows.loc[steps.index, "measured_steps"].median())) if len(steps) else 0.0
+        between = max(found.lease.variance, found.together.variance, found.host.variance)
+        several = found.lease.known or found.together.known
+        composition_pct = 100.0 * float(np.sqrt(between)) if several else ASSUMED_PCT["composition"]
+        run_pct = float(np.sqrt(max(0.0, found.run.sd_pct**2 - error_pct**2)))
+        alone = "" if several else "; from composition to composition assumed, since each was composed once"
+        return Spread(composition_pct, run_pct, step_pct, f"{len(rows)} runs of campaign {name}{alone}")
+    return None
+
+
+def _window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
+    """Which part of a run's time its warm-up and measured steps take; 0 where no campaign says it."""
+    for _, runs in tables:
+        if "window_s" in runs:
+            measured = runs["measured_steps"].where(runs["measured_steps"] > 0)
+            share = (runs["window_s"] * (1.0 + runs["warmup_steps"] / measured) / runs["wall_s"]).dropna()
+            if len(share):
+                return float(min(1.0, share.median()))
+    return 0.0
+
+
+class _Hours:
+    """Device-hours of a choice: all cells of the plan in as many compositions, runs and steps.
+
+    known: False where a time is unknown; then composing and every run count alike, which is enough to find the cheapest choice.
+    """
+
+    def __init__(self, plan: Plan, request: PlanRequest, window_share: float, steps: int) -> None:
+        self.window_share, self.steps = window_share, steps
+        cells: dict[str, dict[str, Cell]] = defaultdict(dict)
+        for lease, cell in plan.cells:
+            cells[lease.configuration.name][cell.id] = cell
+        configurations = {lease.configuration.name: lease.configuration for lease in plan.leases}
+        known = read_costs(Results(request.results, plan.campaign.name), request.learn_from, plan.campaign.path)
+        costs, charges = cost_model(plan.campaign, known), Charges(plan.campaign, plan.placements)
+
+        def device_hours(runs: int) -> float | None:
+            works = [
+                Work(each, [(cell, runs) for cell in cells[name].values()], plan.placements[name].operations)
+                for name, each in configurations.items()
+            ]
+            hours = [charges(work, costs.forecast(work)).device_hours for work in works]
+            return None if None in hours else sum(each or 0.0 for each in hours)
+
+        once, twice = device_hours(1), device_hours(2)
+        self.known = once is not None and twice is not None
+        if once is None or twice is None:
+            once, twice = (
+                sum(each.devices * (1 + runs * len(cells[name])) for name, each in configurations.items())
+                for runs in (1, 2)
+            )
+        self._run_h, self._compose_h = twice - once, 2 * once - twice
+
+    def __call__(self, compositions: int, runs: int, steps: int) -> float:
+        longer = 1.0 + self.window_share * (steps / self.steps - 1.0) if steps else 1.0
+        return compositions * (self._compose_h + runs * self._run_h * longer)

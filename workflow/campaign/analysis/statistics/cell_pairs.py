@@ -1,0 +1,207 @@
+"""Pairs of cells that a comparison is made of: the leases, blocks, hosts and runs that both cells of a pair share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from campaign.analysis.statistics.composition_variance import Pooled
+from campaign.analysis.statistics.experiment_design import STEPS, Design
+from campaign.analysis.statistics.host_effects import Pairs as HostPairs
+from campaign.analysis.statistics.ratios import LogRatios, is_paired, paired, welch
+from campaign.common.intervals import Floats, Integers, Marks
+
+
+@dataclass(frozen=True, slots=True)
+class RunPairs:
+    """Pairs of runs of one block, for comparisons within one composition.
+
+    count: number of run pairs; estimate: ratio over the run pairs; is_enough: whether the comparison is paired.
+    """
+
+    count: Integers
+    estimate: LogRatios
+    is_enough: Marks
+
+
+@dataclass(frozen=True)
+class CellPairs:
+    """Pairs of a cell and its reference in one design. Every array has one element per pair.
+
+    cell, reference: places in the design; 0 where a pair cannot be compared.
+    has_cell, has_reference: whether the design holds valid runs of it.
+    is_reference_itself: whether the cell is its own reference.
+    """
+
+    design: Design
+    cell: Integers
+    reference: Integers
+    has_cell: Marks
+    has_reference: Marks
+    is_reference_itself: Marks
+
+    @cached_property
+    def is_comparable(self) -> Marks:
+        """Whether the pair has two different cells, and both have valid runs."""
+        return self.has_cell & self.has_reference & ~self.is_reference_itself
+
+    @cached_property
+    def cell_compositions(self) -> Integers:
+        """Number of compositions of the cell."""
+        return self.design.compositions[self.cell]
+
+    @cached_property
+    def reference_compositions(self) -> Integers:
+        """Number of compositions of the reference."""
+        return self.design.compositions[self.reference]
+
+    @cached_property
+    def shared_leases(self) -> Integers:
+        """Number of leases on which both cells were measured."""
+        means = self.design.means
+        leases = int(means.lease.max(initial=-1)) + 1
+        measured = means.cell * leases + means.lease
+        comparable = np.flatnonzero(self.is_comparable)
+        first_mean = np.cumsum(self.design.compositions) - self.design.compositions
+        size = self.cell_compositions[comparable]
+        pair = np.repeat(comparable, size)
+        offset = np.arange(pair.size) - np.repeat(np.cumsum(size) - size, size)
+        mean = np.repeat(first_mean[self.cell[comparable]], size) + offset
+        is_shared = np.isin(self.reference[pair] * leases + means.lease[mean], measured)
+        return np.bincount(pair[is_shared], minlength=self.cell.size).astype(np.int64)
+
+    @cached_property
+    def is_within_leases(self) -> Marks:
+        """Whether both cells were measured on the same leases."""
+        same_count = (self.shared_leases == self.cell_compositions) & (
+            self.shared_leases == self.reference_compositions
+        )
+        return np.asarray(self.is_comparable & same_count, dtype=np.bool_)
+
+    @cached_property
+    def is_within_several_leases(self) -> Marks:
+        """Whether both cells were measured on the same leases, two or more."""
+        return np.asarray(self.is_within_leases & (self.shared_leases >= 2), dtype=np.bool_)
+
+    @cached_property
+    def is_within_composition(self) -> Marks:
+        """Whether both cells were measured on the same single lease."""
+        return np.asarray(self.is_within_leases & (self.shared_leases == 1), dtype=np.bool_)
+
+    @cached_property
+    def is_across_systems(self) -> Marks:
+        """Whether the two cells are on different systems."""
+        return ~self.design.means.groups.same_system(self.cell, self.reference)
+
+    @cached_property
+    def is_in_blocks(self) -> Marks:
+        """Whether both cells were composed once in each of the same blocks of the campaign.
+
+        Cells of two systems are never in the same blocks, because each system drifts on its own.
+        """
+        in_blocks = self.design.variances.in_blocks
+        same_count = self.cell_compositions == self.reference_compositions
+        on_one_system = in_blocks[self.cell] & in_blocks[self.reference] & ~self.is_across_systems
+        return np.asarray(on_one_system & same_count, dtype=np.bool_)
+
+    @cached_property
+    def hosts(self) -> HostPairs:
+        """Effects of hosts on the comparison. Hosts are part of what two systems differ in, so they confound no such pair."""
+        skip = self.is_within_leases | ~self.is_comparable
+        effects = self.design.host_effects.pairs(self.cell, self.reference, skip)
+        return replace(effects, confounded=effects.confounded & ~self.is_across_systems)
+
+    @cached_property
+    def is_measured_in_order(self) -> Marks:
+        """Whether the pair was measured in an order that is not random, so that drift can pose as a difference."""
+        between = not self.design.random_leases and not self.design.adjusted
+        return self.is_comparable & np.where(self.is_within_leases, not self.design.blocks, between)
+
+    @cached_property
+    def borrows_spread(self) -> Marks:
+        """Whether the spread of compositions of one of the cells is that of other cells."""
+        borrowed = self.design.variances.borrowed
+        return borrowed[self.cell] | borrowed[self.reference]
+
+    @cached_property
+    def lending_campaigns(self) -> npt.NDArray[np.object_]:
+        """Earlier campaigns whose spread of compositions the cell, or else the reference, borrows; '' for none."""
+        lent_by = self.design.variances.lent_by
+        return np.where(lent_by[self.cell] != "", lent_by[self.cell], lent_by[self.reference])
+
+    @cached_property
+    def run_pairs(self) -> RunPairs:
+        """Pairs of runs of one block within one composition."""
+        design = self.design
+        places = np.flatnonzero(self.is_within_composition) if design.blocks else np.empty(0, dtype=np.int64)
+        if not places.size:
+            return self._without_run_pairs()
+        cell, reference = self.cell[places], self.reference[places]
+        costs = _pair_runs(design.each, cell, reference)
+        compared = paired(costs["reference_cost"], costs["cost"], costs["place"], places.size)
+        count = np.bincount(costs["place"], minlength=places.size)
+        weight = np.maximum(design.weights[cell], design.weights[reference])
+        enough = is_paired(count, design.runs[cell], design.runs[reference])
+        estimate = LogRatios(
+            self._spread_out(places, compared.ratio),
+            self._spread_out(places, compared.variance * weight),
+            self._spread_out(places, compared.freedom),
+        )
+        return RunPairs(self._spread_out(places, count, 0), estimate, self._spread_out(places, enough, False))
+
+    def _without_run_pairs(self) -> RunPairs:
+        """Return run pairs for a design that has none."""
+        nan = np.full(self.cell.size, np.nan)
+        return RunPairs(
+            np.zeros(nan.size, dtype=np.int64), LogRatios(nan, nan, nan), np.zeros(nan.size, dtype=np.bool_)
+        )
+
+    def _spread_out(self, places: Integers, values: npt.NDArray[Any], default: float = np.nan) -> npt.NDArray[Any]:
+        """Return an array over all pairs with the values at their places, and the default elsewhere."""
+        spread = np.full(self.cell.size, default, dtype=values.dtype)
+        spread[places] = values
+        return spread
+
+    def add_variances(self, pooled: Pooled) -> tuple[Floats, Floats]:
+        """Return the variance of the difference of both cells, with its degrees of freedom.
+
+        Two variances of one pool are known no better than the pool, and one variance that both cells have is known no better than
+        for each of them.
+        """
+        groups, i, j = self.design.means.groups, self.cell, self.reference
+        variance, freedom = pooled.variance * self.design.weights, pooled.freedom
+        smaller, larger = np.minimum(freedom[i], freedom[j]), np.maximum(freedom[i], freedom[j])
+        combined = welch((variance[i], freedom[i]), (variance[j], freedom[j]))
+        limited = np.minimum(combined, np.maximum(pooled.pool_freedom[i], larger))
+        combined = np.where(groups.stratum[i] == groups.stratum[j], limited, combined)
+        return variance[i] + variance[j], np.where(groups.alike[i] == groups.alike[j], smaller, combined)
+
+    def describe_step_differences(self) -> npt.NDArray[np.object_]:
+        """Describe how warm-up and measured steps differ, such as '5 to 8 warm-up steps against 5'; '' for no difference."""
+        descriptions = np.full(self.cell.size, "", dtype=object)
+        steps = self.design.steps
+        for name in dict.fromkeys(steps.columns.get_level_values(0)) if len(steps.columns) else ():
+            bounds = steps[name].to_numpy()
+            differs = (bounds[self.cell] != bounds[self.reference]).any(axis=1)
+            for pair in np.flatnonzero(self.is_comparable & differs):
+                cell, reference = (_format_bounds(bounds[at[pair]]) for at in (self.cell, self.reference))
+                separator = ", " if descriptions[pair] else ""
+                descriptions[pair] += f"{separator}{cell} {STEPS[name]} against {reference}"
+        return descriptions
+
+
+def _pair_runs(runs: pd.DataFrame, cell: Integers, reference: Integers) -> pd.DataFrame:
+    """Return one row per pair of runs of the same lease and repetition: place of the pair of cells, and both costs."""
+    pairs = pd.DataFrame({"cell": cell, "reference": reference, "place": np.arange(cell.size)})
+    reference_runs = runs.rename(columns={"cell": "reference", "cost": "reference_cost"})
+    return pairs.merge(runs, on="cell").merge(reference_runs, on=["reference", "lease", "repetition"])
+
+
+def _format_bounds(bounds: npt.NDArray[Any]) -> str:
+    """Format the fewest and the most steps as '5 to 8', or as '5' where both are equal."""
+    return " to ".join(dict.fromkeys(f"{int(steps):,}" for steps in bounds))

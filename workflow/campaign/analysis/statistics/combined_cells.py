@@ -1,0 +1,84 @@
+"""Weighted sums of cells as cells of a design of their own, such as the time that a mix of workloads takes on one configuration.
+
+Cells that share leases deviate together, so the variance of their sum is more than the sum of their variances. The sum is therefore
+formed on each composition, run by run, and its variance is estimated from these like that of any cell
+(`campaign.analysis.statistics.composition_variance`). Cells on leases of their own deviate by themselves, which the same estimate
+holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from campaign.analysis.statistics.experiment_design import Design, design
+from campaign.spec.run_numbers import run_number
+
+
+def combine_cells(by: Design, parts: pd.DataFrame) -> Design:
+    """Return a design whose cells are weighted sums of the costs of cells.
+
+    A composition of a sum is a block of the campaign in which all of its cells have a valid run. A sum without one is left out.
+
+    Args:
+        by: the design of the cells
+        parts: one row per sum and cell: `sum` (id), `kind` (of sums that may share the drift of blocks), `cell_id`, `weight`
+
+    Raises ValueError if the design lacks a cell.
+    """
+    place = by.places(parts["cell_id"])
+    if (place < 0).any():
+        raise ValueError(f"cell {parts['cell_id'][place < 0].iloc[0]} has no valid run")
+    parts = parts.assign(cell=place)
+    runs = _runs_of_sums(by, parts)
+    protocol = {"order": "blocks" if by.blocks else "sequential", "lease_order": "blocks" if by.random_leases else ""}
+    sums = design(runs, protocol, column="cost", higher=False)
+    # The location has all runs, also those of blocks that lack another cell of the sum.
+    parts = parts.assign(cost=parts["weight"] * by.cost[parts["cell"]])
+    cost = parts.groupby("sum")["cost"].sum()
+    spread = (parts["cost"] * by.weights[parts["cell"]]).groupby(parts["sum"]).sum() / cost
+    found = list(sums.cells)
+    return replace(sums, cost=cost.loc[found].to_numpy(), weights=spread.loc[found].to_numpy())
+
+
+def _runs_of_sums(by: Design, parts: pd.DataFrame) -> pd.DataFrame:
+    """Build the runs of sums: the n-th of a block is the sum of the n-th runs of its cells there.
+
+    Where a cell has more runs in a block than another one, neighbours of them are averaged.
+    """
+    means = pd.DataFrame({name: getattr(by.means, name) for name in ("cell", "lease", "block", "host")})
+    runs = parts.merge(by.each, on="cell").merge(means, on=["cell", "lease"])
+    in_block, of_cell = ["sum", "block"], ["sum", "block", "cell"]
+    runs["size"] = runs.groupby(of_cell)["cost"].transform("size")
+    runs["fewest"] = runs.groupby(in_block)["size"].transform("min")
+    runs["n"] = runs.groupby(of_cell).cumcount() * runs["fewest"] // runs["size"]
+    runs["cost"] *= runs["weight"]
+    complete = runs.groupby(in_block)["cell"].transform("nunique") == runs["sum"].map(parts["sum"].value_counts())
+    one = runs[complete].groupby([*of_cell, "n"], as_index=False).agg({"cost": "mean", "host": "first"})
+    by_run = one.groupby(["sum", "block", "n"], as_index=False)
+    sums = by_run.agg(cost=("cost", "sum"), host=("host", "first"), hosts=("host", "nunique"), cell=("cell", "first"))
+    kinds = parts.drop_duplicates("sum").set_index("sum")["kind"]
+    groups, first = by.means.groups, sums["cell"]
+    systems, workloads = (
+        np.array(names, dtype=object)[groups.stratum[first]] for names in (groups.systems, groups.workloads)
+    )
+    names = np.array([*(", ".join(sorted(each)) for each in by.host_effects.hosts), ""], dtype=object)
+    numbers = [run_number(block + 1, n + 1) for block, n in zip(sums["block"], sums["n"], strict=True)]
+    return pd.DataFrame(
+        {
+            "cell_id": sums["sum"],
+            "configuration": sums["sum"],
+            "workload": workloads,
+            "precision": sums["sum"].map(kinds),
+            "system": systems,
+            "campaign": groups.campaign[first],
+            "lease_id": sums["sum"].astype("str") + ".c" + sums["block"].astype("str"),
+            "repetition": np.array(numbers, dtype=np.int64),
+            "started": sums["block"].astype("float64"),
+            "status": "ok",
+            "host_names": names[np.where(sums["hosts"] == 1, sums["host"], -1)],
+            "cost": sums["cost"],
+        }
+    )

@@ -1,0 +1,302 @@
+"""Which cells are compared with which: otherwise equal cells that differ in one thing.
+
+Every function takes the cells table and gives its rows that take part, each beside the cell it is measured against:
+`against_configuration`, `against_mean`, .., and what their comparison says:
+
+ratio, ratio_low, ratio_high: how many times as fast as the reference, 95 %, within leases or between compositions as
+`campaign.analysis.statistics.comparisons` decides, which `paired`, `n_pairs` (leases or blocks) and `method` say. tested: whether
+a test is allowed: not where each cell was measured on one composition and nothing tells how much compositions differ. p: of the
+hypothesis that there is no effect (ratio 1; for the scaling of a metric with an ideal, the ideal speed-up). p_holm: the same,
+adjusted by Holm over all rows that a function gives, which is one figure; n_tests: how many comparisons these are.
+least_detectable_pct: how large an effect must be for 80 of 100 campaigns like this one to find it among all of n_tests.
+compositions, against_compositions, freedom: on how many each was measured, and the degrees of freedom of the test; unlike: how
+their warm-up or measured steps differ; in_order: whether drift can pose as the difference.
+
+A planned cell without a valid run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
+shape of the hardware alone, never from the names of configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from campaign.analysis.statistics import comparisons
+from campaign.analysis.statistics.comparisons import Design
+from campaign.analysis.statistics.ratios import detectable_errors
+from campaign.common import intervals, wording
+from campaign.spec.metric import THROUGHPUT, Metric
+
+KIND = ("workload", "precision", "device", "attach", "storage")
+SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
+RATE = "option_rate_per_s"
+"""Column of the rate at which a client sends requests to a service."""
+
+# From the most digits to the fewest: the first one in a campaign is what the others are compared with.
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
+
+
+def option_columns(cells: pd.DataFrame) -> list[str]:
+    """The columns of workload options, which are axes like any other."""
+    return [str(name) for name in cells.columns if str(name).startswith("option_")]
+
+
+def naming_columns(cells: pd.DataFrame) -> list[str]:
+    """The columns that say to a reader which cell it is: `wording.describe` puts them into words."""
+    return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
+
+
+def at_given_rates(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of services whose option `rate_per_s` gives the rate of requests, with the rate as column `rate_per_s`."""
+    rates = pd.to_numeric(cells[RATE], errors="coerce") if RATE in cells else pd.Series(np.nan, index=cells.index)
+    return cells.assign(rate_per_s=rates)[rates > 0]
+
+
+def precision_rank(precision: str) -> tuple[int, str]:
+    """Sort key: known precisions from the most digits to the fewest, then unknown ones by name."""
+    return (PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS), precision)
+
+
+def against(
+    cells: pd.DataFrame,
+    equal: Sequence[str],
+    reference: pd.Series[bool],
+    design: Design,
+    scaled: bool = False,
+) -> pd.DataFrame:
+    """Every row beside the measured reference row that has the same values in the columns `equal`.
+
+    scaled: no effect means as many times the reference's throughput as there are times its devices.
+    """
+    keys = list(equal)
+    measured = cells[reference & (cells["n_ok"] > 0)].drop_duplicates(keys)
+    # Columns that are keys are carried under a second name, hence a copy instead of a rename.
+    names = {"cell_id": "cell", "configuration": "configuration", "mean": "mean", "sd": "sd", "n_ok": "n"}
+    names |= {"ranks": "ranks", "hosts": "hosts"}
+    side = measured[keys].assign(**{f"against_{new}": measured[old] for old, new in names.items()})
+    rows = cells.merge(side, on=keys, how="left", validate="many_to_one")
+    found = comparisons.ratios(rows["cell_id"], rows["against_cell"], design)
+    return rows.assign(**found.columns(rows.index, rows["ranks"] / rows["against_ranks"] if scaled else 1.0))
+
+
+def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
+    """Rows whose tests are one figure's: p_holm over all of them. What is left of a larger family is a family of its own."""
+    p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
+    adjusted, tests = intervals.holm(p), int(np.isfinite(p).sum())
+    ends = np.cumsum([len(rows) for rows in frames])[:-1]
+    parts = np.split(adjusted, ends)
+    return tuple(
+        rows.assign(p_holm=part, n_tests=tests, least_detectable_pct=_least_detectable(rows, tests)).reset_index(
+            drop=True
+        )
+        for rows, part in zip(frames, parts, strict=True)
+    )
+
+
+def _least_detectable(rows: pd.DataFrame, tests: int) -> pd.Series[float]:
+    """Least detectable differences of rows in a family of another number of tests."""
+    before, after = (detectable_errors(rows["freedom"], np.maximum(n, 1)) for n in (rows["n_tests"], tests))
+    errors = np.log1p(rows["least_detectable_pct"].to_numpy(dtype=np.float64) / 100)
+    return pd.Series(100 * np.expm1(errors * after / before), index=rows.index)
+
+
+def in_words(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with two more columns for people: `shape` ('2 of 4 devices') and `attached` ('hybrid (2 of 4 local)')."""
+    told = [name for name in (*SHAPE, "ranks", "devices") if name in rows]
+    different = rows[told].drop_duplicates()
+    records = different.to_dict("records")
+    words = different.assign(shape=list(map(wording.shape, records)), attached=list(map(wording.attached, records)))
+    said = rows[told].merge(words, on=told, how="left").set_index(rows.index)
+    return rows.assign(shape=said["shape"].astype("str"), attached=said["attached"].astype("str"))
+
+
+def _unique(cells: pd.DataFrame, keys: Sequence[str], smallest: Sequence[str]) -> pd.DataFrame:
+    """One row for each combination of keys: a measured one before one that is not, then the smallest."""
+    order = cells.assign(_unmeasured=cells["n_ok"] == 0)
+    order = order.sort_values([*keys, "_unmeasured", *smallest], kind="stable", ignore_index=True)
+    return order.drop_duplicates(list(keys), ignore_index=True).drop(columns="_unmeasured")
+
+
+def _first_measured(cells: pd.DataFrame, keys: Sequence[str]) -> pd.Series[bool]:
+    """True for the first measured row of each group, in the order of the rows."""
+    measured = cells[cells["n_ok"] > 0]
+    return cells.index.to_series().isin(measured.drop_duplicates(list(keys)).index)
+
+
+def _levels(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series[int]:
+    """For every row, how many different values of `column` were measured among rows with equal keys."""
+    values = cells[column].where(cells["n_ok"] > 0)
+    return values.groupby([cells[key] for key in keys], sort=False).transform("nunique")
+
+
+def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFrame:
+    """Cells, measured or not, of which an otherwise equal one (columns `equal`) was planned with another value of `column`.
+
+    One of each value, as comparisons take them: a measured one, with the fewest devices a host.
+    """
+    rows = _unique(cells, [*equal, column], ["devices_per_host"])
+    return rows[rows[column].groupby([rows[key] for key in equal], sort=False).transform("nunique") >= 2]
+
+
+def scaling(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
+    """Cells of more devices with the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
+
+    The speed-up is that of the work of all devices, also where the metric is that of one device. `ideal` and the efficiency are nan
+    for a metric of which nothing tells how it scales; its `ratio` is that of the metric itself.
+
+    `compact` marks the row with the fewest hosts at a device count; several hosts at one count are all kept. Of
+    compositions with as many hosts, the one with the fewest idle devices is taken. What was planned at two device counts is kept
+    where it was measured at one or at none, as a gap, but for a campaign that measured nothing at two.
+    """
+    panel = [*KIND, *option_columns(cells)]
+    equal = [*panel, "batch"]
+    rows = _unique(cells, [*equal, "ranks", "hosts"], ["devices_per_host"])
+    counts = rows["ranks"].groupby([rows[key] for key in equal], sort=False).transform("nunique")
+    compared = bool((_levels(rows, equal, "ranks") >= 2).any())
+    rows = rows[(counts >= 2) & compared].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
+    paired = against(rows, equal, _first_measured(rows, equal), design, metric.scales and not metric.is_per_device)
+    times = paired["ranks"] / paired["against_ranks"]
+    if metric.is_per_device:
+        paired = paired.assign(**{name: paired[name] * times for name in ("ratio", "ratio_low", "ratio_high")})
+    ideal = times if metric.scales else times * np.nan
+    at_count = [*equal, "ranks"]
+    measured_here = _levels(paired, at_count, "hosts") > 0
+    compact = _first_measured(paired, at_count) | (~measured_here & ~paired.duplicated(at_count))
+    return paired.assign(
+        compact=compact,
+        ideal=ideal,
+        efficiency_pct=100 * paired["ratio"] / ideal,
+        efficiency_low=100 * paired["ratio_low"] / ideal,
+        efficiency_high=100 * paired["ratio_high"] / ideal,
+    )
+
+
+def speedup_by_batch(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
+    """Speed-up of one device count over the smallest, for several batches; the reference count is the same for all."""
+    rows = scaling(cells, design, metric)
+    rows = rows[rows["compact"]].reset_index(drop=True)
+    panel = [*KIND, *option_columns(cells)]
+    compared = rows["against_ranks"].where(_levels(rows, [*panel, "batch"], "ranks") >= 2)
+    fewest = compared.groupby([rows[key] for key in panel], sort=False).transform("min")
+    like = (rows["against_ranks"] == fewest) | rows["against_ranks"].isna()
+    rows = rows[like & (rows["ranks"] > fewest)].reset_index(drop=True)
+    rows = rows.assign(ideal=rows["ranks"] / rows.groupby(panel, sort=False)["against_ranks"].transform("min"))
+    keys = [*panel, "ranks"]
+    return one_family(rows[_levels(rows, keys, "batch") >= 2])[0]
+
+
+def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
+    """The speed-up of the largest batch over that of the smallest, for each device count: `change_pct` and its bounds.
+
+    speedups: rows of `speedup_by_batch`; the columns of the smallest batch keep their names, those of the largest end in `_large`.
+    """
+    measured = speedups[speedups["ratio"].notna()].sort_values("batch", kind="stable")
+    series = [*KIND, *option_columns(speedups), "ranks"]
+    largest = measured.drop_duplicates(series, keep="last")
+    ends = measured.drop_duplicates(series).merge(largest, on=series, suffixes=("", "_large"))
+    ends = ends[ends["batch"] < ends["batch_large"]].reset_index(drop=True)
+
+    at_count = comparisons.ratios(ends["cell_id_large"], ends["cell_id"], design)
+    at_fewest = comparisons.ratios(ends["against_cell_large"], ends["against_cell"], design)
+    # Both device counts are compositions of their own, so nothing is shared between the two.
+    change = at_count.over(at_fewest)
+    bounds = (100 * (each - 1) for each in change.of.bounds())
+    percent = dict(zip(("change_pct", "change_low", "change_high"), bounds, strict=True))
+    return ends.assign(**percent, **change.tests(), **change.basis(ends.index))
+
+
+def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+    """Cells of equally many devices on more hosts: `drop_pct` of throughput against the fewest hosts (one, where measured)."""
+    equal = [*KIND, *option_columns(cells), "batch", "ranks"]
+    rows = _unique(cells, [*equal, "hosts"], ["devices_per_host"])
+    rows = rows[_levels(rows, equal, "hosts") >= 2].reset_index(drop=True)
+    paired = against(rows, equal, _first_measured(rows, equal), design)
+    return paired.assign(
+        drop_pct=100 * (1 - paired["ratio"]),
+        drop_low=100 * (1 - paired["ratio_high"]),
+        drop_high=100 * (1 - paired["ratio_low"]),
+    )
+
+
+def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+    """Equally many devices of the first system and of each other one: `ratio` of the other's to the first's, per metric.
+
+    Workload, batch, precision, storage and options are equal. A composition is compared with the one of the first system on as many
+    hosts (`same_hosts`); where there is none, with the one on the fewest: 1x4 of one system against 2x2 of another.
+    """
+    first = cells["system"].iloc[0] if len(cells) else ""
+    equal = ["workload", "precision", "storage", *option_columns(cells), "batch", "ranks"]
+    rows = _unique(cells, ["system", *equal, "hosts", "attach"], ["devices_per_host"])
+    is_first = rows["system"] == first
+    measured = rows[is_first & (rows["n_ok"] > 0)]
+    there = set(measured[[*equal, "hosts"]].itertuples(index=False, name=None))
+    fewest = measured.groupby(equal, sort=False)["hosts"].min()
+    keys = list(rows[[*equal, "hosts"]].itertuples(index=False, name=None))
+    same = np.array([key in there for key in keys], dtype=np.bool_)
+    on = [
+        key[-1] if own or known else int(fewest.get(key[:-1], 0))
+        for key, own, known in zip(keys, is_first, same, strict=True)
+    ]
+    rows = rows.assign(same_hosts=same, on_hosts=on)
+    # Of the first system's ways to attach, the one with most devices of its hosts' own stands for it.
+    order = rows.assign(_pooled=rows["devices_per_host"] - rows["local_devices_per_host"]).sort_values(
+        "_pooled", kind="stable"
+    )
+    rows = order.drop(columns="_pooled").reset_index(drop=True)
+    paired = against(rows, [*equal, "on_hosts"], rows["system"] == first, design)
+    others = paired[(paired["system"] != first) & paired["against_cell"].notna()]
+    return one_family(others.sort_values([*equal, "system", "hosts"], kind="stable"))[0].assign(against_system=first)
+
+
+def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+    """Cells that use some of a host's devices (k of n): throughput against the smallest host, and the spread over hosts.
+
+    case_cv_pct: sd over mean of the compositions' mean throughput at equal devices used (n - 1), nan for one composition.
+    """
+    equal = [*KIND, *option_columns(cells), "batch", "hosts", "devices_used"]
+    rows = _unique(cells, [*equal, "devices_per_host"], ["local_devices_per_host"])
+    part = (rows["devices_used"] < rows["devices_per_host"]) & (rows["n_ok"] > 0)
+    groups = [rows[key] for key in equal]
+    rows = rows[part.groupby(groups, sort=False).transform("any").astype(bool)].reset_index(drop=True)
+    paired = against(rows, equal, _first_measured(rows, equal), design)
+    means = paired.groupby(equal, sort=False)["mean"]
+    return paired.assign(case_cv_pct=100 * means.transform("std") / means.transform("mean"))
+
+
+def precision(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+    """Cells that differ in precision only: speed-up (`ratio`) over the campaign's precision with the most digits."""
+    equal = [*SHAPE, *option_columns(cells), "workload", "batch"]
+    groups = [cells[key] for key in equal]
+    planned = cells["precision"].groupby(groups, sort=False).transform("nunique")
+    measured = (cells["n_ok"] > 0).groupby(groups, sort=False).transform("any").astype(bool)
+    rows = cells[(planned >= 2) & measured].reset_index(drop=True)
+    reference = min(rows["precision"].unique(), key=precision_rank, default="")
+    places = {name: place for place, name in enumerate(sorted(rows["precision"].unique(), key=precision_rank))}
+    rows = rows.assign(_place=rows["precision"].map(places))
+    rows = rows.sort_values([*equal, "_place"], kind="stable", ignore_index=True).drop(columns="_place")
+    return against(rows, equal, rows["precision"] == reference, design).assign(reference=reference)
+
+
+def overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame:
+    """Cells attached or stored otherwise than the baseline configuration of their system: `overhead_pct`, the increase of time.
+
+    The reference of a cell is the equal cell (hosts, devices, workload, batch, precision, options) that is attached and
+    stored as the baseline is. Rows without such a reference keep nan. No rows when the baseline is not in the cells.
+    baseline: one of each system, joined by ', '.
+    """
+    base = cells[cells["configuration"].isin(baseline.split(", "))].drop_duplicates("system").set_index("system")
+    equal = ["hosts", "devices_per_host", "devices_used", "device", "workload", "batch", "precision"]
+    equal += option_columns(cells)
+    comparable = cells[cells["system"].isin(base.index)]
+    rows = _unique(comparable, [*equal, "attach", "storage", "local_devices_per_host"], ["ranks"])
+    attach, storage = (rows["system"].map(base[name]) for name in ("attach", "storage"))
+    reference = (rows["attach"] == attach) & (rows["storage"] == storage)
+    paired = against(rows, equal, reference, design)
+    paired = one_family(paired[~reference.to_numpy()])[0]
+    return paired.assign(
+        overhead_pct=100 * (1 / paired["ratio"] - 1),
+        overhead_low=100 * (1 / paired["ratio_high"] - 1),
+        overhead_high=100 * (1 / paired["ratio_low"] - 1),
+    )

@@ -1,0 +1,267 @@
+"""Bases of a comparison: which variance an interval is made from, and the name of the method that a reader is told.
+
+Both are ordered tables. The first row whose predicate holds for a pair of cells decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from campaign.analysis.statistics.cell_pairs import CellPairs
+from campaign.analysis.statistics.composition_variance import Pooled
+from campaign.analysis.statistics.ratios import LogRatios, welch
+from campaign.common.intervals import (
+    BETWEEN,
+    BLOCKED,
+    BORROWED,
+    BORROWED_EARLIER,
+    CONFOUNDED,
+    ITSELF,
+    NO_REFERENCE,
+    NO_RUN,
+    NOT_POSITIVE,
+    ON_HOSTS,
+    ONE_EACH,
+    ONE_RUN,
+    PAIRED,
+    PAIRED_BY_LEASE,
+    RUNS_OF_ONE,
+    Marks,
+)
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """Estimated ratios of pairs of cells, and which of them may be tested."""
+
+    pairs: CellPairs
+
+    @cached_property
+    def over_compositions(self) -> LogRatios:
+        """Ratios with the variance of compositions."""
+        return _select_estimate(_COMPOSITION_ESTIMATES, self)
+
+    @cached_property
+    def is_tested_over_compositions(self) -> Marks:
+        """Whether the variance of compositions allows a test."""
+        estimate, pairs = self.over_compositions, self.pairs
+        has_variance = np.isfinite(estimate.variance) & (estimate.freedom > 0)
+        return pairs.is_comparable & has_variance & ~pairs.hosts.confounded
+
+    @cached_property
+    def is_adjusted_for_hosts(self) -> Marks:
+        """Whether the effects of hosts are taken out of the ratio."""
+        pairs, variance = self.pairs, self.pairs.design.host_effects.variances.variance
+        return pairs.hosts.adjusted & np.isfinite(variance[pairs.cell] + variance[pairs.reference])
+
+    @cached_property
+    def unadjusted_variance(self) -> npt.NDArray[np.float64]:
+        """Variance over compositions of each pair, with the effects of hosts in it."""
+        return self.pairs.add_variances(self.pairs.design.variances.alone)[0]
+
+    @cached_property
+    def estimate(self) -> LogRatios:
+        """Ratios of all pairs, with variance and degrees of freedom; nan where a pair cannot be compared."""
+        comparable, itself = self.pairs.is_comparable, self.pairs.is_reference_itself
+        estimate = _select_estimate(_ESTIMATES, self)
+        return LogRatios(
+            np.where(itself, 1.0, estimate.ratio),
+            np.where(itself, 0.0, np.where(comparable, estimate.variance, np.nan)),
+            np.where(comparable, estimate.freedom, np.nan),
+        )
+
+    @cached_property
+    def is_tested(self) -> Marks:
+        """Whether a test is allowed."""
+        has_variance = np.isfinite(self.estimate.variance)
+        return np.where(self.pairs.is_within_composition, has_variance, self.is_tested_over_compositions)
+
+    @cached_property
+    def method(self) -> npt.NDArray[np.object_]:
+        """Name of the method of each interval, or the reason that there is none."""
+        conditions = [basis.holds(self) for basis in _BASES]
+        return np.select(conditions, [basis.method for basis in _BASES], BETWEEN).astype(object)
+
+
+def _is_reference_itself(comparison: CellComparison) -> Marks:
+    return comparison.pairs.is_reference_itself
+
+
+def _has_no_reference(comparison: CellComparison) -> Marks:
+    return ~comparison.pairs.has_reference
+
+
+def _has_no_cell(comparison: CellComparison) -> Marks:
+    return ~comparison.pairs.has_cell
+
+
+def _has_no_ratio(comparison: CellComparison) -> Marks:
+    return ~np.isfinite(comparison.estimate.ratio)
+
+
+def _is_paired_by_block(comparison: CellComparison) -> Marks:
+    return comparison.pairs.run_pairs.is_enough
+
+
+def _is_paired_by_lease(comparison: CellComparison) -> Marks:
+    return comparison.pairs.is_within_several_leases & comparison.is_tested
+
+
+def _is_tested_within_composition(comparison: CellComparison) -> Marks:
+    return comparison.pairs.is_within_composition & comparison.is_tested
+
+
+def _has_no_variance(comparison: CellComparison) -> Marks:
+    return ~np.isfinite(comparison.estimate.variance)
+
+
+def _is_confounded_with_hosts(comparison: CellComparison) -> Marks:
+    return comparison.pairs.hosts.confounded & np.isfinite(comparison.unadjusted_variance)
+
+
+def _is_not_tested(comparison: CellComparison) -> Marks:
+    return ~comparison.is_tested
+
+
+def _is_adjusted_for_hosts(comparison: CellComparison) -> Marks:
+    return comparison.is_adjusted_for_hosts
+
+
+def _borrows_from_earlier_campaigns(comparison: CellComparison) -> Marks:
+    pairs = comparison.pairs
+    return np.asarray(pairs.borrows_spread & (pairs.lending_campaigns != ""), dtype=np.bool_)
+
+
+def _borrows_from_other_cells(comparison: CellComparison) -> Marks:
+    return comparison.pairs.borrows_spread
+
+
+def _is_in_blocks(comparison: CellComparison) -> Marks:
+    return comparison.pairs.is_in_blocks
+
+
+class Basis(NamedTuple):
+    """Method of an interval, and the predicate for the pairs that it is used for."""
+
+    method: str
+    holds: Callable[[CellComparison], Marks]
+
+
+# A pair for which no row holds is compared between compositions.
+_BASES = (
+    Basis(ITSELF, _is_reference_itself),
+    Basis(NO_REFERENCE, _has_no_reference),
+    Basis(NO_RUN, _has_no_cell),
+    Basis(NOT_POSITIVE, _has_no_ratio),
+    Basis(PAIRED, _is_paired_by_block),
+    Basis(PAIRED_BY_LEASE, _is_paired_by_lease),
+    Basis(RUNS_OF_ONE, _is_tested_within_composition),
+    Basis(ONE_RUN, _has_no_variance),
+    Basis(CONFOUNDED, _is_confounded_with_hosts),
+    Basis(ONE_EACH, _is_not_tested),
+    Basis(ON_HOSTS, _is_adjusted_for_hosts),
+    Basis(BORROWED_EARLIER, _borrows_from_earlier_campaigns),
+    Basis(BORROWED, _borrows_from_other_cells),
+    Basis(BLOCKED, _is_in_blocks),
+)
+
+
+def _is_any(comparison: CellComparison) -> Marks:
+    return np.ones(comparison.pairs.cell.size, dtype=np.bool_)
+
+
+def _has_block_variance(comparison: CellComparison) -> Marks:
+    pairs = comparison.pairs
+    pool, stratum = pairs.design.variances.blocked.pool, pairs.design.means.groups.stratum
+    return pairs.is_in_blocks & np.isfinite(pool[stratum[pairs.cell]])
+
+
+def _has_lease_variance(comparison: CellComparison) -> Marks:
+    pairs, variance = comparison.pairs, comparison.pairs.design.variances.beside.variance
+    return pairs.is_within_several_leases & np.isfinite(variance[pairs.cell] + variance[pairs.reference])
+
+
+def _rests_on_runs(comparison: CellComparison) -> Marks:
+    pairs = comparison.pairs
+    untested = pairs.is_comparable & ~comparison.is_tested_over_compositions & ~pairs.hosts.confounded
+    return pairs.is_within_composition | untested
+
+
+def _estimate_between_compositions(comparison: CellComparison) -> LogRatios:
+    return _estimate_from_pool(comparison, comparison.pairs.design.variances.alone)
+
+
+def _estimate_in_blocks(comparison: CellComparison) -> LogRatios:
+    return _estimate_from_pool(comparison, comparison.pairs.design.variances.blocked)
+
+
+def _estimate_within_leases(comparison: CellComparison) -> LogRatios:
+    return _estimate_from_pool(comparison, comparison.pairs.design.variances.beside)
+
+
+def _estimate_from_pool(comparison: CellComparison, pooled: Pooled) -> LogRatios:
+    """Return the ratios of locations with a pooled variance."""
+    pairs, cost = comparison.pairs, comparison.pairs.design.cost
+    ratio = np.where(pairs.is_comparable, cost[pairs.reference] / cost[pairs.cell], np.nan)
+    return LogRatios(ratio, *pairs.add_variances(pooled))
+
+
+def _estimate_on_same_hosts(comparison: CellComparison) -> LogRatios:
+    """Return the ratios of locations without the effects of hosts."""
+    hosts = comparison.pairs.hosts
+    estimate = _estimate_from_pool(comparison, comparison.pairs.design.host_effects.variances)
+    return LogRatios(estimate.ratio * np.exp(hosts.shift), estimate.variance * hosts.more, estimate.freedom)
+
+
+def _estimate_from_runs(comparison: CellComparison) -> LogRatios:
+    """Return the ratios over compositions with the variance of runs alone."""
+    pairs = comparison.pairs
+    variance, freedom = pairs.design.of_runs
+    i, j = pairs.cell, pairs.reference
+    combined = welch((variance[i], freedom[i]), (variance[j], freedom[j]))
+    return LogRatios(comparison.over_compositions.ratio, variance[i] + variance[j], combined)
+
+
+def _estimate_over_compositions(comparison: CellComparison) -> LogRatios:
+    return comparison.over_compositions
+
+
+def _estimate_from_run_pairs(comparison: CellComparison) -> LogRatios:
+    return comparison.pairs.run_pairs.estimate
+
+
+class EstimateBasis(NamedTuple):
+    """Predicate for the pairs that an estimate is used for, and the function that makes the estimate for all pairs."""
+
+    holds: Callable[[CellComparison], Marks]
+    make: Callable[[CellComparison], LogRatios]
+
+
+_COMPOSITION_ESTIMATES = (
+    EstimateBasis(_is_adjusted_for_hosts, _estimate_on_same_hosts),
+    EstimateBasis(_has_lease_variance, _estimate_within_leases),
+    EstimateBasis(_has_block_variance, _estimate_in_blocks),
+    EstimateBasis(_is_any, _estimate_between_compositions),
+)
+_ESTIMATES = (
+    EstimateBasis(_is_paired_by_block, _estimate_from_run_pairs),
+    EstimateBasis(_rests_on_runs, _estimate_from_runs),
+    EstimateBasis(_is_any, _estimate_over_compositions),
+)
+
+
+def _select_estimate(estimates: tuple[EstimateBasis, ...], comparison: CellComparison) -> LogRatios:
+    """Return for each pair the first estimate whose predicate holds."""
+    conditions = [estimate.holds(comparison) for estimate in estimates]
+    choices = [estimate.make(comparison) for estimate in estimates]
+    return LogRatios(
+        np.select(conditions, [choice.ratio for choice in choices]),
+        np.select(conditions, [choice.variance for choice in choices]),
+        np.select(conditions, [choice.freedom for choice in choices]),
+    )

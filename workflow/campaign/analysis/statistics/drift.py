@@ -1,0 +1,147 @@
+"""Drift of a system over a campaign, as its reference shows it: one cell that was measured in every composition. Pure.
+
+Model: the logarithm of the reference's cost in a composition is that of its device, plus a straight line over the time of the
+campaign, plus a deviation of the composition. A composition is one value, whatever the number of its runs, so that the freedom is
+that of compositions. Devices attached otherwise are references of their own, with a level each and one line in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import scipy
+
+from campaign.analysis.statistics import location
+from campaign.common.intervals import SIGNIFICANT, Floats, student_quantile
+
+_HOUR_S = 3600.0
+_LEAST_NOISE = 1e-6  # of numbers that are all the same but for their last digits
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The drift of a system.
+
+    leases: one row a composition in the order of time: lease_id, configuration, attach, hardware, runs, time_h (from the first
+    one on), cost (mean), deviation (of the logarithm of cost from its device's level in the middle of the campaign).
+
+    slope: of the logarithm of cost, an hour; error, freedom: of the slope, nan and 0 where too few compositions tell it. noise:
+    standard deviation of compositions about the line.
+    """
+
+    leases: pd.DataFrame
+    slope: float
+    error: float
+    freedom: int
+    noise: float
+
+    @property
+    def known(self) -> bool:
+        return self.freedom > 0 and self.error > 0
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value of no drift; nan where too few compositions were measured."""
+        return (
+            float(2 * scipy.special.stdtr(self.freedom, -abs(self.slope) / self.error)) if self.known else float("nan")
+        )
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a drift beyond the noise."""
+        return self.p < SIGNIFICANT
+
+    @property
+    def span_h(self) -> float:
+        """Hours from the first composition to the last."""
+        return float(np.ptp(self.leases["time_h"])) if len(self.leases) else 0.0
+
+    @property
+    def change_pct(self) -> tuple[float, float, float]:
+        """The change of speed from the first composition to the last, by the line, with its 95 % interval."""
+        width = float(student_quantile(self.freedom)) * self.error if self.known else float("nan")
+        ends = (self.slope, self.slope + width, self.slope - width)
+        value, low, high = (100 * float(np.expm1(-slope * self.span_h)) for slope in ends)
+        return value, low, high
+
+    @property
+    def detectable_pct(self) -> float:
+        """The change from the first composition to the last that 80 of 100 campaigns like this one would find."""
+        if not self.known:
+            return float("nan")
+        quantiles = float(student_quantile(self.freedom)) + float(student_quantile(self.freedom, 0.6))
+        return 100 * float(np.expm1(quantiles * self.error * self.span_h))
+
+    def line(self, time_h: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+        """The trend of speed relative to the middle of the campaign at some times, with its 95 % interval."""
+        away = np.asarray(time_h, dtype=np.float64) - float(self.leases["time_h"].mean())
+        width = student_quantile(self.freedom if self.known else np.nan) * np.sqrt(
+            self.noise**2 / max(1, len(self.leases)) + (self.error * away) ** 2
+        )
+        middle = -self.slope * away
+        return np.exp(middle), np.exp(middle - width), np.exp(middle + width)
+
+
+def drift(reference: pd.DataFrame, *, higher: bool = True) -> Drift:
+    """What the runs of the reference show.
+
+    reference: `campaign.analysis.tables.runs.reference_table`; higher: whether more of its `value` is better.
+    """
+    leases = _leases(reference, higher)
+    if leases.empty:
+        return Drift(leases, 0.0, float("nan"), 0, float("nan"))
+    of, names = pd.factorize(leases["hardware"])
+    time, log = leases["time_h"].to_numpy(), np.log(leases["cost"].to_numpy())
+    size = np.bincount(of)
+    around, level = (values - (np.bincount(of, values) / size)[of] for values in (time, log))
+    spread = float(around @ around)
+    freedom = len(leases) - len(names) - 1
+    if freedom < 1 or spread <= 0:
+        return Drift(leases.assign(deviation=level), 0.0, float("nan"), 0, float("nan"))
+    slope = float(around @ level) / spread
+    noise = max(_LEAST_NOISE, float(np.sqrt(((level - slope * around) ** 2).sum() / freedom)))
+    deviation = level - slope * around + slope * (time - time.mean())
+    return Drift(leases.assign(deviation=deviation), slope, noise / np.sqrt(spread), freedom, noise)
+
+
+def _leases(reference: pd.DataFrame, higher: bool) -> pd.DataFrame:
+    columns = ["lease_id", "configuration", "attach", "hardware", "runs", "time_h", "cost"]
+    rows = reference[(reference["status"] == "ok") & (reference["value"] > 0)] if len(reference) else reference
+    if rows.empty:
+        return pd.DataFrame(columns=[*columns, "deviation"])
+    value = rows["value"].to_numpy(dtype=np.float64)
+    hardware = pd.factorize(rows["hardware"])[0].astype(np.int64)
+    near, _ = location.near(1 / value if higher else value, hardware, np.zeros(hardware.max() + 1, dtype=np.int64))
+    rows = rows.assign(cost=near, time_h=(rows["started"] - rows["started"].min()) / _HOUR_S)
+    one = rows.groupby(["lease_id", "configuration", "attach", "hardware"], sort=False).ngroup().to_numpy()
+    count = np.bincount(one)
+    means = {name: np.bincount(one, rows[name]) / count for name in ("time_h", "cost")}
+    found = rows.iloc[np.unique(one, return_index=True)[1]].assign(runs=count, **means)
+    return found.sort_values(["time_h", "lease_id"], kind="stable", ignore_index=True)[columns]
+
+
+def is_adjusted(campaign: Mapping[str, Any]) -> bool:
+    """Whether comparisons of a campaign are adjusted. campaign: as the report's document has it."""
+    return bool(dict(dict(campaign.get("protocol") or {}).get("reference") or {}).get("adjust"))
+
+
+def adjusted(runs: pd.DataFrame, reference: pd.DataFrame, *, higher: bool = True) -> pd.DataFrame:
+    """The runs with `value` as if the system had been as it was in the middle of the campaign: the cost of each run is divided by
+    that of the reference in its composition, relative to the level of the reference's device.
+
+    A composition without a valid run of the reference gets what lies between those before and after it.
+    """
+    found = drift(reference, higher=higher).leases
+    if found.empty or runs.empty:
+        return runs
+    known = found.set_index("lease_id")["deviation"]
+    start = (runs["started"] - reference.loc[reference["status"] == "ok", "started"].min()) / _HOUR_S
+    between = np.interp(start.groupby(runs["lease_id"]).transform("mean"), found["time_h"], found["deviation"])
+    deviation = runs["lease_id"].map(known).astype("float64").to_numpy()
+    cost = np.exp(np.where(np.isfinite(deviation), deviation, between))
+    return runs.assign(value=runs["value"] * cost if higher else runs["value"] / cost)

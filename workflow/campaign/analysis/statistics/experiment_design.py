@@ -1,0 +1,302 @@
+"""What the runs of a campaign say of its cells, made once from the table of runs: every comparison is made by it.
+
+A cell's location is the mean over its compositions of the mean cost of their runs (`campaign.analysis.statistics.location`); its
+error is that of compositions where they tell it (`campaign.analysis.statistics.composition_variance`), else that of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from campaign.analysis.statistics import composition_variance, drift, location
+from campaign.analysis.statistics.composition_variance import (
+    OF_RUNS,
+    CellGroups,
+    Means,
+    Pooled,
+    Variances,
+    mean_of,
+    pooled,
+)
+from campaign.analysis.statistics.host_effects import HostEffects, host_effects
+from campaign.analysis.statistics.ratios import LogRatios
+from campaign.common.intervals import BETWEEN, BORROWED, BORROWED_EARLIER, ONE_RUN, RUNS_OF_ONE, Floats, Integers, Marks
+from campaign.spec.earlier_spread import EarlierSpread, spreads
+from campaign.spec.metric import metric_of
+from campaign.spec.run_numbers import BLOCK_ORDERS, composition_of
+
+# What a cell is beside its configuration.
+_KIND = ("system", "workload", "batch", "precision")
+STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
+_USED = {
+    *("cell_id", "repetition", "campaign", "configuration", *_KIND, "lease_id", "started", "host_names"),
+    *(*STEPS, "warmup_steps_max", "measured_steps_min"),
+}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Variance of the logarithm of locations, its freedom, and whether it holds the spread of compositions."""
+
+    variance: Floats
+    freedom: Floats
+    known: Marks
+
+
+@dataclass(frozen=True)
+class Design:
+    """What the runs of a campaign say of its cells; arrays are by place of the cell in `cells`.
+
+    cost: location of the cell's cost; runs, compositions: how many it has; weights: by how much variances grow since runs that are
+    far count less. of_runs: variance of the location, with its freedom, from runs alone, as if its compositions did not differ;
+    variances: with compositions; host_effects: with what hosts do taken out.
+    means: of each cell on each lease. each: one row a valid run: cell, lease, repetition, cost (outliers brought near). steps: the
+    fewest and the most warm-up and measured steps of its runs; without columns where nobody knows.
+    higher: whether more of what is compared is better. blocks, random_leases: whether runs and leases came in random order.
+    adjusted: whether costs were divided by those of the reference (`campaign.analysis.statistics.drift`).
+    """
+
+    cells: pd.Index[Any]
+    cost: Floats
+    runs: Integers
+    compositions: Integers
+    weights: Floats
+    of_runs: tuple[Floats, Floats]
+    variances: Variances
+    host_effects: HostEffects
+    means: Means
+    each: pd.DataFrame
+    steps: pd.DataFrame
+    higher: bool
+    blocks: bool
+    random_leases: bool
+    adjusted: bool = False
+
+    @property
+    def value(self) -> Floats:
+        """Location of each cell in the unit of the metric."""
+        return 1 / self.cost if self.higher else self.cost
+
+    def places(self, cells: pd.Series[Any]) -> Integers:
+        """The places of cells; -1 for none."""
+        return np.asarray(self.cells.get_indexer(pd.Index(cells)), dtype=np.int64)
+
+    def locations(self) -> tuple[LogRatios, npt.NDArray[np.object_]]:
+        """The cells' values as ratios to one, and how their intervals are made."""
+        known = self.variances.known
+        variance = np.where(known, self.variances.single.variance, self.of_runs[0])
+        freedom = np.where(known, self.variances.single.freedom, self.of_runs[1])
+        borrowed = known & self.variances.borrowed
+        conditions = [borrowed & (self.variances.lent_by != ""), borrowed, known, self.runs >= 2]
+        method = np.select(conditions, [BORROWED_EARLIER, BORROWED, BETWEEN, RUNS_OF_ONE], ONE_RUN).astype(object)
+        return LogRatios(self.value, variance, freedom), method
+
+    def with_pools(self) -> Design:
+        """Return the design with one variance for all configurations of a workload, except for noisy ones."""
+        variances, k = self.variances, self.compositions
+        pools = {name: getattr(variances, name).with_pool(k) for name in ("single", "alone", "blocked", "beside")}
+        return replace(self, variances=replace(variances, **pools))
+
+    def medians(self, value: Floats) -> LogRatios:
+        """Medians of cells' runs, by place; no variance where nothing tells how much compositions differ.
+
+        A median moves with its compositions as the location does; of runs it tells less, by pi / 2 where they are normal.
+        """
+        of, _ = self.locations()
+        runs = (np.pi / 2 - 1) * np.nan_to_num(self.of_runs[0])
+        return LogRatios(value, np.where(self.variances.known, of.variance + runs, np.nan), of.freedom)
+
+    def errors(self, cells: pd.Series[Any], group: Integers) -> Errors:
+        """The errors of the logarithm of locations; cells of one group are compared with each other."""
+        at = self.places(cells)
+        groups = int(group.max(initial=-1)) + 1
+        aligned = np.ones(groups, dtype=np.bool_)
+        np.logical_and.at(aligned, group, self.variances.in_blocks[at])
+        most, least = np.zeros(groups, dtype=np.int64), np.full(groups, np.iinfo(np.int64).max)
+        np.maximum.at(most, group, self.compositions[at])
+        np.minimum.at(least, group, self.compositions[at])
+        known = self.variances.known[at]
+        whole = (aligned & (most == least))[group]
+        blocked, alone = self.variances.blocked, self.variances.alone
+        conditions = [known & whole, known]
+        variance = np.select(conditions, [blocked.variance[at], alone.variance[at]], 0.0) * self.weights[at]
+        freedom = np.select(conditions, [blocked.freedom[at], alone.freedom[at]], self.of_runs[1][at])
+        return Errors(np.where(known, variance, self.of_runs[0][at]), freedom, known)
+
+    def spread_of_compositions(self, campaign: str, metric: str) -> tuple[EarlierSpread, ...]:
+        """How much the means of compositions differ, by workload, for other campaigns to borrow."""
+        k, stratum = self.compositions, self.means.groups.stratum
+        found = []
+        for number, workload in enumerate(self.means.groups.workloads):
+            here = (stratum == number) & (k > 1)
+            if here.any():
+                runs = self.means.runs[here[self.means.cell]]
+                pool, freedom = (
+                    float(each[here][0]) for each in (self.variances.alone.pool, self.variances.alone.pool_freedom)
+                )
+                found.append(EarlierSpread(campaign, workload, metric, pool, freedom, float(np.mean(1.0 / runs))))
+        return tuple(each for each in found if each.usable)
+
+
+def of_campaign(
+    runs: pd.DataFrame,
+    campaign: Mapping[str, Any],
+    reference: pd.DataFrame | None = None,
+) -> Design:
+    """The design of a campaign by its primary metric. campaign: as the report's document has it (metric, protocol).
+
+    reference: runs of the reference, by which costs are adjusted where the protocol says so.
+    """
+    metric = metric_of({"campaign": campaign})
+    higher, protocol = metric.higher, campaign.get("protocol")
+    earlier = [each for each in spreads(campaign.get("earlier_spread") or ()) if each.metric == metric.name]
+    if reference is None or reference.empty or not drift.is_adjusted(campaign):
+        return design(runs, protocol, higher=higher, earlier=earlier)
+    runs = drift.adjusted(runs, reference, higher=higher)
+    return replace(design(runs, protocol, higher=higher, earlier=earlier), adjusted=True)
+
+
+def design(
+    runs: pd.DataFrame,
+    protocol: Mapping[str, Any] | None = None,
+    *,
+    column: str = "",
+    higher: bool = True,
+    earlier: Sequence[EarlierSpread] = (),
+) -> Design:
+    """The design of a campaign from its runs table.
+
+    protocol: the campaign's, as the report's document has it: order of runs and leases; without it, both are in blocks. Where it
+    does not say the order of leases, nothing is taken for a block. column: what is compared, the campaign's metric without one;
+    higher: whether more of it is better. earlier: how much compositions differed in earlier campaigns.
+    """
+    said = dict(protocol or {})
+    column = column or ("value" if "value" in runs else "throughput_per_s")
+    rows = _valid(runs, column, higher)
+    ids, names = pd.factorize(rows["cell_id"], sort=True)
+    cell, cells = ids.astype(np.int64), len(names)
+    groups = _groups(rows, cell)
+    near, kept = location.near(rows["cost"].to_numpy(), cell, groups.stratum)
+    lease, block = _leases(rows, cell)
+    host, hosts = _hosts(rows)
+    rows = rows.assign(cell=cell, cost=near, lease=lease, block=block, host=host)
+    means, cost, on_lease = _means(rows, groups)
+    in_blocks = protocol is None or said.get("lease_order") in BLOCK_ORDERS
+    lent = composition_variance.lent(earlier, groups.workloads) if earlier else None
+    variances = composition_variance.of_locations(means, on_lease, in_blocks, lent)
+    count = np.bincount(cell, minlength=cells)
+    pool = _pooled_runs(near / mean_of(near, cell, cells)[cell] - 1, cell, count - 1.0, groups)
+    # Runs brought near count less, and the others know as much less.
+    weights = 1 / np.clip(kept, 0.5, 1.0) ** 2
+    of_runs = np.where(count > 1, pool.variance / np.maximum(count, 1) * weights, np.nan)
+    return Design(
+        cells=pd.Index(names),
+        cost=cost,
+        runs=count,
+        compositions=means.compositions(),
+        weights=weights,
+        of_runs=(of_runs, np.where(pool.freedom > 0, pool.freedom, np.nan)),
+        variances=variances,
+        host_effects=host_effects(means, hosts, variances.in_blocks),
+        means=means,
+        each=rows[["cell", "lease", "repetition", "cost"]].reset_index(drop=True),
+        steps=_steps(rows, cell),
+        higher=higher,
+        blocks=said.get("order", "blocks") != "sequential",
+        random_leases=in_blocks,
+    )
+
+
+def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
+    """Valid runs in the order of cells, with their `cost`."""
+    if column in runs:
+        used = [name for name in runs if name in {*_USED, column} or str(name).startswith("option_")]
+        rows = runs.loc[(runs["status"] == "ok") & (runs[column] > 0), used]
+        rows = rows.sort_values(["cell_id", "repetition"], kind="stable")
+        value = rows[column].to_numpy(dtype=np.float64)
+    else:
+        rows, value = runs.iloc[:0], np.empty(0)
+    return rows.assign(cost=1 / value if higher else value)
+
+
+def _groups(rows: pd.DataFrame, cell: Integers) -> CellGroups:
+    """Which cells belong together, by their runs."""
+    first = rows.iloc[np.unique(cell, return_index=True)[1]]
+    system = first["system"].astype("str") if "system" in rows else pd.Series("", index=first.index)
+    # Not by pandas: its factorize of pairs fails before version 3 where there are none.
+    pairs = list(zip(system, first["workload"].astype("str"), strict=True))
+    strata = sorted(set(pairs))
+    stratum = np.array([strata.index(pair) for pair in pairs], dtype=np.int64)
+    campaign, _ = pd.factorize(first["campaign"] if "campaign" in rows else pd.Series("", index=first.index))
+    axes = [name for name in rows.columns if name in _KIND or str(name).startswith("option_")]
+    alike = first.groupby([stratum, campaign, "configuration"], sort=False).ngroup()
+    kind = first.groupby(axes, sort=False, dropna=False).ngroup()
+    systems, workloads = (tuple(str(name[place]) for name in strata) for place in (0, 1))
+    numbers = [np.asarray(each, dtype=np.int64) for each in (stratum, alike, kind, campaign)]
+    return CellGroups(systems, workloads, *numbers)
+
+
+def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: CellGroups) -> Pooled:
+    """Relative variance of a run of each cell. differences: of each, as many as there are independent ones."""
+    freedom = np.maximum(np.asarray(differences, dtype=np.float64), 0.0)
+    squares = np.bincount(cell, residual**2, freedom.size)
+    variance = np.where(freedom > 0, squares / np.maximum(freedom, 1), np.nan)
+    effective = np.asarray(np.bincount(groups.stratum, freedom, groups.strata), dtype=np.float64)
+    return pooled(variance, freedom, groups.stratum, effective, OF_RUNS)
+
+
+def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
+    if "warmup_steps_max" in rows:
+        # Warm-ups that go on until steps are steady differ in length, and are alike all the same.
+        rows = rows.assign(warmup_steps=rows["warmup_steps_max"])
+    if "measured_steps_min" in rows:  # so do windows of a least time
+        rows = rows.assign(measured_steps=rows["measured_steps_min"])
+    known = [name for name in STEPS if name in rows]
+    return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
+
+
+def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
+    """The lease of each run, and the block of the campaign that this lease belongs to, counted from 0."""
+    # Where no lease is known, nothing says that runs were on different ones.
+    named = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
+    lease = pd.factorize(named)[0].astype(np.int64)
+    numbers, which = np.unique(rows["repetition"].to_numpy(), return_inverse=True)
+    numbered = np.array([composition_of(int(run)) - 1 for run in numbers], dtype=np.int64)[which]
+    if numbered.any():
+        return lease, numbered
+    # Compositions that are not numbered are taken in the order of time.
+    start = rows.groupby(lease)["started"].min().to_numpy() if len(rows) else np.empty(0)
+    keys = pd.DataFrame({"cell": cell, "lease": lease}).drop_duplicates()
+    keys = keys.assign(start=start[keys["lease"]]).sort_values(["cell", "start", "lease"], kind="stable")
+    keys = keys.assign(block=keys.groupby("cell", sort=False).cumcount())
+    both = pd.MultiIndex.from_frame(keys[["cell", "lease"]])
+    at = both.get_indexer(pd.MultiIndex.from_arrays([cell, lease]))
+    return lease, keys["block"].to_numpy(dtype=np.int64)[at]
+
+
+def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
+    """The number of each run's set of hosts, -1 where it is not known; and the names of each set."""
+    if "host_names" not in rows:
+        return np.full(len(rows), -1, dtype=np.int64), ()
+    codes, names = pd.factorize(rows["host_names"].where(rows["host_names"] != ""))
+    return codes.astype(np.int64), tuple(frozenset(str(name).split(", ")) for name in names)
+
+
+def _means(rows: pd.DataFrame, groups: CellGroups) -> tuple[Means, Floats, Pooled]:
+    """Means of each cell on each lease; locations of cells; relative variance of a run on a lease."""
+    cell, lease, block, host = (rows[name].to_numpy() for name in ("cell", "lease", "block", "host"))
+    cost, cells = rows["cost"].to_numpy(), groups.stratum.size
+    key = cell * (int(lease.max(initial=-1)) + 1) + lease
+    keys, first, where = np.unique(key, return_index=True, return_inverse=True)
+    value, size, of = mean_of(cost, where, keys.size), np.bincount(where, minlength=keys.size), cell[first]
+    locations = mean_of(value, of, cells)
+    residual = (cost - value[where]) / locations[cell]
+    on_lease = _pooled_runs(residual, cell, np.bincount(of, size - 1.0, cells), groups)
+    means = Means(of, lease[first], block[first], host[first], size, value / locations[of], groups)
+    return means, locations, on_lease

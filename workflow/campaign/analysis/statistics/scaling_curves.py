@@ -1,0 +1,172 @@
+"""Scaling curves of a campaign with the models that fit them and the points that dip: columns beside
+`campaign.analysis.statistics.comparable_cells.scaling`.
+
+A curve is a line of the figure: equal cells but for the number of devices, with the fewest hosts at each. What the models and the
+test for dips are, `campaign.analysis.statistics.scaling_models` says. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from campaign.analysis.statistics import scaling_models
+from campaign.analysis.statistics.comparisons import Design
+from campaign.analysis.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves, Fit
+from campaign.common import wording
+
+# Columns of each model's parameters, with the factor from the model's unit; each has _low and _high beside it.
+PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
+    AMDAHL: (("amdahl_one_device_per_s", 1.0), ("amdahl_serial_pct", 100.0)),
+    GUSTAFSON: (("gustafson_one_device_per_s", 1.0), ("gustafson_serial_pct", 100.0)),
+    LATENCY: (("compute_ms", 1e3), ("alpha_us", 1e6), ("bytes_over_b_ms", 1e3)),
+}
+
+
+def without_models(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the columns of `with_models`, but no model and no dip, for points that are no rates."""
+    prefixes = ("dip_", "fit_per_s", "fit_residual_", "aicc_", "effective_")
+    parameters = tuple(name for columns in PARAMETERS.values() for name, _ in columns)
+    numbers = [str(name) for name in rows.columns if str(name).startswith((*prefixes, *parameters))]
+    return rows.assign(fit="", fit_misses=False, fit_holds=False, dip=False, **dict.fromkeys(numbers, np.nan))
+
+
+def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `comparison.scaling` with, for each curve (rows equal in `series`, among them workload and batch):
+
+    fit: name of the model with the smallest AICc; fit_misses: whether the points lie off it; fit_residual_pct; fit_holds: whether
+    it describes them (`scaling_models.Fit.holds`); the parameters of all models (`PARAMETERS`) and aicc_*; effective_gb_per_s: B,
+    where the bytes of a step are known. At each point: fit_per_s, and against its neighbours dip_expected_per_s, dip_pct (positive:
+    under them) with _low and _high, dip_p, dip_p_holm, dip.
+    """
+    points = rows[rows["compact"] & (rows["n_ok"] > 0)].sort_values([*series, "ranks"], kind="stable")
+    curve = points.groupby(list(series), sort=False).ngroup().to_numpy().astype(np.int64)
+    place = points.groupby(curve, sort=False).cumcount().to_numpy().astype(np.int64)
+    curves, known = _curves(points, curve, place, design)
+    found = scaling_models.dips(curves, np.where(known, 0.0, np.nan))
+    # What dips is not what the models are of; it would bend them.
+    fits = scaling_models.fit(replace(curves, n_runs=np.where(found.dip, 0.0, curves.n_runs)))
+    best = scaling_models.best(fits)
+    of_curve = pd.DataFrame({"fit": pd.Series(best, dtype="str"), **_parameters(fits)})
+    of_curve["fit_misses"] = [bool(name) and bool(fits[name].misses[at]) for at, name in enumerate(best)]
+    of_curve["fit_holds"] = [bool(name) and bool(fits[name].holds[at]) for at, name in enumerate(best)]
+    residual = [float(fits[name].residual_pct[at]) if name else np.nan for at, name in enumerate(best)]
+    of_curve["fit_residual_pct"] = residual
+    fitted = np.array(
+        [fits[name].expected[at] if name else np.full(curves.devices.shape[1], np.nan) for at, name in enumerate(best)]
+    )
+    of_point = {
+        "fit_per_s": fitted,
+        "dip_expected_per_s": found.expected,
+        "dip_pct": found.under_pct,
+        "dip_low": found.low_pct,
+        "dip_high": found.high_pct,
+        "dip_p": found.p,
+        "dip_p_holm": found.p_holm,
+    }
+    at_points = pd.DataFrame({name: values[curve, place] for name, values in of_point.items()}, index=points.index)
+    keys = points.groupby(curve, sort=False)[list(series)].first().reset_index(drop=True)
+    result = rows.merge(
+        pd.concat([keys, of_curve], axis="columns"), on=list(series), how="left", validate="many_to_one"
+    )
+    result.index = rows.index
+    result = result.join(at_points)
+    result["fit"] = result["fit"].fillna("")
+    for name in ("fit_misses", "fit_holds"):
+        result[name] = result[name].eq(True)
+    result["dip"] = scaling_models.is_dip(result["dip_p_holm"], result["dip_low"])
+    return _with_bandwidth(result, series, runs)
+
+
+def _curves(
+    points: pd.DataFrame, curve: npt.NDArray[np.int64], place: npt.NDArray[np.int64], design: Design
+) -> tuple[Curves, npt.NDArray[np.bool_]]:
+    """Curves, and of each whether the errors of its points hold the spread of compositions."""
+    shape = (int(curve.max()) + 1, int(place.max()) + 1)
+
+    def spread_out(values: Any, missing: float) -> npt.NDArray[np.float64]:
+        found = np.full(shape, missing)
+        found[curve, place] = np.asarray(values, dtype=np.float64)
+        return found
+
+    errors = design.errors(points["cell_id"], curve)
+    runs = points["n_ok"].to_numpy(dtype=np.float64)
+    columns = {name: spread_out(points[name], np.nan) for name in ("ranks", "hosts", "mean", "batch")}
+    sd = spread_out(points["mean"] * np.sqrt(errors.variance * runs), np.nan)
+    freedom = np.full(shape[0], np.inf)
+    with np.errstate(invalid="ignore"):
+        np.minimum.at(freedom, curve, errors.freedom)
+    known = np.ones(shape[0], dtype=np.bool_)
+    np.logical_and.at(known, curve, errors.known)
+    batch = columns["batch"][:, 0]
+    return Curves(columns["ranks"], columns["hosts"], columns["mean"], sd, spread_out(runs, 0.0), batch, freedom), known
+
+
+def _parameters(fits: Mapping[str, Fit]) -> dict[str, npt.NDArray[np.float64]]:
+    columns = {}
+    for model, fit in fits.items():
+        for position, (name, factor) in enumerate(PARAMETERS[model]):
+            for ending, values in (("", fit.parameters), ("_low", fit.low), ("_high", fit.high)):
+                columns[f"{name}{ending}"] = factor * values[:, position]
+        columns[f"aicc_{model.lower().replace('-', '_')}"] = fit.aicc
+    return columns
+
+
+def _with_bandwidth(rows: pd.DataFrame, series: Sequence[str], runs: pd.DataFrame) -> pd.DataFrame:
+    """B from bytes / B, where runs say how many bytes a step reduces."""
+    unknown = np.full(len(rows), np.nan)
+    if "allreduce_bytes_per_step" in runs.columns:
+        each = rows["cell_id"].map(runs.groupby("cell_id")["allreduce_bytes_per_step"].median())
+        unknown = (
+            each.groupby([rows[key] for key in series], sort=False, dropna=False)
+            .transform("median")
+            .to_numpy(dtype=np.float64)
+        )
+    ends = (("", ""), ("_low", "_high"), ("_high", "_low"))
+    with np.errstate(divide="ignore"):
+        columns = {f"effective_gb_per_s{ending}": unknown / rows[f"bytes_over_b_ms{of}"] / 1e6 for ending, of in ends}
+    return rows.assign(**columns)
+
+
+def line(row: Mapping[str, Any], devices: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Throughput of the best model of a row's curve at any number of devices."""
+    model = str(row["fit"])
+    values = [row[name] / factor for name, factor in PARAMETERS[model]]
+    return scaling_models.throughput_of(model, values, devices, float(row["batch"]))
+
+
+def said(row: Mapping[str, Any]) -> str:
+    """The best model of a row's curve in words, with the 95 % intervals of its parameters; '' without one."""
+    model = row["fit"]
+    if not model:
+        return ""
+
+    def value(name: str, say: Any) -> str:
+        return f"{say(row[name])} [{wording.between(row[f'{name}_low'], row[f'{name}_high'], say)}]"
+
+    def milliseconds(number: float) -> str:
+        return f"{wording.number(number)}\u202fms"
+
+    def microseconds(number: float) -> str:
+        return f"{wording.number(number)}\u202fµs"
+
+    away = wording.percent(row["fit_residual_pct"])
+    misses = (
+        "" if row["fit_holds"] else f"; it does not describe the points, which lie {away} off it (root mean square)"
+    )
+    if model == AMDAHL:
+        return f"Amdahl: {value('amdahl_serial_pct', wording.percent)} serial{misses}"
+    if model == GUSTAFSON:
+        return f"Gustafson: {value('gustafson_serial_pct', wording.percent)} serial{misses}"
+    bandwidth = row["effective_gb_per_s"]
+    gives = f" (B {wording.number(bandwidth)}\u202fGB/s)" if np.isfinite(bandwidth) else ""
+    return (
+        f"latency-bandwidth: compute {value('compute_ms', milliseconds)}, "
+        f"alpha {value('alpha_us', microseconds)}, "
+        f"bytes/B {value('bytes_over_b_ms', milliseconds)}{gives}{misses}"
+    )

@@ -1,0 +1,133 @@
+"""Percentiles of step times with intervals, and whether the measured window was steady.
+
+Steps of one run resemble each other, and runs of one composition do, so the composition (or the run, where a cell has one
+composition) is the unit that replicates. Sources: Woodruff (1952), "Confidence intervals for medians and other position measures",
+Journal of the American Statistical Association 47: the interval of a share of steps is turned into one of the percentile by the
+sample's own quantiles, so nothing is assumed of the distribution; the variance of a share over clusters is that of a ratio
+(Cochran, "Sampling Techniques", 1977, chapter 6). It is never less than that of independent steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from campaign.common.intervals import CONFIDENCE, Floats, student_quantile
+
+PERCENTILES = (50.0, 90.0, 99.0)
+FEWEST_STEPS = 8
+"""Fewest steps of a window whose first and last quarter are compared: more than a step each."""
+UNSTEADY_PCT = 2.0
+"""Trends below this are too small to change what a campaign says."""
+NOISY_PCT = 2.0
+"""A window whose mean is known no better than this by its own steps is too short for its noise."""
+COARSE_PCT = 50.0
+"""Where more steps take exactly as long as another one, the digits of the clock are seen, and not the steps."""
+NOT_STEADY, SHORT, COARSE = "not steady", "short for its noise", "timed by a coarse clock"
+MARKS = (NOT_STEADY, SHORT, COARSE)
+"""What can be wrong with the measured windows of a cell."""
+
+
+def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) -> pd.DataFrame:
+    """One row a cell and percentile: time_s, low_s, high_s (95 %), n_steps, n_clusters.
+
+    steps: cell_id, cluster (composition or run), time_s. low_s, high_s: nan where there are fewer than two clusters, or too few
+    steps for the percentile to be more than the longest of them (99 % of 60 steps); high_s is nan where nothing bounds it.
+    """
+    cell, ids = pd.factorize(steps["cell_id"], sort=True)
+    cluster, names = pd.factorize(steps["cluster"])
+    time_s = steps["time_s"].to_numpy(dtype=np.float64)
+    order = np.lexsort((time_s, cell))
+    pairs, _ = pd.factorize((cell * len(names) + cluster)[order])
+    cell, time_s = cell[order], time_s[order]
+    sizes = np.bincount(cell, minlength=len(ids))
+    starts = np.cumsum(sizes) - sizes
+    cell_of_cluster = np.zeros(pairs.max(initial=-1) + 1, dtype=np.int64)
+    cell_of_cluster[pairs] = cell
+    in_cluster = np.bincount(pairs, minlength=cell_of_cluster.size)
+    clusters = np.bincount(cell_of_cluster, minlength=len(ids))
+
+    def at(share: Floats) -> Floats:
+        """The quantile of each cell: the smallest step time that at least this share of the steps does not exceed."""
+        place = np.clip(np.ceil(share * sizes - 1e-9).astype(np.int64) - 1, 0, np.maximum(sizes - 1, 0))
+        return np.asarray(time_s[starts + place], dtype=np.float64)
+
+    found = []
+    for percent in percents:
+        share = np.full(len(ids), percent / 100.0)
+        value = at(share)
+        below = np.bincount(pairs, time_s <= value[cell], cell_of_cluster.size)
+        reached = np.bincount(cell, time_s <= value[cell], len(ids)) / sizes
+        residual = (below - reached[cell_of_cluster] * in_cluster) ** 2
+        enough = np.where(clusters >= 2, clusters, np.nan)
+        between = enough / (enough - 1) * np.bincount(cell_of_cluster, residual, len(ids)) / sizes**2
+        independent = scipy.special.ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(share * (1 - share) / sizes)
+        half = np.fmax(student_quantile(enough - 1) * np.sqrt(between), np.where(clusters >= 2, independent, np.nan))
+        low, high = np.clip(share - half, 0.0, 1.0), share + half
+        known = ~np.isnan(half) & (sizes * (1 - share) >= 1)
+        low_s = np.where(known, at(np.where(known, low, 0.0)), np.nan)
+        high_s = np.where(known & (high < 1.0), at(np.where(known, np.minimum(high, 1.0), 1.0)), np.nan)
+        columns = {"cell_id": ids, "percent": percent, "time_s": value, "low_s": low_s, "high_s": high_s}
+        found.append(pd.DataFrame(columns | {"n_steps": sizes, "n_clusters": clusters}))
+    return pd.concat(found, ignore_index=True)
+
+
+def trend_pct(steps: Floats) -> Floats:
+    """How much longer the last quarter of each row of steps takes than its first, by their medians; shape (runs, steps).
+
+    nan for windows of fewer than `FEWEST_STEPS`.
+    """
+    length = steps.shape[1]
+    if length < FEWEST_STEPS:
+        return np.full(steps.shape[0], np.nan)
+    first, last = (np.median(part, axis=1) for part in (steps[:, : length // 4], steps[:, -(length // 4) :]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(100.0 * (last / first - 1.0))
+
+
+def ties_pct(steps: Floats) -> Floats:
+    """The share of each row's steps that take exactly as long as an earlier one, in percent; shape (runs, steps)."""
+    length = steps.shape[1]
+    if length < FEWEST_STEPS:  # so few can be equal by chance
+        return np.full(steps.shape[0], np.nan)
+    repeated = (np.diff(np.sort(steps, axis=1), axis=1) == 0).sum(axis=1)
+    return np.asarray(100.0 * repeated / length)
+
+
+def windows(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the measured windows of each cell are like, over its runs that are ok and tell single steps, by cell_id.
+
+    trend_pct: mean trend; trend_low_pct, trend_high_pct: its 95 % interval where the cell is not steady, otherwise nan; error_pct:
+    median standard error of a window's mean; window: those of `MARKS` that hold, joined by ', '.
+    """
+    ok = runs[(runs["status"] == "ok") & runs["step_median_s"].notna()]
+    groups = ok.groupby("cell_id", sort=False)
+    drifting = unsteady(ok).set_index("cell_id")
+    found = pd.DataFrame(
+        {"trend_pct": groups["step_trend_pct"].mean(), "error_pct": groups["step_error_pct"].median()}
+    ).assign(trend_low_pct=drifting["low_pct"], trend_high_pct=drifting["high_pct"])
+    marked = {
+        NOT_STEADY: found["trend_low_pct"].notna(),
+        SHORT: found["error_pct"] > NOISY_PCT,
+        COARSE: groups["step_ties_pct"].median() > COARSE_PCT,
+    }
+    told = [", ".join(mark for mark in MARKS if marks[mark]) for marks in pd.DataFrame(marked).to_dict("records")]
+    return found.assign(window=pd.Series(told, index=found.index, dtype="str"))
+
+
+def unsteady(runs: pd.DataFrame) -> pd.DataFrame:
+    """The cells whose measured windows have a trend: cell_id, trend_pct, low_pct, high_pct (95 %), n_runs; largest first.
+
+    Over the runs of a cell, by Student's t: the trend is at least `UNSTEADY_PCT`, and its interval holds no zero. One run does not
+    tell a trend from chance.
+    """
+    groups = runs[runs["step_trend_pct"].notna()].groupby("cell_id", sort=False)["step_trend_pct"]
+    n = groups.size()
+    mean, sd = groups.mean(), groups.std()
+    half = student_quantile(np.where(n >= 2, n - 1, np.nan)) * sd / np.sqrt(n)
+    found = pd.DataFrame({"trend_pct": mean, "low_pct": mean - half, "high_pct": mean + half, "n_runs": n})
+    shown = (found["trend_pct"].abs() >= UNSTEADY_PCT) & (found["low_pct"] * found["high_pct"] > 0)
+    return found[shown].sort_values("trend_pct", key=abs, ascending=False, kind="stable").reset_index()

@@ -1,0 +1,371 @@
+"""What the numbers of a comparison allow to say, in words: that there is a difference, none larger than so much, or nothing.
+
+Rows are those of `campaign.analysis.statistics.comparable_cells`: p, p_holm, n_tests, paired, n_pairs, and what a statement rests
+on (`campaign.analysis.statistics.comparisons.Ratios.basis`). A difference counts when it stands among all comparisons of its
+figure (Holm, 5 %). A sentence about several comparisons has the interval of their mean, never that of the largest of them. Every
+statement says on how many compositions it rests, and what limits it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from campaign.analysis.statistics.average_ratio import average_ratio
+from campaign.analysis.statistics.comparisons import Ratios
+from campaign.analysis.statistics.drift import is_adjusted
+from campaign.analysis.statistics.experiment_design import Design
+from campaign.common import intervals, wording
+from campaign.common.intervals import SIGNIFICANT
+
+# Wider than that, an interval around none excludes nothing that anybody would believe.
+_SAYS_NOTHING_PCT = 50.0
+
+
+SEQUENTIAL = (
+    "The runs of a cell came one after the other, not in blocks, so that drift of the system can pose as an effect."
+)
+LEASES_IN_ORDER = (
+    "Compositions were made in a fixed order, not in random blocks, so that drift of the system over the "
+    "campaign can pose as an effect."
+)
+ORDER_UNKNOWN = "In which order compositions were made is not known, so that drift of the system can pose as an effect."
+ADJUSTED = (
+    "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
+    "composition. This removes drift of the system over the campaign, and adds the noise of the reference."
+)
+ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
+ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
+OWN_HOSTS = "each ran on other hosts, whose own differences cannot be separated, so this is not tested"
+ONCE = "measured once each, so this is not tested"
+_BORROWED = "the spread of compositions is borrowed from other cells"
+_EARLIER = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
+_AMONG = "the spread is that of the changes of other configurations"
+
+
+def differs(row: Mapping[Any, Any]) -> bool:
+    """Whether there is a difference, among all comparisons of the figure."""
+    return bool(row["p_holm"] < SIGNIFICANT)
+
+
+def untested(row: Mapping[Any, Any]) -> bool:
+    """Whether a comparison may not be tested, because its cells were measured on one composition each."""
+    return not row.get("tested", True) and row.get("method") != intervals.ITSELF
+
+
+def not_tested(row: Mapping[Any, Any]) -> str:
+    """Why a comparison is not tested, for a bracket."""
+    return OWN_HOSTS if row["method"] == intervals.CONFOUNDED else ONE_EACH
+
+
+def why_not_tested(rows: pd.DataFrame) -> str:
+    """Why several comparisons are not tested."""
+    if (rows["method"] == intervals.CAMPAIGNS_UNKNOWN).any():
+        return "the spread between campaigns is unknown"
+    own = rows["method"] == intervals.CONFOUNDED
+    return OWN_HOSTS.partition(", so")[0] if own.any() else ONE_COMPOSITION
+
+
+def no_larger_than(low_pct: float, high_pct: float) -> float:
+    """The largest difference, in percent, that an interval of a difference still holds."""
+    return max(abs(low_pct), abs(high_pct))
+
+
+def basis(row: Mapping[Any, Any]) -> str:
+    """What a comparison rests on, for a bracket: '3 compositions each', 'within one composition'; '' without a test."""
+    return "; ".join(each for each in (_compositions(row), *_limits(row)) if each)
+
+
+def _compositions(row: Mapping[Any, Any]) -> str:
+    if not row["tested"]:
+        return ""
+    ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
+    if method in (intervals.PAIRED, intervals.RUNS_OF_ONE):
+        return "within one composition"
+    if method == intervals.PAIRED_BY_LEASE:
+        return f"within {ours:,} compositions"
+    each = "one composition each" if ours == 1 else f"{ours:,} compositions each"
+    each = each if ours == theirs else f"{ours:,} against {theirs:,} compositions"
+    if method == intervals.BORROWED:
+        return f"{each}, spread borrowed"
+    if method == intervals.BORROWED_EARLIER:
+        return f"{each}, spread borrowed from {row['lent_by']}"
+    return f"{each}; {_AMONG} ({_freedom(row)})" if method == intervals.AMONG_CHANGES else each
+
+
+def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
+    """What may also have caused the difference."""
+    if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
+        return ()
+    order = (
+        "order not random or not known, so that drift can pose as an effect"
+        if row["in_order"] and row["tested"]
+        else ""
+    )
+    order = "adjusted by the reference" if row.get("adjusted", False) else order
+    noisy = f"noisy: compositions of {row['noisy']} differ more than those of others" if row.get("noisy") else ""
+    return order, f"measured unlike: {row['unlike']}" if row["unlike"] else "", noisy
+
+
+def _freedom(row: Mapping[Any, Any]) -> str:
+    return wording.plural(max(1, round(row["freedom"])), "degree") + " of freedom"
+
+
+def measured(
+    row: Mapping[Any, Any], values: tuple[float, float, float], say: Callable[[float], str], about: str = ""
+) -> str:
+    """The number of a comparison with its interval, what it is about, and what it rests on.
+
+    values: number, low, high.
+    """
+    return wording.with_interval(*values, say, "; ".join(each for each in (about, basis(row)) if each))
+
+
+def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
+    """What follows the number of a comparison in a sentence: '' where it is a difference, else what can be said instead.
+
+    low_pct, high_pct: bounds of the difference, 95 %. '' as well without an interval, which the number says itself.
+    """
+    if untested(row) and math.isfinite(low_pct):
+        return f" ({not_tested(row)})"
+    if differs(row) or not math.isfinite(row["p"]):
+        return ""
+    if row["p"] < SIGNIFICANT:
+        among = f"among all {int(row['n_tests']):,} comparisons of this figure"
+        return f", not significant {among} (p = {p_value(row['p_holm'])}, Holm)"
+    largest = no_larger_than(low_pct, high_pct)
+    if largest > _SAYS_NOTHING_PCT:
+        found = f"{_detectable(row['least_detectable_pct'])} would have been detected"
+        return f": inconclusive, with too few or too uneven runs; {found}"
+    return f": no difference larger than {wording.percent(largest, _decimals(largest))}"
+
+
+def summarize_effects(
+    rows: pd.DataFrame,
+    design: Design,
+    named: Sequence[str],
+    express: Callable[[float], float] = float,
+    say: Callable[[float], str] = wording.times,
+) -> str:
+    """Put the ratios of one or several cells into words, as a part of a sentence.
+
+    One cell has its interval. Of several, their mean has an interval, and the smallest and the largest estimate have none: an
+    estimate that is quoted because it is the largest is larger than its truth, so that its own interval holds it too rarely.
+
+    Args:
+        rows: comparisons, at least one, each with a ratio
+        design: the design of the cells
+        named: the columns that tell the cells apart
+        express: a ratio as the number that is shown
+        say: this number in words
+    """
+    if len(rows) == 1:
+        row = rows.to_dict("records")[0]
+        value, *ends = (express(row[name]) for name in ("ratio", "ratio_low", "ratio_high"))
+        low, high = sorted(ends)
+        percent = [end if say is wording.percent else 100 * (end - 1) for end in (low, high)]
+        return measured(row, (value, low, high), say, wording.describe(row, named)) + doubt(row, *percent)
+    return summarize_range(rows, design, named, express, say) + _differing(rows, express, say)
+
+
+def summarize_range(
+    rows: pd.DataFrame,
+    design: Design,
+    named: Sequence[str],
+    express: Callable[[float], float],
+    say: Callable[[float], str],
+) -> str:
+    """Return the mean of several ratios with its interval, and the range of their estimates; arguments as `summarize_effects`."""
+    return f"{_average(rows, design, express, say)}; {range_of_estimates(rows, named, express, say)}"
+
+
+def _average(rows: pd.DataFrame, design: Design, express: Callable[[float], float], say: Callable[[float], str]) -> str:
+    """Return the mean of several comparisons with its interval, or why it has none."""
+    value, *ends = (express(float(bound[0])) for bound in average_ratio(rows, design).bounds())
+    low, high = sorted(ends)
+    untested_rows = rows[~rows["tested"]]
+    why = why_not_tested(untested_rows) if len(untested_rows) else "no composition was repeated"
+    return wording.with_interval(value, low, high, say, f"mean of {len(rows):,} cells", f"no interval: {why}")
+
+
+def range_of_estimates(
+    rows: pd.DataFrame,
+    named: Sequence[str],
+    express: Callable[[float], float] = float,
+    say: Callable[[float], str] = wording.times,
+) -> str:
+    """Return the smallest and the largest estimate of several comparisons, with the cells that they are of."""
+    ordered = rows.assign(shown=rows["ratio"].map(express)).sort_values("shown", kind="stable")
+    first, last = (
+        f"{say(row['shown'])} ({wording.describe(row, named)})" for row in ordered.iloc[[0, -1]].to_dict("records")
+    )
+    return f"estimates of single cells are from {first} to {last}"
+
+
+def _differing(rows: pd.DataFrame, express: Callable[[float], float], say: Callable[[float], str]) -> str:
+    """Return how many of several comparisons differ, and what differences are ruled out where none does."""
+    tested = rows[rows["p"].notna()]
+    count = int((tested["p_holm"] < SIGNIFICANT).sum())
+    if count:
+        return f"; {count:,} of {wording.plural(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
+    if tested.empty:
+        return ""
+    ends = [express(end) for bounds in simultaneous_bounds(tested) for end in bounds]
+    largest = max(abs(end if say is wording.percent else 100 * (end - 1)) for end in ends)
+    size = wording.percent(largest, _decimals(largest))
+    ruled_out = f", and differences above {size} are ruled out" if largest <= _SAYS_NOTHING_PCT else ""
+    return f"; none of {wording.plural(len(tested), 'cell')} differs significantly{ruled_out}"
+
+
+def simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the bounds of the ratios of tested comparisons that hold for all of them together (Bonferroni, 95 %)."""
+    wider = intervals.simultaneous_width(rows["freedom"], len(rows))
+    value = rows["ratio"].to_numpy()
+    return tuple(list(value * (rows[end].to_numpy() / value) ** wider) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
+
+
+def extremes(found: Ratios, cells: int) -> str:
+    """The ratio of the largest of several cells to the smallest, with its interval and what it rests on, as a part of a sentence.
+
+    found: of one comparison; cells: how many the two were chosen from. The test and the interval hold over all their pairs.
+    """
+    pairs = max(1, cells * (cells - 1) // 2)
+    value, low, high = (float(bound[0]) for bound in found.of.bounds(1 - SIGNIFICANT / pairs))
+    row = {name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}
+    p = float(found.p()[0])
+    row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
+    row["least_detectable_pct"] = float(found.least_detectable_pct(pairs)[0])
+    if untested(row) and not math.isfinite(low):
+        return f"{wording.times(value)} ({ONCE})"
+    return measured(row, (value, low, high), wording.times) + doubt(row, 100 * (low - 1), 100 * (high - 1))
+
+
+def p_value(p: float) -> str:
+    """A p-value in words: '0.034', '< 0.001', '–' for none."""
+    if not math.isfinite(p):
+        return wording.NONE
+    return "< 0.001" if p < 0.001 else wording.number(p, 2)
+
+
+def _how(row: Mapping[Any, Any]) -> str:
+    """How a comparison was made, for a table: 'paired, 5 blocks', 'paired, 3 leases', 't over compositions', or why it was not."""
+    if row["paired"]:
+        unit = "block" if row["method"] == intervals.PAIRED else "lease"
+        how = f"paired, {wording.plural(int(row['n_pairs']), unit)}"
+    else:
+        how = str(row["method"]).removesuffix(", 95 %")
+    return "; ".join(each for each in (how, *_limits(row)) if each)
+
+
+def _of_compositions(row: Mapping[Any, Any]) -> str:
+    """Numbers of compositions, of the cell and of its reference: '3 / 3'."""
+    return f"{int(row['compositions']):,} / {int(row['against_compositions']):,}"
+
+
+def _degrees(row: Mapping[Any, Any]) -> str:
+    return wording.number(row["freedom"], 2) if math.isfinite(row["freedom"]) else wording.NONE
+
+
+def detectable(row: Mapping[Any, Any]) -> str:
+    """The least detectable difference of a row, for a table."""
+    least = row["least_detectable_pct"]
+    return wording.percent(least, _decimals(least)) if math.isfinite(least) else wording.NONE
+
+
+def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
+    """What limits the statements of a figure, as sentences; empty where nothing does.
+
+    Comparisons that rest on one composition, on a borrowed spread, on another protocol or on an order that is not random, and
+    those that are not tested.
+    """
+    tested = rows[rows["p"].notna()]
+    alone = rows[rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED])] if "method" in rows else rows[:0]
+    said = list(_borrowed(tested)) if len(tested) else ["" if len(alone) else "No comparison has an interval."]
+    if len(alone):
+        what = wording.plural(len(alone), "comparison") if len(tested) else "Comparisons"
+        said.append(f"{what} not tested: {why_not_tested(alone)}.")
+    return tuple(each.strip() for each in (*said, unlike(rows) if "unlike" in rows else "", order(protocol)) if each)
+
+
+def rests_on(rows: pd.DataFrame) -> str:
+    """For a caption: on how many compositions comparisons rest, what they borrow, and in what their protocols differ.
+
+    rows: comparisons, at least one.
+    """
+    rows = rows[rows["method"] != intervals.ITSELF] if len(rows) > 1 else rows
+    counts = sorted({int(n) for name in ("compositions", "against_compositions") for n in rows[name] if n})
+    ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (counts[0], counts[-1]))) if counts else "no"
+    said = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
+    said += "".join(f" {each}" for each in _borrowed(rows))
+    if rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED, intervals.CAMPAIGNS_UNKNOWN]).all():
+        said += f" Nothing is tested: {why_not_tested(rows)}."
+    return said + unlike(rows)
+
+
+def _borrowed(rows: pd.DataFrame) -> Iterator[str]:
+    """Sentences on comparisons within one composition, and on those whose spread is that of other cells."""
+    within = rows["method"].isin([intervals.PAIRED, intervals.RUNS_OF_ONE])
+    if count := int(within.sum()):
+        which = wording.plural(count, "statement")
+        which = "All statements hold" if within.all() else f"{which} {'holds' if count == 1 else 'hold'}"
+        yield f"{which} for one composition only."
+    names = ", ".join(dict.fromkeys(each for each in rows["lent_by"] if each)) if "lent_by" in rows else ""
+    sources = {
+        intervals.BORROWED: _BORROWED,
+        intervals.BORROWED_EARLIER: _EARLIER.format(names),
+        intervals.AMONG_CHANGES: _AMONG,
+    }
+    for method, words in sources.items():
+        lent = rows[rows["method"] == method]
+        if len(lent):
+            ends = " to ".join(
+                dict.fromkeys(wording.number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
+            )
+            yield f"In {wording.plural(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
+
+
+def unlike(rows: pd.DataFrame) -> str:
+    """For a caption, after a space: how many comparisons are of cells with other numbers of steps; '' for none."""
+    count = int((rows["unlike"] != "").sum())
+    if not count:
+        return ""
+    first = rows.loc[rows["unlike"] != "", "unlike"].iloc[0]
+    return (
+        f" {wording.plural(count, 'comparison')} {'is' if count == 1 else 'are'} between cells that were measured unlike "
+        f"(such as {first}), which the table marks."
+    )
+
+
+def order(protocol: Mapping[str, Any]) -> str:
+    """What the order of runs or leases means for every statement; '' for random blocks."""
+    runs = f" {SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
+    several = int(protocol.get("compositions") or 1) > 1
+    known = {"least-recomposition": f" {LEASES_IN_ORDER}", None: f" {ORDER_UNKNOWN}"}
+    leases = known.get(protocol.get("lease_order"), "") if several else ""
+    return runs + (f" {ADJUSTED}" if is_adjusted({"protocol": protocol}) else leases)
+
+
+def _detectable(least: float) -> str:
+    return f"a difference of {wording.percent(least, 0)}" if math.isfinite(least) else "no difference of any size"
+
+
+def _decimals(pct: float) -> int:
+    """A percentage with one decimal, or with two where one would give 0.0 or too little."""
+    return 2 if pct < 0.5 else 1
+
+
+# What a comparison rests on, for a table of comparisons; a figure's table has the first.
+COLUMNS: dict[str, Callable[[Any], str]] = {
+    "p (Holm)": lambda row: p_value(row["p_holm"]),
+    "Detectable": detectable,
+    "Compositions": _of_compositions,
+    "Degrees of freedom": _degrees,
+    "Compared": _how,
+}
+
+P = {"p (Holm)": COLUMNS["p (Holm)"]}
+P_AGAINST_IDEAL = {"p against ideal (Holm)": COLUMNS["p (Holm)"]}
+"""Of speed-ups, whose hypothesis is not that there is no difference, but the ideal speed-up."""

@@ -1,0 +1,205 @@
+"""The table of planned cells: one row a cell, measured or not. Its columns are fixed, also when it is empty."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign.analysis.statistics import comparisons, summary
+from campaign.analysis.statistics.step_times import windows
+from campaign.analysis.tables.columns import PLANNED, types
+from campaign.analysis.tables.io import frame
+from campaign.common import intervals
+from campaign.spec.cell import Cell
+from campaign.spec.earlier_spread import EarlierSpread
+from campaign.spec.metric import THROUGHPUT, Metric
+
+# What becomes of a cell.
+STATES = ("measured", "failed", "implied", "missing")
+
+
+PLAN_COLUMNS = types(PLANNED)
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """A cell of the plan: how often it is to be run, under which lease, and why a run has no record (yet).
+
+    lease: of its first composition. runs: their numbers; empty for 1, 2, .. in one composition. price_per_h: of its composed
+    devices, None where they have none; version: of the campaign, as its tables have it.
+    """
+
+    cell: Cell
+    repetitions: int
+    lease: str
+    missing: Mapping[int, str] = field(default_factory=dict)
+    runs: tuple[int, ...] = ()
+    price_per_h: float | None = None
+    version: str = ""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of its planned runs."""
+        return self.runs or range(1, self.repetitions + 1)
+
+
+def cells_table(
+    planned: Iterable[CellPlan],
+    runs: pd.DataFrame,
+    metric: Metric = THROUGHPUT,
+    earlier: Sequence[EarlierSpread] = (),
+) -> pd.DataFrame:
+    """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
+
+    state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
+    `missing` (no run). n_ok counts the runs that are ok and have a value of the primary metric. Its columns
+    (median, mean, sd, min, max) are over ok runs; mean is the harmonic one, total work over total time, in which runs
+    far from the others count as near (`campaign.analysis.statistics.location`); ci_low and ci_high bound it, median_low and
+    median_high the median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far
+    from the others (`campaign.analysis.statistics.summary`); `campaign.analysis.statistics.location` says how they count. window:
+    what the measured windows suffer from (`campaign.analysis.statistics.step_times.windows`). stopped: why a target, or the most
+    repetitions under one, ended the cell. earlier: how much compositions differed in earlier campaigns, which cells borrow that
+    were composed once. Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements
+    and count.
+    """
+    plan = list(planned)
+    table = frame(map(_planned_row, plan), PLAN_COLUMNS, {})
+    ids = table["cell_id"]
+    groups = runs.groupby("cell_id", sort=False)
+    ok = runs[runs["status"] == "ok"].groupby("cell_id", sort=False)
+    table["n_ok"] = _counts(ids, ok["value"].count())
+    implied = runs[runs["status"] == "implied"].groupby("cell_id", sort=False)
+    table["n_implied"] = _counts(ids, implied.size())
+    table["n_failed"] = _counts(ids, groups.size()) - _counts(ids, ok.size()) - table["n_implied"]
+    present = {(str(cell), int(n)) for cell, n in zip(runs["cell_id"], runs["repetition"], strict=True)}
+    absent = [[n for n in e.numbers if (e.cell.id, n) not in present] for e in plan]
+    table["n_missing"] = np.array([len(each) for each in absent], dtype=np.int64)
+    measured, ran = _counts(ids, ok.size()).to_numpy() > 0, table["n_failed"].to_numpy() > 0
+    known = np.where(table["n_implied"] > 0, "implied", "missing")
+    state = np.where(measured, "measured", np.where(ran, "failed", known))
+    table["state"] = pd.Series(state, index=table.index, dtype="str")
+    failed = runs[runs["status"] != "ok"]
+    table["failures"] = _tallies(ids, failed, "status")
+    table["failure_reasons"] = _tallies(ids, failed, "failure_reason")
+    reasons = [tally([e.missing.get(n, "no record") for n in gone]) for e, gone in zip(plan, absent, strict=True)]
+    table["missing_reasons"] = pd.Series(reasons, index=table.index, dtype="str")
+    table["flags"] = _tallies(ids, runs[runs["flags"] != ""], "flags", count=False)
+    marks = windows(runs)["window"].to_dict()
+    table["window"] = pd.Series([marks.get(i, "") for i in ids], index=ids.index, dtype="str")
+    # A cell that went on under another target has ended more than once; the last time counts.
+    stopped = runs[runs["stopped"] != ""]
+    ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
+    table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
+    table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
+    return _with_summary(table, runs, metric, earlier)
+
+
+def _with_summary(
+    table: pd.DataFrame, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]
+) -> pd.DataFrame:
+    ok = runs[(runs["status"] == "ok") & runs["value"].notna()]
+    places, names = pd.factorize(table["cell_id"])
+    ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
+    ok = ok[ok["place"] >= 0]
+    found = summary.summaries(ok["value"], ok["place"], len(names))
+    led = _locations(names, runs, metric, earlier, found.median)
+    named = _outliers(ok[found.outlier], found.median)
+    numbers = {
+        "median": found.median,
+        "mean": led["mean"],
+        "sd": found.sd,
+        "min": found.minimum,
+        "max": found.maximum,
+        "cv_pct": found.cv_pct,
+        "ci_low": led["ci_low"],
+        "ci_high": led["ci_high"],
+        "interval_method": led["interval_method"],
+        # Over compositions, and no narrower than runs with two modes or far values ask for.
+        "median_low": np.fmin(led["median_low"], found.median_low),
+        "median_high": np.fmax(led["median_high"], found.median_high),
+        "median_method": np.where(led["between"], led["interval_method"], found.median_method),
+        "n_outliers": np.bincount(ok["place"][found.outlier], minlength=len(names)),
+        "outliers": np.array([named.get(place, "") for place in range(len(names))], dtype=object),
+    }
+    columns = {name: pd.Series(values[places], index=table.index) for name, values in numbers.items()}
+    words = {name: column.astype("str") for name, column in columns.items() if column.dtype == object}
+    return table.assign(**{**columns, **words})
+
+
+def _locations(
+    names: Any,
+    runs: pd.DataFrame,
+    metric: Metric,
+    earlier: Sequence[EarlierSpread],
+    medians: np.ndarray[Any, np.dtype[np.float64]],
+) -> dict[str, Any]:
+    """The location that the report leads with and its interval, by cell; where it is known over compositions (`between`), that of
+    the median as well."""
+    lent = [each for each in earlier if each.metric == metric.name]
+    design = comparisons.design(runs, higher=metric.higher, earlier=lent)
+    at = design.cells.get_indexer(pd.Index(names))
+    of, how = design.locations()
+    there = at >= 0
+    columns = dict(zip(("mean", "ci_low", "ci_high"), of.bounds(), strict=True))
+    middle = np.full(design.cells.size, np.nan)
+    middle[at[there]] = medians[there]
+    columns |= dict(zip(("median", "median_low", "median_high"), design.medians(middle).bounds(), strict=True))
+    led = {name: np.where(there, values[at] if values.size else np.nan, np.nan) for name, values in columns.items()}
+    words = np.where(there, how[at] if how.size else "", intervals.NO_RUN)
+    return {**led, "between": np.isfinite(led["median_low"]), "interval_method": words.astype(object)}
+
+
+def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
+    """A text by place of the cell: which repetitions lie far from the others, and how far from the median: '3 (-12.4 %)'."""
+    said: defaultdict[int, list[str]] = defaultdict(list)
+    for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["value"], strict=True):
+        median = medians[place]
+        away = f" ({100 * (rate / median - 1):+.1f} %)" if median else ""
+        said[int(place)].append(f"{repetition}{away}")
+    return {place: ", ".join(texts) for place, texts in said.items()}
+
+
+def _planned_row(entry: CellPlan) -> dict[str, Any]:
+    cell, configuration = entry.cell, entry.cell.configuration
+    return {
+        "cell_id": cell.id,
+        "configuration": configuration.name,
+        "system": configuration.system,
+        "version": entry.version,
+        **configuration.shape(),
+        "ranks": configuration.ranks,
+        "devices": configuration.devices,
+        "workload": cell.workload,
+        "batch": cell.batch,
+        "batch_global": cell.batch_global,
+        "precision": cell.precision,
+        **{f"option_{name}": value for name, value in cell.options.items()},
+        "n_planned": entry.repetitions,
+        "lease": entry.lease,
+        "price_per_h": entry.price_per_h,
+    }
+
+
+def tally(texts: Iterable[str]) -> str:
+    """Texts, counted: 'oom_device x3, nan'. Each text with how often it came, in the order of its first coming."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return ", ".join(text if n == 1 else f"{text} x{n}" for text, n in counts.items() if text)
+
+
+def _counts(ids: pd.Series[str], counts: Any) -> pd.Series[int]:
+    return ids.map(counts).fillna(0).astype("int64")
+
+
+def _tallies(ids: pd.Series[str], runs: pd.DataFrame, column: str, count: bool = True) -> pd.Series[str]:
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for cell_id, text in zip(runs["cell_id"], runs[column], strict=True):
+        texts[cell_id].extend([text] if count else text.split(", "))
+    joined = [tally(texts.get(i, ()) if count else dict.fromkeys(texts.get(i, ()))) for i in ids]
+    return pd.Series(joined, index=ids.index, dtype="str")

@@ -1,0 +1,69 @@
+"""The programs that a campaign measured, as its tables keep them: workload files and the content of their input files. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from campaign.common.files import content_hash
+
+WORDS = frozenset({"description", "precisions", "schema_version", "metrics", "run_s", "name"})
+"""Keys of a workload file that change no number."""
+
+
+def read_programs(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return what each workload runs, as text by key of its file and by input file.
+
+    Args:
+        context: context document of the campaign; a context without a campaign has no programs.
+    """
+    try:
+        document = _read_campaign(context)
+        workloads, inputs = document.get("workloads") or {}, document.get("inputs") or {}
+        return {name: _describe_program(file, inputs.get(name) or {}) for name, file in workloads.items()}
+    except (yaml.YAMLError, AttributeError, TypeError, KeyError):
+        return {}
+
+
+def rename_programs(context: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the context with other names of workloads; a context without a campaign stays as it is.
+
+    Args:
+        names: new name of a workload by its present name.
+    """
+    try:
+        document = _read_campaign(context)
+        renamed = {
+            part: {names.get(name, name): file for name, file in (document.get(part) or {}).items()}
+            for part in ("workloads", "inputs")
+        }
+    except (yaml.YAMLError, AttributeError):
+        return dict(context)
+    return {**context, "campaign_yaml": yaml.safe_dump({**document, **renamed}, sort_keys=False)}
+
+
+def _read_campaign(context: Mapping[str, Any]) -> dict[str, Any]:
+    document = yaml.load(context.get("campaign_yaml") or "", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return document or {}
+
+
+def hash_program(program: Mapping[str, str]) -> str:
+    """Return the hash of what a workload runs; text for people takes no part in it."""
+    return content_hash({key: text for key, text in program.items() if key not in WORDS})
+
+
+def _describe_program(file: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    # An empty value is the default of its key. It is left out, so that a key of a later version makes no other program.
+    keys = {key: _describe_value(value) for key, value in file.items() if key != "inputs" and value}
+    return {**keys, **{f"input {path}": f"sha256 {each['sha256'][:12]}" for path, each in inputs.items()}}
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return shlex.join(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_describe_value(each)}" for key, each in value.items() if each is not None)
+    return str(value)

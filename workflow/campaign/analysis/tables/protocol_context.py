@@ -1,0 +1,78 @@
+"""Protocol of a campaign as the report states it, and the notes about repetitions and the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from campaign.analysis.tables.collected import Collected
+from campaign.plan.control_runs import hardware
+from campaign.plan.matrix import Matrix
+from campaign.plan.repetitions import said as format_repetitions
+from campaign.spec.run_numbers import BLOCK_ORDERS
+
+# A caption states these settings of the protocol. Time limits and the like change no number.
+_CAPTION_SETTINGS = ("warmup_steps", "measured_steps", "repetitions", "compositions", "order", "lease_order", "seed")
+
+
+def describe_protocol(collected: Collected) -> dict[str, Any]:
+    """Return the settings of the protocol that captions state, and the reference."""
+    protocol = collected.campaign.document()["campaign"]["protocol"]
+    unknown = _list_unknown_settings(collected)
+    return {
+        **{name: protocol[name] for name in _CAPTION_SETTINGS if name not in unknown},
+        **_describe_reference(collected),
+    }
+
+
+def _list_unknown_settings(collected: Collected) -> tuple[str, ...]:
+    """List the settings that an imported campaign has only by default."""
+    if not collected.campaign.file.imported:
+        return ()
+    random_order = collected.campaign.protocol.lease_order in BLOCK_ORDERS
+    return ("seed",) if random_order else ("seed", "lease_order")
+
+
+def _describe_reference(collected: Collected) -> dict[str, Any]:
+    """Return the reference as the protocol has it, and whether comparisons are adjusted by it."""
+    reference = collected.campaign.protocol.reference
+    if reference is None:
+        return {}
+    adjusts = reference.adjust and not _explain_missing_adjustment(collected)
+    return {"reference": {**reference.model_dump(mode="json"), "adjust": adjusts}}
+
+
+def _explain_missing_adjustment(collected: Collected) -> str:
+    """Return the reason that the reference cannot adjust comparisons; '' if it can."""
+    kinds = {hardware(record.specification) for record in collected.reference if record.status == "ok"}
+    if not kinds:
+        return "no run of it is valid"
+    if len(kinds) > 1 and collected.campaign.protocol.lease_order not in BLOCK_ORDERS:
+        return (
+            "compositions were not made in random order, and the reference ran on devices of several kinds, whose difference "
+            "cannot be told from drift"
+        )
+    return ""
+
+
+def list_adjustment_notes(collected: Collected) -> list[str]:
+    """Return a note if the protocol asks for adjusted comparisons that the reference does not allow."""
+    reference = collected.campaign.protocol.reference
+    if reference is None or not reference.adjust:
+        return []
+    reason = _explain_missing_adjustment(collected)
+    return [f"Comparisons are not adjusted by the reference: {reason}."] if reason else []
+
+
+def list_target_notes(matrix: Matrix) -> list[str]:
+    """Return one note per target for the half-width of intervals, with what the target does to their coverage."""
+    targets = {
+        (format_repetitions(cell.settings), cell.settings.target_half_width_pct)
+        for cell in matrix.cells
+        if cell.settings.target_half_width_pct is not None
+    }
+    return [
+        f"Cells with {times.replace('-', ' to ')} repetitions ended once the 95 % interval of their mean throughput was within "
+        f"±{target:g} % of it, or with the most of them. An interval that was waited for covers the true mean less often than its "
+        "name says: simulated, in 90 to 95 of 100 cells."
+        for times, target in sorted(targets)
+    ]

@@ -1,0 +1,89 @@
+"""Notes for the report that come from records: emulated links and paces, evidence of devices, launchers, replaced runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+from campaign.common.wording import plural
+from campaign.emulators.hosts.emulation_plan import sentence as describe_links
+from campaign.plan.campaign.resolve import Campaign, systems_of
+from campaign.plan.matrix import Matrix
+from campaign.spec.record import IMPORTED, Record, Store
+from campaign.spec.superseded import all_set_aside
+from campaign.spec.system_file import SystemFile
+
+
+def list_emulated_link_notes(system: SystemFile, records: Sequence[Record], store: Store) -> list[str]:
+    """Return one note per way in which links were emulated, according to the records."""
+    if system.emulation is None:
+        return []
+    runs = Counter[str]()
+    for name, count in Counter(record.composition for record in records).items():
+        links = store.shared_document(name).get("links")
+        if links is not None:
+            runs[json.dumps(links, sort_keys=True)] += count
+    return [describe_links(json.loads(links), count, len(records)) for links, count in sorted(runs.items())]
+
+
+def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
+    """Return a note with the rates at which emulated devices compute, and with the time that was lost by busy cores."""
+    lost_pct = [
+        record.metrics["pace_lost_pct"]
+        for record in records
+        if record.status == "ok" and "pace_lost_pct" in record.metrics
+    ]
+    if system.emulation is None or not lost_pct:
+        return []
+    rates = "; ".join(
+        f"'{model}' {', '.join(f'{precision} {rate:g}' for precision, rate in paces.items())}"
+        for model, paces in system.emulation.pace.items()
+    )
+    return [
+        f"Devices compute at a pace that is below what this machine's cores can do, in GFLOP/s: {rates}. Of a valid run at most "
+        f"{max(lost_pct):.2g} % of the time was lost because a core was not free; the median is {median(lost_pct):.2g} %."
+    ]
+
+
+def list_device_evidence(campaign: Campaign, records: Iterable[Record]) -> list[str]:
+    """Return a note with the evidence that work was on accelerators; none if no valid run used accelerators."""
+    kinds = {configuration.name: campaign.device_of(configuration).runs_on for configuration in campaign.configurations}
+    valid = [
+        record for record in records if record.status == "ok" and kinds.get(record.cell.configuration, "cpu") != "cpu"
+    ]
+    if not valid:
+        return []
+    reported = [bool(record.ran_on) for record in valid]
+    sampled = ["device_utilisation_peak_pct" in record.metrics for record in valid]
+    neither = len(valid) - sum(map(max, reported, sampled))
+    lacking = f" {neither} have neither: that their work was on the devices is not known." if neither else ""
+    return [
+        f"Evidence that work was on the devices, of {plural(len(valid), 'valid run')}: ranks of {sum(reported)} reported the "
+        f"devices of their parameters, gradients and losses; telemetry sampled how busy those of {sum(sampled)} were.{lacking}"
+    ]
+
+
+def list_superseded_notes(matrix: Matrix, store: Store) -> list[str]:
+    """Return one note per time that runs of the matrix were measured again, so that earlier records do not count."""
+    cells = {cell.id for cell in matrix.cells}
+    counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in all_set_aside(store.results)]
+    return [
+        f"{count} records were set aside ({batch.reason}) at {batch.when} (UTC), to measure these runs again; they are "
+        f"kept in superseded/{batch.when}/ of the results, and no number here holds them."
+        for batch, count in counts
+        if count
+    ]
+
+
+def count_launchers(campaign: Campaign, records: Sequence[Record], store: Store) -> dict[str, int]:
+    """Count runs by launcher. The launcher is that of the campaign as used, because a profile may have replaced it."""
+    if campaign.file.imported:
+        return {IMPORTED: len(records)}
+    runs = Counter[str]()
+    for (name, system), count in Counter((record.campaign, record.system) for record in records).items():
+        systems: dict[str, Any] = systems_of(store.shared_document(name))
+        runs[systems.get(system, next(iter(systems.values())))["launcher"]] += count
+    return dict(runs)

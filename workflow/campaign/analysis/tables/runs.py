@@ -1,0 +1,170 @@
+"""The tables of runs and of their steps. Their columns are fixed, also when they are empty."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign.analysis.statistics.step_times import ties_pct, trend_pct
+from campaign.analysis.tables.columns import MEASURED, RUNS, STEPS, types
+from campaign.analysis.tables.io import COUNT, NUMBER, TEXT, frame, typed
+from campaign.analysis.tables.leases import BusySpan, idle_before
+from campaign.plan.control_runs import hardware
+from campaign.spec.metric import THROUGHPUT, Metric
+from campaign.spec.record import NO_LEASE_SAID, Record, RecordedCell
+from campaign.spec.run_numbers import composition_of
+
+RUN_COLUMNS = types(RUNS)
+
+
+def runs_table(
+    records: Iterable[Record],
+    others: Iterable[BusySpan] = (),
+    metric: Metric = THROUGHPUT,
+) -> pd.DataFrame:
+    """One row a run, in the order of (cell_id, repetition).
+
+    value: of the primary metric; there for runs that are `ok` and have a positive number. throughput_per_s is there for runs that
+    are `ok`; what another run printed is in throughput_printed_per_s, so that
+    it cannot be averaged by accident. Step columns are of the slowest rank, which sets the pace of all. Options become
+    `option_<name>`; metrics keep their name, or get the prefix `metric_` where it is taken. idle_before_s: from the end of the
+    run before on the same lease, which may be one of the `others`; nan for the first run, and where nothing was started.
+    log: relative to the results directory, of an imported run to the directory that was imported; empty where nothing was
+    started. wall_s: nan where an imported log does not say it.
+    """
+    records = list(records)
+    computed = _step_columns([slowest_rank(record) for record in records])
+    table = frame(map(_run_row, records), RUN_COLUMNS, computed)
+    table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
+    return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
+
+
+def reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
+    """The runs of the reference as `runs_table` has others, and `hardware`: equal for equal work on an equal device."""
+    equal = {record.cell_id: hardware(record.specification) for record in records}
+    table = runs_table(records, metric=metric)
+    return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
+
+
+def metric_column(name: str) -> str:
+    """The column of the runs table that holds a metric of a record."""
+    return f"metric_{name}" if name in RUN_COLUMNS and name not in MEASURED else name
+
+
+def _values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
+    """Costs and ratios need a positive number, and nothing that is measured takes no time or gives nothing."""
+    column = metric_column(metric.name)
+    if column not in table.columns:
+        return pd.Series(np.nan, index=table.index, dtype="float64")
+    numbers = table[column].astype("float64")
+    return numbers.where((table["status"] == "ok") & (numbers > 0) & np.isfinite(numbers))
+
+
+_OF_CELL = tuple(name for name in RecordedCell.model_fields if name != "options")
+
+
+def _run_row(record: Record) -> dict[str, Any]:
+    cell, requested = record.cell, record.requested
+    ranks = requested.ranks
+    valid = record.status == "ok"
+    rate = record.throughput_per_s
+    planned = record.specification.get("warmup_steps", 0)
+    measured = max(map(len, record.step_times_s), default=0)
+    return {
+        "cell_id": record.cell_id,
+        "repetition": record.repetition,
+        "composition": composition_of(record.repetition),
+        **{name: getattr(cell, name) for name in _OF_CELL},
+        "system": record.system,
+        "version": record.specification.get("version", ""),
+        "ranks": ranks,
+        "devices": requested.devices,
+        "batch_global": cell.batch * ranks,
+        **{f"option_{name}": value for name, value in cell.options.items()},
+        "status": record.status,
+        "failure_reason": record.failure.reason if record.failure else "",
+        "throughput_per_s": rate if valid else None,
+        "throughput_per_device_per_s": rate / ranks if valid and rate is not None else None,
+        "throughput_printed_per_s": None if valid else rate,
+        "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
+        "started": record.started,
+        "ended": record.ended,
+        "warmup_steps": planned if record.warmup_steps is None else record.warmup_steps,
+        "warmup_steps_max": record.specification.get("warmup_steps_max", planned),
+        "measured_steps": measured,
+        "measured_steps_min": record.specification["measured_steps"]
+        if record.specification.get("measured_min_s")
+        else measured,
+        "window_s": max(record.window_s, default=None),
+        # Logs that name no lease may all be of one composition, and nothing is concluded from their being several.
+        "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(NO_LEASE_SAID) else record.lease_id,
+        "host_names": ", ".join(record.hosts),
+        "ran_on": ", ".join(record.ran_on),
+        "in_force": ", ".join(f"{name} {record.in_force[name]}" for name in sorted(record.in_force)),
+        "flags": ", ".join(flag.replace(", ", "; ") for flag in record.flags),
+        "log": record.log or (record.source.path if record.source else ""),
+        "stopped": record.stopped,
+        "implied_by": record.implied_by,
+        **{f"metric_{name}" if name in RUN_COLUMNS else name: value for name, value in record.metrics.items()},
+    }
+
+
+def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """What the steps of each run say; runs of equally many steps are computed together."""
+    names = ("step_median_s", "step_p95_s", "step_cv_pct", "step_error_pct", "step_trend_pct", "step_ties_pct")
+    columns = {name: np.full(len(steps), np.nan) for name in names}
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for position, times in enumerate(steps):
+        by_length[len(times)].append(position)
+    for length, positions in by_length.items():
+        if not length:
+            continue
+        block = np.array([steps[position] for position in positions])
+        columns["step_median_s"][positions] = np.median(block, axis=1)
+        columns["step_p95_s"][positions] = np.percentile(block, 95, axis=1)
+        if length > 1:
+            mean = block.mean(axis=1)
+            cv_pct = 100.0 * block.std(axis=1, ddof=1) / np.where(mean > 0, mean, np.nan)
+            columns["step_cv_pct"][positions] = cv_pct
+            columns["step_error_pct"][positions] = cv_pct / np.sqrt(length)
+        columns["step_trend_pct"][positions] = trend_pct(block)
+        columns["step_ties_pct"][positions] = ties_pct(block)
+    return columns
+
+
+STEP_COLUMNS = types(STEPS)
+MOST_STEPS = 200
+"""Steps of one run in the table. Evenly spaced quantiles stand for more: they keep the distribution, shortest and longest too."""
+
+
+def slowest_rank(record: Record) -> tuple[float, ...]:
+    """Step times of the rank with the longest window; without windows, of the one with the largest sum."""
+    if not record.step_times_s:
+        return ()
+    windows = record.window_s if len(record.window_s) == len(record.step_times_s) else [*map(sum, record.step_times_s)]
+    return record.step_times_s[max(range(len(windows)), key=windows.__getitem__)]
+
+
+def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a step of a run that is ok, in ascending order of its time inside of each run."""
+    keys: list[tuple[str, int]] = []
+    sizes: list[int] = []
+    times = bytearray()  # an array for each run is twice as large
+    for record in records:
+        steps = np.sort(np.array(slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
+        if steps.size > MOST_STEPS:
+            steps = np.quantile(steps, np.linspace(0.0, 1.0, MOST_STEPS))
+        keys.append((record.cell_id, record.repetition))
+        sizes.append(steps.size)
+        times += steps.tobytes()
+    cells, repetitions = ([key[part] for key in keys] for part in (0, 1))
+    columns = {
+        "cell_id": typed(cells, TEXT).repeat(sizes).reset_index(drop=True),
+        "repetition": typed(np.repeat(np.array(repetitions, dtype=np.int64), sizes), COUNT),
+        "time_s": typed(np.frombuffer(times, dtype=np.float64), NUMBER),
+    }
+    return pd.DataFrame({name: columns[name] for name in STEP_COLUMNS})

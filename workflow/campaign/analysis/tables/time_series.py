@@ -1,0 +1,231 @@
+"""What was sampled, over time: of one run a cell, a thin series for each quantity of each device and host, as one long table.
+
+Columns: cell_id, repetition, host, part, quantity, time_s, value. part: `gpu:<id>` or `gauge:<id>` for a device, `host` for the
+whole host. quantity: a name with its unit (`QUANTITIES`); what was counted has become a rate. time_s: since the run began, where
+its programs start; what was measured is its later part. Devices that the run did not use are left out, as `summary` does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from campaign.analysis.tables.columns import TELEMETRY, types
+from campaign.analysis.tables.io import NUMBER, typed
+from campaign.common.errors import RecordError
+from campaign.common.files import open_regular
+from campaign.observe.telemetry.run_metrics import Used, reported, used_devices
+from campaign.observe.telemetry.samples import HostSamples, Series, together
+
+if TYPE_CHECKING:
+    from campaign.spec.record import Record
+
+COLUMNS = types(TELEMETRY)
+MOST_POINTS = 200
+MOST_CELLS = 60
+"""Tables of ten thousand cells stay small, and nobody looks at more pictures."""
+
+_GIGA = 1e9
+# What a device or a host has as a value: as sampled -> as told.
+_DEVICE_VALUES = {
+    "utilisation_pct": "utilisation_pct",
+    "memory_access_pct": "memory_access_pct",
+    "memory_used_mib": "memory_mib",
+    "memory_used_with_reserved_mib": "memory_reserved_mib",
+    "power_w": "power_w",
+    "temperature_c": "temperature_c",
+    "clock_sm_mhz": "clock_sm_mhz",
+    "pcie_received_gb_per_s": "pcie_rx_gb_per_s",
+    "pcie_sent_gb_per_s": "pcie_tx_gb_per_s",
+}
+# What is counted: as sampled -> rate, divisor.
+_DEVICE_COUNTERS = {
+    "pcie_received_bytes": ("pcie_rx_gb_per_s", _GIGA),
+    "pcie_sent_bytes": ("pcie_tx_gb_per_s", _GIGA),
+    "nvlink_received_bytes": ("nvlink_rx_gb_per_s", _GIGA),
+    "nvlink_sent_bytes": ("nvlink_tx_gb_per_s", _GIGA),
+}
+_HOST_COUNTERS = (
+    (("nic", "port"), "received_bytes", "network_rx_gb_per_s"),
+    (("nic", "port"), "sent_bytes", "network_tx_gb_per_s"),
+    (("loopback",), "received_bytes", "loopback_rx_gb_per_s"),
+    (("disk",), "disk_read_bytes", "disk_read_gb_per_s"),
+    (("disk",), "disk_written_bytes", "disk_written_gb_per_s"),
+)
+QUANTITIES: tuple[str, ...] = tuple(
+    dict.fromkeys(
+        [
+            *_DEVICE_VALUES.values(),
+            *(name for name, _ in _DEVICE_COUNTERS.values()),
+            "cpu_utilisation_pct",
+            "host_memory_mib",
+            *(name for _, _, name in _HOST_COUNTERS),
+        ]
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSeries:
+    """A series as it goes into the table: part, quantity, seconds since the run began, values; both arrays of equal length."""
+
+    part: str
+    quantity: str
+    time_s: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def sampled(
+    records: Iterable[Record], results: Path, composition: Callable[[str], Mapping[str, Any]], cells: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The table of the cells of these records, read from their files below `results`; a file that is not there is passed over.
+
+    composition: the document of a hash (`shared/`); cells: their order, which says whose samples are taken of too many.
+    RecordError for a file that is no table of samples.
+    """
+    keys: list[tuple[str, int, str, str, str]] = []
+    times: list[NDArray[np.float64]] = []
+    values: list[NDArray[np.float64]] = []
+    for record in _chosen(records, results, cells):
+        hosts = _read(results / record.telemetry)
+        used = _used(composition(record.composition), record, [host.host for host in hosts])
+        for host, each in told(hosts, used, record.started):
+            keys.append((record.cell_id, record.repetition, host, each.part, each.quantity))
+            times.append(each.time_s)
+            values.append(each.values)
+    lengths = [len(each) for each in times]
+    named = dict(zip(COLUMNS, zip(*keys, strict=True), strict=False))
+    columns = {
+        name: typed(np.repeat(np.array(column, dtype=object), lengths), COLUMNS[name]) for name, column in named.items()
+    }
+    numbers = {"time_s": times, "value": values}
+    columns |= {name: typed(np.concatenate(each), NUMBER) for name, each in numbers.items() if each}
+    return pd.DataFrame({name: columns.get(name, typed([], kind)) for name, kind in COLUMNS.items()})
+
+
+def _chosen(records: Iterable[Record], results: Path, cells: Sequence[str]) -> list[Record]:
+    """First valid run of a cell that was sampled; of too many cells, some of every configuration and workload."""
+    first: dict[str, Record] = {}
+    for record in records:
+        if record.status == "ok" and record.telemetry:
+            known = first.get(record.cell_id)
+            if known is None or record.repetition < known.repetition:
+                first[record.cell_id] = record
+    place = {cell: position for position, cell in enumerate(cells)}
+    ordered = sorted(first.values(), key=lambda record: (place.get(record.cell_id, len(place)), record.cell_id))
+    turns: defaultdict[tuple[str, str], int] = defaultdict(int)
+    ranked = []
+    for position, record in enumerate(ordered):
+        kind = (record.cell.configuration, record.cell.workload)
+        ranked.append((turns[kind], position, record))
+        turns[kind] += 1
+    there = (entry for entry in sorted(ranked, key=lambda entry: entry[:2]) if (results / entry[2].telemetry).is_file())
+    kept = [entry for entry, _ in zip(there, range(MOST_CELLS), strict=False)]
+    return [record for _, _, record in sorted(kept, key=lambda entry: entry[1])]
+
+
+def _read(path: Path) -> list[HostSamples]:
+    """Samples of one run by host, from the file that `run_telemetry.write` has left."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ["time", "host", "part", "quantity", "value"]
+    try:
+        with open_regular(path) as file:
+            if path.suffix == ".gz":
+                found = json.loads(gzip.decompress(file.read()))
+                table = pa.table({name: found[name] for name in names})
+            else:
+                table = pq.read_table(file, columns=names)
+        columns = {name: table.column(name).to_pandas() for name in table.column_names}
+    except (OSError, ValueError, LookupError, TypeError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise RecordError(f"{path}: cannot be read as samples ({error}); restore it, or move it away") from error
+    groups = pd.DataFrame(columns).groupby(["host", "part", "quantity"], sort=False, observed=True)
+    time, value = columns["time"].to_numpy(), columns["value"].to_numpy()
+    hosts: defaultdict[str, dict[tuple[str, str], Series]] = defaultdict(dict)
+    indices: Mapping[Any, Any] = groups.indices
+    for (host, part, quantity), places in indices.items():
+        hosts[host][part, quantity] = Series(tuple(time[places]), tuple(value[places]))
+    return [HostSamples(host, host, 0, 0.0, series) for host, series in hosts.items()]
+
+
+def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -> dict[str, Used]:
+    """Devices by sampler's host; hosts without a sampler are names of the first one's machine."""
+    named: defaultdict[str, list[str | None]] = defaultdict(list)
+    told: defaultdict[str, list[str | None]] = defaultdict(list)
+    by_device = dict(zip(record.devices, reported(record.ran_on), strict=False))
+    for host in composition.get("hosts", ()):
+        ordered = sorted(host.get("devices", ()), key=lambda device: not device.get("local"))
+        ordered = [device for device in ordered if device.get("fabric_id") in record.devices]
+        sampler = host["name"] if host["name"] in seen else seen[0]
+        named[sampler].extend(device.get("host_id") for device in ordered)
+        told[sampler].extend(by_device.get(device.get("fabric_id")) for device in ordered)
+    return {
+        host: Used(tuple(names), tuple(uuid for uuid in told[host] if uuid) if all(told[host]) else ())
+        for host, names in named.items()
+    }
+
+
+def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float) -> Iterator[tuple[str, TimeSeries]]:
+    """Series by the host that they were sampled on. started: Unix seconds, when time_s is 0."""
+    devices, _ = used_devices(hosts, used) if hosts else ([], [])
+    for device in devices:
+        for each in _of_device(device.seen_by, device.part, started):
+            yield device.seen_by.host, each
+    for host in hosts:
+        for each in _of_host(host, started):
+            yield host.host, each
+
+
+def _of_device(host: HostSamples, part: str, started: float) -> Iterator[TimeSeries]:
+    for quantity, name in _DEVICE_VALUES.items():
+        if series := host.of(part, quantity):
+            yield TimeSeries(part, name, *thinned(series, started))
+    for quantity, (name, divisor) in _DEVICE_COUNTERS.items():
+        if (series := host.of(part, quantity)) and len(series.times) > 1:
+            time_s, rates = rates_of(series, started)
+            yield TimeSeries(part, name, time_s, rates / divisor)
+
+
+def _of_host(host: HostSamples, started: float) -> Iterator[TimeSeries]:
+    busy, every = host.of("host", "cpu_busy_s"), host.of("host", "cpu_all_s")
+    if busy and every and len(busy.times) > 1 and busy.times == every.times:
+        time_s, rates = rates_of(busy, started)
+        whole = rates_of(every, started)[1]
+        share = np.divide(100 * rates, whole, out=np.full_like(rates, np.nan), where=whole > 0)
+        yield TimeSeries("host", "cpu_utilisation_pct", time_s, np.minimum(share, 100.0))
+    if memory := host.of("host", "memory_used_mib"):
+        yield TimeSeries("host", "host_memory_mib", *thinned(memory, started))
+    for kinds, quantity, name in _HOST_COUNTERS:
+        summed = together([each for part in host.parts(*kinds) if (each := host.of(part, quantity))])
+        if summed and len(summed.times) > 1:
+            time_s, rates = rates_of(summed, started)
+            yield TimeSeries("host", name, time_s, rates / _GIGA)
+
+
+def thinned(series: Series, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times since `started` and values, at most MOST_POINTS: neighbours together become their mean."""
+    times, values = np.asarray(series.times) - started, np.asarray(series.values)
+    step = -(-len(times) // MOST_POINTS)
+    starts = np.arange(0, len(times), step)
+    counts = np.diff(np.append(starts, len(times)))
+    return np.add.reduceat(times, starts) / counts, np.add.reduceat(values, starts) / counts
+
+
+def rates_of(counter: Series, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A counter's growth per second between samples, at most MOST_POINTS, at the middle of each; nan where it went back."""
+    times, values = np.asarray(counter.times) - started, np.asarray(counter.values)
+    step = -(-(len(times) - 1) // MOST_POINTS)
+    kept = np.append(np.arange(0, len(times) - 1, step), len(times) - 1)
+    passed, grown = np.diff(times[kept]), np.diff(values[kept])
+    return (times[kept][1:] + times[kept][:-1]) / 2, np.where(grown >= 0, grown / passed, np.nan)

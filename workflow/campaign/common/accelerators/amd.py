@@ -1,0 +1,71 @@
+"""AMD GPUs: ROCm, whose torch has the names of CUDA; RCCL, whose messages have the names of NCCL; AMD SMI.
+
+Sources: ROCm documentation (GPU isolation techniques; AMD SMI command line tool); data sheets as noted. One of the two dies of an
+MI250X is a device of its own.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from campaign.common.accelerators.accelerator import Accelerator, Seen, peaks
+
+_MASK = "ROCR_VISIBLE_DEVICES"
+_BY_MASK = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+")
+
+
+def _visible(names: Sequence[str]) -> Mapping[str, str]:
+    return {_MASK: ",".join(names)} if all(map(_BY_MASK.fullmatch, names)) else {}
+
+
+def _listed(lines: Iterable[str]) -> tuple[Seen, ...]:
+    """From `amd-smi list --csv`, whose columns changed with its releases but for their names. It gives no model."""
+    told = [line for line in lines if "," in line]
+    start = next((number for number, line in enumerate(told) if "gpu_uuid" in line), len(told))
+    rows = csv.DictReader(told[start:], skipinitialspace=True)
+    return tuple(Seen(row["gpu_uuid"], address=row.get("gpu_bdf") or "") for row in rows if row["gpu_uuid"])
+
+
+ROCM = Accelerator(
+    kind="rocm",
+    title="AMD GPU",
+    torch_type="cuda",
+    backend="nccl",
+    torch_build="hip",
+    # A second mask would number what the first has left.
+    masks=(_MASK, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+    visible=_visible,
+    list_command=("amd-smi", "list", "--csv"),
+    parse=_listed,
+    describe_command=("amd-smi", "static", "--asic", "--driver", "--vram", "--csv"),
+    container_option="--rocm",
+    out_of_memory=(
+        r"HIP(?: error:)? out of memory",
+        r"Triton Error \[HIP\]: +(?:Code: 2, Mess?sage: )?out of memory",  # the misspelling is Triton's
+        r"hipError(?:OutOfMemory|MemoryAllocation)\b",
+        r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        r"HIPBLAS_STATUS_ALLOC_FAILED|rocblas_status_memory_error|miopenStatusAllocFailed",
+    ),
+    communication_errors=(r"ncclUnhandledHipError",),
+    unavailable=(
+        r"Torch not compiled with CUDA enabled",
+        r"No HIP GPUs are available|no ROCm-capable device is detected|hipErrorNoDevice\b",
+    ),
+    # HIP runtime API, hipError_t; messages of the ROCr runtime.
+    device_faults=(r"uncorrectable ECC error|hipErrorECCNotCorrectable|\bGPU is lost",),
+    device_suspicions=(
+        r"an illegal memory access was encountered|hipErrorIllegalAddress|Memory access fault by GPU node-\d+",
+        r"unspecified launch failure|hipErrorLaunchFailure|HW Exception by GPU node-\d+",
+    ),
+    peaks=(
+        (r"mi210", r"", peaks(22.6, fp16=181.0, bf16=181.0)),  # AMD Instinct MI210 data sheet
+        (r"mi250", r"", peaks(fp16=181.0, bf16=181.0)),  # AMD CDNA 2 white paper, half
+        (r"mi250x", r"", peaks(fp16=191.5, bf16=191.5)),  # AMD CDNA 2 white paper, half
+        (r"mi300a", r"", peaks(122.6, 490.3, 980.6, 980.6)),  # AMD Instinct MI300A data sheet
+        (r"mi300x", r"", peaks(163.4, 653.7, 1307.4, 1307.4)),  # AMD Instinct MI300X data sheet
+    ),
+    telemetry="AMD SMI (package amdsmi, installed with the driver)",
+    unverified="nothing was run on an AMD GPU; masks, tools and messages are by AMD's documentation",
+)

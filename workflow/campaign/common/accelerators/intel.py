@@ -1,0 +1,76 @@
+"""Intel GPUs: Level Zero, torch's xpu, XCCL (oneCCL), Sysman.
+
+A device is what Level Zero shows as one. By default (ZE_FLAT_DEVICE_HIERARCHY=FLAT) that is a tile, numbered through all cards: a
+Data Center GPU Max 1550 is two devices. With names `card.tile` the hierarchy is COMPOSITE, and each rank is shown its own tile
+alone, since several tiles of one card in a mask are shown as one device.
+Sources: Level Zero specification (affinity mask, device hierarchies); documentation of XPU Manager (xpu-smi discovery);
+XPUFallback.template of torch-xpu-ops; Intel Data Center GPU Max Series technical overview.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from campaign.common.accelerators.accelerator import Accelerator, Seen, peaks
+
+_MASK, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
+_TILE = re.compile(r"\d+\.\d+")
+_TWO_TILES = re.compile(r"Max 1[45]50\b")
+
+
+def _visible(names: Sequence[str]) -> Mapping[str, str]:
+    """A mask knows numbers only: {} for UUIDs and PCI addresses."""
+    if names and all(map(_TILE.fullmatch, names)):
+        return {_MASK: ",".join(names), _HIERARCHY: "COMPOSITE"}
+    if names and all(name.isdecimal() for name in names):
+        return {_MASK: ",".join(names), _HIERARCHY: "FLAT"}
+    return {}
+
+
+def _listed(lines: Iterable[str]) -> tuple[Seen, ...]:
+    """From `xpu-smi discovery --dump 4,11,2`: UUID, PCI address, name; a line of names comes first. A device for each tile."""
+    rows = [row for row in csv.reader(lines, skipinitialspace=True) if len(row) >= 3 and "UUID" not in row[0]]
+    return tuple(
+        Seen(uuid.strip() + tile, name.strip(), address.strip())
+        for uuid, address, name, *_ in rows
+        for tile in (("", ".1") if _TWO_TILES.search(name) else ("",))
+    )
+
+
+XPU = Accelerator(
+    kind="xpu",
+    title="Intel GPU",
+    torch_type="xpu",
+    backend="xccl",
+    torch_build="xpu",
+    masks=(_MASK,),
+    visible=_visible,
+    mask_per_rank=True,
+    list_command=("xpu-smi", "discovery", "--dump", "4,11,2"),
+    parse=_listed,
+    describe_command=("xpu-smi", "discovery", "--dump", "1,2,4,8,11,13,14,16"),
+    out_of_memory=(
+        r"XPU(?: error:)? out of memory",
+        # Running out of *resources* is also a lost device, or too many open allocations.
+        r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+        r"PI_ERROR_MEM_OBJECT_ALLOCATION_FAILURE",
+    ),
+    communication_errors=(r"oneCCL: [^\n]*(?:error|failed)", r"CCL_ERROR"),
+    fallbacks=(
+        # The misspelling is that of torch-xpu-ops.
+        r"Aten Op fallback from XPU to CPU happend?s?",
+        r"The operator '[^'\n]*' on the XPU backend is falling back to run on the CPU",
+    ),
+    unavailable=(r"Torch not compiled with XPU enabled", r"No XPU devices are available"),
+    # A program's page fault looks like a lost device.
+    device_suspicions=(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST",),
+    peaks=(
+        # Computed from the technical overview: 256 operations of fp32, 2048 of tf32 and 4096 of fp16 and bf16 a clock and Xe core.
+        (r"1100", r"max", peaks(22.2, 177.8, 355.5, 355.5)),  # 56 Xe cores at 1.55 GHz
+        (r"1550", r"max", peaks(26.2, 209.7, 419.4, 419.4)),  # one of two tiles: 64 Xe cores at 1.6 GHz
+    ),
+    telemetry="Level Zero Sysman (package pyzes)",
+    unverified="nothing was run on an Intel GPU; masks, tools and messages are by the documentation of Intel and of PyTorch",
+)

@@ -1,0 +1,116 @@
+"""NVIDIA GPUs: CUDA, NCCL, NVML.
+
+Sources: CUDA C++ programming guide (CUDA_VISIBLE_DEVICES); nvidia-smi --help-query-gpu; data sheets as noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from campaign.common.accelerators.accelerator import Accelerator, peaks
+
+_MASK = "CUDA_VISIBLE_DEVICES"
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""For every program that is started: numbers of devices are those of nvidia-smi and NVML, not by how fast devices are."""
+_H100_SXM = peaks(67.0, 494.5, 989.5, 989.5)
+
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+# A number, or a UUID of which CUDA takes the beginning as well; parts of devices (MIG) had names of their own before driver 470.
+_BY_MASK = re.compile(r"\d+|(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*|MIG-GPU-[0-9a-fA-F-]+/\d+/\d+")
+
+
+def _visible(names: Sequence[str]) -> Mapping[str, str]:
+    """CUDA hides all devices from the first name on that it does not know, such as a PCI address, in silence."""
+    named = [f"GPU-{name}" if _UUID.fullmatch(name) else name for name in names]
+    return {_MASK: ",".join(named)} if all(map(_BY_MASK.fullmatch, named)) else {}
+
+
+def visible_uuids(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """UUIDs of the devices that an environment lets a program see; empty where its mask has none, or anything else beside them.
+
+    A number says nothing: it counts among the devices that the mask's own reader sees.
+    """
+    named = tuple(name.strip() for name in environment.get(_MASK, "").split(","))
+    whole = all(name[:4] in ("GPU-", "MIG-") and _UUID.fullmatch(name[4:]) for name in named)
+    return named if whole and len(set(named)) == len(named) else ()
+
+
+CUDA = Accelerator(
+    kind="cuda",
+    title="NVIDIA GPU",
+    torch_type="cuda",
+    backend="nccl",
+    torch_build="cuda",
+    masks=(_MASK,),
+    visible=_visible,
+    list_command=("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"),
+    describe_command=(
+        "nvidia-smi",
+        "--query-gpu=index,uuid,name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max",
+        "--format=csv,noheader",
+    ),
+    container_option="--nv",
+    out_of_memory=(
+        # Only the common prefix: the class and the words after it changed with nearly every release of torch.
+        r"CUDA(?: (?:driver )?error:)? out of memory",
+        r"Triton Error \[CUDA\]: out of memory",
+        r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED",
+        r"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        r"cudaMalloc failed: out of memory",  # llama.cpp
+        r"Cuda failure (?:2 )?'out of memory'",
+        r"CUDA failure \S+ 'out of memory'",  # nccl-tests
+        # On its own a warning of allocators that then ask for less; TensorFlow says it of pinned memory of the host, too.
+        r"(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY|cudaError(?:OutOfMemory|MemoryAllocation)\b",
+    ),
+    communication_errors=(
+        r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
+    ),
+    unavailable=(
+        r"Torch not compiled with CUDA enabled",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice\b",
+        r"Found no NVIDIA driver on your system|The NVIDIA driver on your system is too old",
+        r"CUDA driver version is insufficient for CUDA runtime version|Driver/library version mismatch",
+        r"CUDA-capable device(?:\(s\) is/are|s are) busy or unavailable|cudaErrorDevicesUnavailable",
+        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",  # error 802: no fabric manager
+        r"no kernel image is available for execution on the device",
+    ),
+    # CUDA runtime API, cudaError; NVIDIA GPU deployment and management documentation, Xid errors: those that programs cause by
+    # themselves (13, 31, 43, 45, 68, 69) are no faults.
+    device_faults=(
+        r"uncorrectable (?:ECC|NVLink) error|cudaError(?:ECC|Nvlink)Uncorrectable|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE",
+        r"GPU (?:has fallen off the bus|is lost)|[Ff]allen off the bus|NVML_ERROR_GPU_IS_LOST",
+        r"Xid \(PCI:[^)]*\): (?!(?:13|31|43|45|68|69)\b)\d+",
+    ),
+    device_suspicions=(
+        r"an illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",
+        r"unspecified launch failure|cudaErrorLaunchFailure|CUDA_ERROR_LAUNCH_FAILED",
+        r"an illegal instruction was encountered|cudaErrorIllegalInstruction|CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        r"misaligned address|cudaErrorMisalignedAddress|hardware stack error|cudaErrorHardwareStackError",
+    ),
+    peaks=(
+        (r"p100", r"pcie", peaks(9.3, fp16=18.7)),  # NVIDIA Tesla P100 data sheet
+        (r"p100", r"sxm2?|nvlink", peaks(10.6, fp16=21.2)),
+        (r"v100s", r"", peaks(16.4, fp16=130.0)),  # NVIDIA V100 data sheet 1165301-r5
+        (r"v100", r"pcie", peaks(14.0, fp16=112.0)),
+        (r"v100", r"sxm[23]?|nvlink", peaks(15.7, fp16=125.0)),
+        (r"t4", r"", peaks(8.1, fp16=65.0)),  # NVIDIA T4 data sheet 951643
+        # Data sheet; its tensor figures are with sparsity and fp8, so that they are left out.
+        (r"rtx6000", r"ada", peaks(91.1)),
+        (r"rtx6000", r"quadro", peaks(16.3, fp16=130.5)),  # NVIDIA Turing architecture white paper WP-09183-001
+        (r"a10", r"", peaks(31.2, 62.5, 125.0, 125.0)),  # NVIDIA A10 data sheet
+        # Computed: 56 multiprocessors at 1.44 GHz with the rates of the A100's (data sheet: 10.3, 82, 165).
+        (r"a30", r"", peaks(10.3, 82.0, 165.0, 165.0)),
+        (r"a40", r"", peaks(37.4, 74.8, 149.7, 149.7)),  # NVIDIA A40 data sheet
+        (r"a100", r"", peaks(19.5, 156.0, 312.0, 312.0)),  # NVIDIA A100 data sheet 1758950-r4 (PCIe and SXM alike)
+        (r"l4", r"", peaks(30.3, 60.0, 121.0, 121.0)),  # NVIDIA L4 data sheet, half
+        (r"l40s", r"", peaks(91.6, 183.0, 362.0, 362.0)),  # NVIDIA L40S data sheet, half
+        (r"h[12]00", r"nvl", {}),
+        (r"h100", r"pcie", peaks(51.0, 378.0, 756.5, 756.5)),  # NVIDIA H100 tensor core GPU data sheet, half
+        (r"h100", r"sxm5?|hbm3", _H100_SXM),
+        (r"h200", r"", _H100_SXM),  # it computes as H100 SXM
+        (r"b200", r"", peaks(75.0, 1100.0, 2250.0, 2250.0)),  # NVIDIA Blackwell data sheet, HGX B200, half
+    ),
+    telemetry="NVML (nvidia-ml-py)",
+)

@@ -1,0 +1,60 @@
+"""Runs a program, ends what it leaves behind, and ends as it did.
+
+`python -m campaign.common.processes.subreaper FILE PROGRAM ARGUMENT ..` is for a rank where nobody else follows every process: a
+daemon that has left its parent, its session and its environment behind becomes a child of this process. FILE gets a line
+`stopped` when the program is stopped from outside. After SIGTERM, with which Slurm begins to end a step, the program and all
+others have a few seconds: without this process, Slurm loses sight of those that go on. Standard library only, since every rank
+starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from campaign.common.processes.marked import adopt_orphans, end_children
+
+_END_S = 3
+
+
+def _end(number: int, _: object) -> None:
+    if number == signal.SIGTERM:
+        signal.alarm(_END_S)
+        return
+    end_children(set())
+    os._exit(128 + signal.SIGTERM)
+
+
+def main() -> None:
+    adopt_orphans()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.execvp(sys.argv[2], sys.argv[2:])
+        except OSError as error:
+            print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr, flush=True)
+            os._exit(126)
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGALRM, _end)
+    while True:
+        _, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            break
+        with suppress(OSError), Path(sys.argv[1]).open("a", encoding="utf-8") as file:
+            file.write("stopped\n")
+    end_children(set())
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The specification of an emulated Slurm cluster, and the description of one that is running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from campaign.emulators.hosts.network import HeldNamespaces
+from campaign.emulators.hosts.topology import EmulatedHost, EmulationSpec, LinkRates, namespaces
+
+DESCRIPTION = "cluster.json"
+"""File in a cluster's directory that describes it."""
+
+Registration = Literal["static", "dynamic", "cloud"]
+
+
+class ClusterHost(BaseModel):
+    """One host of the cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9]{0,30}$", description="host name, which is also Slurm's node name")
+    devices: int = Field(default=0, ge=0, le=64, description="devices (gres `gpu`) that the host registers with")
+    devices_max: int = Field(
+        default=0, ge=0, le=64, description="device files that exist, for later registrations; at least `devices`"
+    )
+    fabric_ports: int = Field(
+        default=0, ge=0, le=64, description="far sides behind a link of the fabric's rate: NAME-fabric0 .."
+    )
+    local_ports: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="the same for devices of the host's own, where local links have a rate: NAME-local0 ..",
+    )
+    registration: Registration = "static"
+    """static: in slurm.conf; dynamic: registers itself and can come back with other devices; cloud: in slurm.conf as CLOUD, its
+    slurmd is left to the site's ResumeProgram."""
+
+    @property
+    def slots(self) -> int:
+        """Device files of the host."""
+        return max(self.devices, self.devices_max)
+
+
+class ClusterSpec(BaseModel):
+    """A whole Slurm on one machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: tuple[ClusterHost, ...] = Field(
+        min_length=1, max_length=32, description="hosts, each with a slurmd of its own"
+    )
+    name: str = Field(default="emulated", pattern=r"^[a-z][a-z0-9_]{0,30}$", description="ClusterName")
+    partition: str = Field(default="main", pattern=r"^[a-z][a-z0-9_]{0,30}$", description="the one partition")
+    device: str | None = Field(
+        default=None, pattern=r"^[a-z][a-z0-9_]{0,30}$", description="gres type of the devices; none: untyped"
+    )
+    model: str = "gpu"  # what `campaign cluster devices` calls a device
+    cpus: int = Field(default=16, ge=1, le=256, description="CPUs that a host offers, whatever the machine has")
+    memory_mib: int = Field(default=16384, ge=256, description="memory that a host offers, whatever the machine has")
+    accounting: bool = True  # whether slurmdbd and its database run, so that `sacct` knows jobs
+    rates: LinkRates = LinkRates()  # rates of the links between hosts and to fabric ports
+    slurm_conf: tuple[str, ...] = ()  # further lines of slurm.conf, such as MaxArraySize or ResumeProgram
+
+    @model_validator(mode="after")
+    def _hosts_fit(self) -> ClusterSpec:
+        names = [host.name for host in self.hosts]
+        if len(set(names)) < len(names) or "control" in names:
+            raise ValueError(f"host names have to differ, and `control` is the controller's: {', '.join(names)}")
+        if len(namespaces(self.emulation())) > 200:
+            raise ValueError("hosts and ports have to be at most 200 together")
+        return self
+
+    def emulation(self) -> EmulationSpec:
+        """The hosts and links underneath."""
+        hosts = [
+            EmulatedHost(name=host.name, local_devices=host.local_ports, fabric_devices=host.fabric_ports)
+            for host in self.hosts
+        ]
+        return EmulationSpec(hosts=tuple(hosts), rates=self.rates)
+
+    def host(self, name: str) -> ClusterHost:
+        """KeyError: there is no such host."""
+        return {host.name: host for host in self.hosts}[name]
+
+    def gres(self, devices: int) -> str:
+        """The Gres of a host with that many devices, in Slurm's words."""
+        return f"gpu:{self.device}:{devices}" if self.device else f"gpu:{devices}"
+
+
+class Cluster(BaseModel):
+    """A running cluster: everything that a process of root needs to use it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: Path  # where all of its files are
+    spec: ClusterSpec  # what was asked for
+    held: HeldNamespaces  # its namespaces
+    control_address: str  # address of the controller
+    addresses: dict[str, str]  # address of each host and port
+    interface: str  # the one interface that is visible outside
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.directory / "etc" / "slurm.conf"
+
+    def log(self, name: str) -> Path:
+        return self.directory / "log" / f"{name}.log"
+
+    def prefix(self, host: str) -> tuple[str, ...]:
+        """The argv to put before a command so that it runs on a host, from outside the cluster."""
+        return self.held.prefix(host)
+
+    def port_prefix(self, port: str) -> tuple[str, ...]:
+        """The argv to put before a rank's command inside a job of root, so that it stands behind a port, such as host1-fabric0."""
+        return self.held.inner_prefix(port)
+
+
+def environment(cluster: Cluster) -> dict[str, str]:
+    """The environment in which Slurm's commands use this cluster."""
+    return {"SLURM_CONF": str(cluster.slurm_conf)}
+
+
+def find_from_environment() -> Cluster | None:
+    """The emulated cluster that SLURM_CONF names, in a job or outside of it; None for any other Slurm."""
+    conf = os.environ.get("SLURM_CONF")
+    description = Path(conf).parent.parent / DESCRIPTION if conf else None
+    if description is None or not description.is_file():
+        return None
+    return Cluster.model_validate_json(description.read_text(encoding="utf-8"))

@@ -1,0 +1,97 @@
+"""The hosts to emulate for a composition, and the description of emulated links in records and the report. Pure.
+
+Records share this document as `links` of their composition (absent where the system emulates nothing):
+    emulated                             `root` or `user namespace`; null: not emulated, all ranks shared one loopback
+    reason                               why links are not emulated, else empty
+    scale                                emulated rate over real rate
+    {fabric,network}_gb_per_s            rate of the real links, one direction
+    {fabric,network}_gbit_per_s          rate of the emulated links, one direction; null: not shaped
+    local_gb_per_s, local_gbit_per_s     the same between devices of a host; absent where they share its loopback
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from campaign.emulators.hosts.topology import EmulatedHost, EmulationSpec, LinkRates, LinkType
+from campaign.spec.hardware import Composition
+from campaign.spec.system_file import Emulation, Links
+
+_ALWAYS: tuple[LinkType, ...] = ("fabric", "network")
+NOT_EMULATED = "links not emulated"
+NOT_CROSSED = "links not crossed: one program stands for all ranks"
+UNLIKE_LINKS = (
+    "Hybrid compositions cost more than they would: TCP is slower over a faster link that leads to a slower one (page "
+    "'The model of a training step')."
+)
+FLAGS: Mapping[str, str] = {
+    NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback: attachment and the spread over hosts "
+    "made no difference",
+    NOT_CROSSED: "the program was started once, on the first emulated host, so its ranks did not use the emulated links",
+}
+
+
+def rates_of(emulation: Emulation, links: Links) -> LinkRates:
+    """Rates of the links in the system file; links without a rate are not shaped."""
+    return LinkRates(
+        local_gb_per_s=links.local and links.local.gb_per_s,
+        fabric_gb_per_s=links.fabric and links.fabric.gb_per_s,
+        network_gb_per_s=links.network and links.network.gb_per_s,
+        scale=emulation.scale,
+    )
+
+
+def hosts_of(composition: Composition) -> tuple[EmulatedHost, ...]:
+    """Hosts to emulate for a composition, named by position: names of real hosts may be too long for an interface."""
+    return tuple(
+        EmulatedHost(
+            name=f"host{number}",
+            local_devices=sum(device.local for device in host.devices),
+            fabric_devices=sum(not device.local for device in host.devices),
+        )
+        for number, host in enumerate(composition.hosts, 1)
+    )
+
+
+def emulation_of(emulation: Emulation, links: Links, composition: Composition) -> EmulationSpec:
+    """Hosts and rates to emulate for a composition."""
+    return EmulationSpec(hosts=hosts_of(composition), rates=rates_of(emulation, links))
+
+
+def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict[str, Any]:
+    """The document described above. mode None: not emulated, for this reason."""
+    return {
+        "emulated": mode,
+        "reason": reason,
+        **rates.model_dump(exclude={"local_gb_per_s"}),
+        **{f"{link}_gbit_per_s": rates.gbit_per_s(link) for link in _ALWAYS},
+        # Records of systems without local links stay as they are.
+        **(
+            {"local_gb_per_s": rates.local_gb_per_s, "local_gbit_per_s": rates.gbit_per_s("local")}
+            if rates.local_gb_per_s
+            else {}
+        ),
+    }
+
+
+def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
+    """One sentence for the report; runs: how many of all runs were measured over such links."""
+    share = "" if runs == of else f" ({runs} of {of} runs)"
+    if links["emulated"] is None:
+        return (
+            f"Links are not emulated{share}: {links['reason']}. All ranks shared this machine's loopback, so attachment and the "
+            "spread over hosts differ only by noise."
+        )
+    local, fabric, network = (
+        "not shaped"
+        if links.get(f"{link}_gbit_per_s") is None
+        else f"{links[f'{link}_gbit_per_s']:.3g} Gbit/s for {links[f'{link}_gb_per_s']:g} GB/s"
+        for link in ("local", *_ALWAYS)
+    )
+    rates = [links.get(f"{link}_gbit_per_s") for link in ("local", "fabric")]
+    unlike = "" if None in rates or rates[0] == rates[1] else f" {UNLIKE_LINKS}"
+    return (
+        f"Links are emulated (network namespaces, {links['emulated']}) at {links['scale']:g} of the real rates, per direction: "
+        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}.{unlike}"
+    )

@@ -1,0 +1,216 @@
+"""The keys of an import map: how logs of other tools become records."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field, model_validator
+
+from campaign.common.errors import nearest
+from campaign.spec.campaign_file import PrimaryMetric, Shape
+from campaign.spec.cell import SHAPE_AXES, Scalar
+from campaign.spec.fields import Argument, AxisName, FileModel, Many, Name
+from campaign.spec.site_hardware import HostSpec, PoolSpec
+from campaign.spec.system_file import DeviceModel, Links
+from campaign.workloads.parsers import OF_SERVICES, ParserName
+from campaign.workloads.parsers.expressions import Parser
+from campaign.workloads.protocol import MetricFacts
+
+IDENTITY = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
+"""What is known of a log, beside the shape of its configuration and the options of its workload."""
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"'{text}' is not a regular expression: {error}") from error
+    return text
+
+
+def _one_group(regex: str) -> str:
+    if (groups := re.compile(_regex(regex)).groups) != 1:
+        raise ValueError(f"'{regex}' has {groups} groups; exactly one must hold the value")
+    return regex
+
+
+def _known_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"'{name}' is no time zone; write a name such as UTC or Europe/Berlin") from error
+    return name
+
+
+def _relative(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("a path is relative to the directory that is imported, and stays in it")
+    return path
+
+
+_ValueRegex = Annotated[str, AfterValidator(_one_group)]
+
+
+class ImportedSystem(FileModel):
+    """The system that the logs come from, as its owner describes it. It is not contacted."""
+
+    name: Name
+    """Name of the system."""
+    description: str = ""
+    """Shown in the report."""
+    hosts: tuple[HostSpec, ...] = Field(min_length=1)
+    """The hosts, with built-in and attached devices."""
+    pool: tuple[PoolSpec, ...] = ()
+    """Devices behind the fabric."""
+    devices: dict[Name, DeviceModel] = Field(default_factory=dict)
+    """Properties of device models. A model without an entry is a GPU."""
+    links: Links = Links()
+    """Link rates of the site. The report repeats them."""
+    notes: tuple[str, ...] = ()
+    """Remarks for the report."""
+
+
+class ImportedWorkload(FileModel):
+    """What was run. Without `parser` and `parsers`, the workload file of this name is used."""
+
+    parser: ParserName | None = None
+    """Built-in parser for its logs. `campaign workload parse` tries it on a single log. A workload with the parser of a client of
+    servers (`vllm`, `sglang`, `aiperf`) is a service: it has no batch, and its option `rate_per_s` is the rate of requests."""
+    test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
+    """Which test counts where each log holds several that `parser` reads: a number from 1, or `last`. `tests` of a pattern makes
+    each of them a run instead."""
+    parsers: tuple[Parser, ...] = ()
+    """Instead of `parser`: expressions that read its logs."""
+    description: str = ""
+    """Shown in the report."""
+    command: tuple[Argument, ...] = Field(default=("unknown",), min_length=1)
+    """Command that was run, if known. It is shown to readers and never started."""
+    options: dict[AxisName, Scalar] = Field(default_factory=dict)
+    """Options with the values that apply where a log gives no other."""
+    metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
+    """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
+
+    @property
+    def is_service(self) -> bool:
+        """Whether its logs are of a client that sent requests to a server."""
+        return self.parser in OF_SERVICES
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ImportedWorkload:
+        if self.parser is not None and self.parsers:
+            raise ValueError("give either 'parser' or 'parsers'")
+        own = self.model_fields_set - {"parser", "parsers"}
+        if self.parser is None and not self.parsers and own:
+            raise ValueError(
+                "give a 'parser' or 'parsers'; without them, the workload file of this name is used and no other key is allowed"
+            )
+        return self
+
+
+class LogTimes(FileModel):
+    """When a run started and ended, by its log. Default: it ended when the file was last written; its duration is unknown."""
+
+    start: _ValueRegex | None = None
+    """Regular expression with one group for the start time; the first match counts."""
+    end: _ValueRegex | None = None
+    """Regular expression with one group for the end time; the last match counts."""
+    duration_s: _ValueRegex | None = None
+    """Regular expression with one group for the seconds from start to end, as a number or as h:mm:ss; the last match counts."""
+    form: str = "iso"
+    """Format of the times: `iso`, `unix` (seconds), or a strptime pattern such as `%d/%b/%Y %H:%M:%S`."""
+    timezone: Annotated[str, AfterValidator(_known_zone)] = "UTC"
+    """Time zone of times without one, such as `Europe/Berlin`."""
+
+
+class LogPattern(FileModel):
+    """Logs of one kind: their paths, and where each states its configuration, workload and so on."""
+
+    path: Annotated[str, Field(min_length=1), AfterValidator(_relative)]
+    """Path below the directory, with names in braces: `{configuration}/{workload}-b{batch}-{precision}-r{repetition}.log`. A name
+    stands for a part without `/`; `*` matches anything without `/`, and `**/` any directories. Names: `configuration` (or keys of
+    its shape, such as `hosts` and `devices_per_host`), `workload`, `batch` or `batch_global`, `precision`, `repetition` (default:
+    numbered by path), `host` (one, or several joined by `+` or `,`), `lease` (runs that shared a composition), and options."""
+    values: dict[str, Scalar] = Field(default_factory=dict)
+    """Values that apply to all these logs, by the same names."""
+    read: dict[str, _ValueRegex] = Field(default_factory=dict)
+    """Values read from the log: name -> regular expression with one group. A log that contradicts its path is not imported."""
+    words: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
+    """Translations: name -> word in the log -> value, such as `{precision: {amp: fp16, o0: fp32}}`."""
+    tests: Literal["one", "repetitions"] | AxisName = "one"
+    """What a log with several tests is (of `parser`): `one` refuses it, with a list of them; `repetitions` makes each a run of the
+    cell; the name of an option makes each a run of the cell whose option is the test's name, such as `all_reduce_perf`. When the
+    runs of one log started and ended is not known."""
+    times: LogTimes = LogTimes()
+    """When runs started and ended."""
+    exit_code: _ValueRegex | None = None
+    """Regular expression for the exit code. Default: a run that printed its result counts as successful."""
+    timed_out: Annotated[str, AfterValidator(_regex)] | None = None
+    """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""
+
+
+class ImportedProtocol(FileModel):
+    """How the runs were made, as far as known."""
+
+    warmup_steps: Annotated[int, Field(ge=0, le=100_000)]
+    """Warm-up steps, which were not timed."""
+    measured_steps: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Steps that were timed."""
+    repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Planned runs per cell, in all its compositions together. Default: for each cell as many as it has logs, so that none is
+    missing."""
+    order: Literal["blocks", "sequential"] = "sequential"
+    """`blocks`: each repetition was one round over all cells of a composition, so that runs of a round are compared in pairs."""
+    lease_order: Literal["blocks", "least-recomposition"] = "least-recomposition"
+    """`blocks`: all configurations were composed once before any was composed again, in random order, so that drift does not look
+    like a difference. Compositions are told apart by `lease` of the logs. The default also stands for an unknown order."""
+    seed: int = 1234
+    """Seed that the programs were given, if any."""
+
+
+class ImportFile(FileModel):
+    """A map from logs to a campaign."""
+
+    schema_version: Literal["import/1"] = "import/1"
+    """Version of this format."""
+    name: Name
+    """Name of the resulting campaign. Its results are written to `results/<name>`."""
+    title: str = ""
+    """Title of the report."""
+    question: str = ""
+    """The question that the campaign answers, shown at the top of the report."""
+    system: ImportedSystem
+    """System that the logs come from."""
+    software: dict[str, str] = Field(default_factory=dict)
+    """Packages of the runs and their versions, if known: `{tensorflow: 2.4.1}`."""
+    baseline: Name | None = None
+    """Configuration that overheads refer to. Default: the largest local one."""
+    metric: PrimaryMetric | None = None
+    """The primary metric, as in a campaign."""
+    references: tuple[str, ...] = ()
+    """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`."""
+    configurations: tuple[Shape, ...] = Field(min_length=1)
+    """The hardware of the runs, by shape, as in a campaign."""
+    workloads: dict[Name, ImportedWorkload] = Field(min_length=1)
+    """What was run, by name."""
+    logs: Many[LogPattern]
+    """Patterns of the logs. The first pattern that matches a path counts."""
+    ignore: Many[str] = ("**/.*",)
+    """Patterns of paths that are not logs of runs. They are not listed as unread."""
+    protocol: ImportedProtocol
+    """How the runs were made."""
+    matrix: Literal["found", "full"] = "found"
+    """`found`: cells without a log are excluded with that reason; `full`: they are reported as missing."""
+
+    @model_validator(mode="after")
+    def _known_names(self) -> ImportFile:
+        options = {name for workload in self.workloads.values() for name in workload.options}
+        files = any(each.parser is None and not each.parsers for each in self.workloads.values())
+        known = {*IDENTITY, *SHAPE_AXES, *options}
+        for number, pattern in enumerate(self.logs):
+            tests = [] if pattern.tests in ("one", "repetitions") else [pattern.tests]
+            for name in [*pattern.values, *pattern.read, *pattern.words, *tests]:
+                if name not in known and not files:
+                    raise ValueError(f"logs.{number}: '{name}' can be said of no log; {nearest(name, known)}")
+        return self

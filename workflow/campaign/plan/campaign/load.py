@@ -1,0 +1,426 @@
+"""Reads files into validated models: finds the three nouns, and turns every problem into one message with its place and remedy."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from campaign.common.credentials import find_in, masked
+from campaign.common.errors import ConfigError, nearest
+from campaign.common.paths import CONFIG
+from campaign.fabrics import FABRICS, fabric_kind, fabric_modules
+from campaign.spec.campaign_file import CampaignFile
+from campaign.spec.fields import PATTERN_WORDS
+from campaign.spec.metric import unit_words
+from campaign.spec.system_file import SystemFile
+from campaign.spec.yaml_file import Location, YamlFile, read_yaml
+from campaign.workloads import stored_class, without_removed_keys, workload_class
+from campaign.workloads.protocol import Workload
+
+_NOUNS: dict[type[BaseModel], str] = {CampaignFile: "campaign", SystemFile: "system", Workload: "workload"}
+
+_MOST_PROBLEMS = 20
+"""Of a file in one message: a range that is out of bounds has thousands, and the first lines were out of sight."""
+
+_M = TypeVar("_M", bound=BaseModel)
+_R = TypeVar("_R")
+
+_PATTERN_STARTS = {
+    "^https?://": "a whole address, such as https://falcon.example:443",
+    "^/": "an absolute path, such as /scratch",
+}
+
+
+Noun = Literal["campaign", "system", "workload", "claims"]
+
+
+def noun_of(document: Mapping[str, Any]) -> Noun:
+    """What kind of file it is, by its keys; a campaign where they do not tell."""
+    if {"axes", "configurations"} & document.keys():
+        return "campaign"
+    if {"fabric", "hosts", "pool"} & document.keys():
+        return "system"
+    if "claims" in document:
+        return "claims"
+    return "workload" if {"kind", "precisions", "command"} & document.keys() else "campaign"
+
+
+@dataclass(frozen=True)
+class LoadedFile(Generic[_M]):
+    """A valid model and the document it came from, which later messages name places in."""
+
+    model: _M
+    source: YamlFile
+
+
+def load_campaign_file(path: Path) -> LoadedFile[CampaignFile]:
+    """Read and validate a campaign file."""
+    if not path.exists():
+        raise ConfigError(
+            f"{path}: no such file; name a campaign file, or run 'campaign init', which makes a project with one"
+        )
+    source = read_yaml(path)
+    if (noun := noun_of(source.data)) != "campaign":
+        names = {"system": "system", "workload": "axes.workload", "claims": "references"}[noun]
+        raise ConfigError(f"{path}: is a {noun} file; give a campaign file, which names it under `{names}`")
+    return LoadedFile(validate(source, CampaignFile), source)
+
+
+def load_named(kind: type[_M], name: str, campaign_path: Path, place: str = "") -> LoadedFile[_M]:
+    """Find, read and validate the system or workload file `name` for a campaign; place: where it is named, for messages."""
+    source = read_yaml(_find(f"{_noun(kind)}s", name, campaign_path, place))
+    return LoadedFile(validate(source, kind, name), source)
+
+
+def read_system(name: str, campaign_path: Path) -> SystemFile:
+    """The system file `name` for a campaign."""
+    return load_named(SystemFile, name, campaign_path).model
+
+
+def _noun(kind: type[BaseModel]) -> str:
+    return _NOUNS.get(kind, "import")
+
+
+def config_directories(campaign_path: Path) -> list[Path]:
+    """Directories whose `systems/` and `workloads/` a campaign can name: its own, the one above, its `config/`, the package's."""
+    own = campaign_path.resolve().parent
+    return list(dict.fromkeys([own, own.parent, *filter(Path.is_dir, [own / "config"]), CONFIG]))
+
+
+def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
+    directories = config_directories(campaign_path)
+    for directory in directories:
+        candidate = directory / folder / f"{name}.yaml"
+        if candidate.is_file():
+            return candidate
+    available = sorted({path.stem for directory in directories for path in (directory / folder).glob("*.yaml")})
+    looked = ", ".join(str(directory / folder) for directory in directories)
+    raise ConfigError(f"{place or campaign_path}: no {folder[:-1]} '{name}' in {looked}; {nearest(name, available)}")
+
+
+def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
+    """The results of all calls; one ConfigError with the messages of all that raise one, each once."""
+    problems: list[str] = []
+    results: list[_R] = []
+    for call in calls:
+        try:
+            results.append(call())
+        except ConfigError as error:
+            problems += str(error).split("\n")
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return results
+
+
+def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, stored: bool = False) -> _M:
+    """Validate a campaign, system, workload or import map; ConfigError lists every problem with line, key and remedy.
+
+    name: what the document has to call itself, for a file that is found by its name. stored: it was checked when it was measured,
+    maybe with a fabric that is gone since.
+    """
+
+    def check_name() -> None:
+        if (inside := source.data.get("name", name)) != name:
+            raise ConfigError(
+                f"{source.place('name')}: '{inside}' differs from the name of the file, '{name}'; rename one of them"
+            )
+
+    def check_systems() -> None:
+        # Beside a misspelt key, which is told as such.
+        if not difflib.get_close_matches("system", map(str, source.data), n=1, cutoff=0.75):
+            raise ConfigError(
+                f"{source.place('system')}: this key is missing; name a system file, or several in `systems`"
+            )
+
+    if kind is CampaignFile and source.data.get("imported") is True and isinstance(source.data.get("protocol"), dict):
+        # Logs do not say in which order compositions were made, unless the import map does.
+        protocol = {"lease_order": "least-recomposition", **source.data["protocol"]}
+        source = replace(source, data={**source.data, "protocol": protocol})
+    if kind is Workload and not source.lines:
+        source = replace(source, data=without_removed_keys(source.data))
+    calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
+    if kind is SystemFile:
+        calls.append(lambda: _check_fabric(source, stored))
+    if kind is CampaignFile:
+        calls.append(check_systems)
+    if name is not None:
+        calls.append(check_name)
+    valid = gathered(calls)[0]
+    if source.lines:  # of a file: what is stored was measured, and stays what it is
+        _refuse_secrets(source)
+    return cast(_M, valid)
+
+
+def _refuse_secrets(source: YamlFile) -> None:
+    """ConfigError for values that look like secrets."""
+    problems = []
+    for place, what in find_in(source.data):
+        named = "environment" in place[:-1] or "precision_environment" in place
+        name, rest = (place[-1], "") if named else ("NAME", ", which the program reads")
+        problems.append(
+            f"{source.place(*place)}: {what} looks like a secret, and records, pages and archives would show it; take it from the "
+            f"environment that the campaign is started in: `environment: {{{name}: {{from: environment}}}}`{rest}"
+        )
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+
+
+def _model_of(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
+    if kind is not Workload:
+        return kind
+    if "kind" not in source.data:
+        where = source.place(name="workload")
+        raise ConfigError(f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds")
+    try:
+        return workload_class(str(source.data["kind"])) if source.lines else stored_class(source.data)
+    except ConfigError as error:
+        raise ConfigError(f"{source.place('kind')}: {error}") from None
+
+
+def _check_fabric(source: YamlFile, stored: bool) -> None:
+    fabric = source.data.get("fabric")
+    if stored or not isinstance(fabric, dict):
+        return  # its adapter may not be installed here; or the model says so
+    kind = fabric.get("kind")
+    known = FABRICS if str(kind) in FABRICS else fabric_modules()
+    if not isinstance(kind, str) or kind not in known:
+        raise ConfigError(
+            f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {nearest(str(kind), known)}"
+            if "kind" in fabric
+            else f"{source.place('fabric', 'kind')}: this key is missing; choose one of: {', '.join(known)}"
+        )
+    _valid(fabric_kind(kind).options, source, "fabric", {k: v for k, v in fabric.items() if k != "kind"}, ("fabric",))
+
+
+def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None, prefix: Location = ()) -> BaseModel:
+    """The model of (a part of) a document. Strict, so that '3' is no number and 1 is not true; JSON, so that lists are."""
+    data = source.data if data is None else data
+    try:
+        return model.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        problems: list[dict[str, Any]] = [{**problem} for problem in error.errors(include_url=False)]
+    locations = [problem["loc"] for problem in problems]
+    misspelt = {
+        (*at[:-1], _meant(at, model, data)) for at in (p["loc"] for p in problems if p["type"] == "extra_forbidden")
+    }
+    by_place: dict[Location, list[dict[str, Any]]] = {}
+    for problem in problems:
+        at = problem["loc"]
+        # A list without its invalid values may then be too short, too; and a key that is misspelt is missing, too.
+        if problem["type"] == "too_short" and any(other[: len(at)] == at != other for other in locations):
+            continue
+        if problem["type"] != "missing" or at not in misspelt:
+            by_place.setdefault(_in_document(at, data), []).append(problem)
+    told = list(by_place.items())[:_MOST_PROBLEMS]
+    lines = [_message(source, model, noun, found, data, prefix, place) for place, found in told]
+    if further := len(by_place) - len(told):
+        lines.append(f"{source.path}: and {further} more problems; repair those above first")
+    raise ConfigError("\n".join(lines))
+
+
+def _message(
+    source: YamlFile,
+    model: Any,
+    noun: str,
+    problems: list[dict[str, Any]],
+    data: Any,
+    prefix: Location,
+    inner: Location,
+) -> str:
+    """One message for all that pydantic says of one place, which is more than one thing where there are alternatives."""
+    problem = next((problem for problem in problems if problem["type"] == "finite_number"), problems[0])
+    context, found = problem.get("ctx", {}), problem["input"]
+    if problem["type"] == "value_error":
+        inner = (*inner, *named_key(problem["msg"], found))
+    where = source.place(*prefix, *inner, name=noun)
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key; {nearest(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
+        case "missing":
+            return f"{where}: this key is missing; docs/reference/configuration.md explains it"
+        case "too_short":
+            return f"{where}: is empty; give it at least one value"
+        case "string_pattern_mismatch" if context["pattern"] in PATTERN_WORDS:
+            return f"{where}: {_short(found)} is not valid here; use {PATTERN_WORDS[context['pattern']]}"
+        case "string_pattern_mismatch":
+            meant = next(
+                (words for start, words in _PATTERN_STARTS.items() if context["pattern"].startswith(start)), ""
+            )
+            return (
+                f"{where}: {_short(found)} is not valid here; use {meant or 'a text of the form ' + context['pattern']}"
+            )
+        case "finite_number":
+            problems = [problem]
+    told = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
+    first, *others = told
+    message = " or ".join(
+        [first[:1].lower() + first[1:], *(other.removeprefix("Input should be ") for other in others)]
+    )
+    if problem["type"] == "value_error" and isinstance(found, dict | list):
+        return f"{where}: {message}"
+    return f"{where}: {message} (found {_short(found)}){remedy(problem['type'], found, _key(inner))}"
+
+
+def _key(location: Location) -> str:
+    return next((part for part in reversed(location) if isinstance(part, str)), "")
+
+
+def _meant(location: tuple[str | int, ...], model: Any, data: Any) -> str | int:
+    """The missing key that an unknown one probably is; itself where there is none."""
+    place = _in_document(location, data)
+    near = difflib.get_close_matches(str(place[-1]), _keys_at(model, place[:-1], data), n=1)
+    return near[0] if near else location[-1]
+
+
+def _short(value: object) -> str:
+    text = masked(repr(value))
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
+    """Pydantic's location without the parts that are not in the document (union branches, positions of a lone value)."""
+    location: list[str | int] = []
+    for index, part in enumerate(loc):
+        last = index == len(loc) - 1
+        if (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        ):
+            location.append(part)
+            data = cast(Any, data)[part]
+        elif last and isinstance(data, dict) and isinstance(part, str):
+            location.append(part)
+    return tuple(location)
+
+
+def _keys_at(model: Any, location: Location, data: Any) -> list[str]:
+    """Keys that a model allows at a place, for 'did you mean'."""
+    for part in location:
+        data = cast(Any, data)[part]
+        candidates = [inner for inner in _models_in(model) if isinstance(part, int) or part in inner.model_fields]
+        if isinstance(part, str) and candidates:
+            model = candidates[0].model_fields[part].annotation
+    return sorted({name for inner in _models_in(model) for name in inner.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if typing.get_origin(annotation) is None and not isinstance(annotation, types.UnionType):
+        return []
+    return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
+
+
+_PLAIN = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d*)?")
+_QUANTITY = re.compile(r"([-+]?\d+(?:\.\d*)?)\s*([A-Za-zµ%][\w/%]*)")
+_TIMES_S = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("ms",), 1e-3),
+    **dict.fromkeys(("us", "µs"), 1e-6),
+}
+# As Slurm reads K, M, G and T: powers of two.
+_SIZES_BYTES = {
+    unit: 2.0 ** (10 * power)
+    for power, units in enumerate((("b", "bytes"), ("k", "kib"), ("m", "mib"), ("g", "gib"), ("t", "tib")))
+    for unit in units
+}
+_KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
+    "_s": (_TIMES_S, 1.0),
+    "_min": (_TIMES_S, 60.0),
+    "_ms": (_TIMES_S, 1e-3),
+    "_bytes": (_SIZES_BYTES, 1.0),
+    "_mib": (_SIZES_BYTES, 2.0**20),
+    "_gib": (_SIZES_BYTES, 2.0**30),
+}
+"""End of a key -> units that can be converted to its own, and what its own is in them."""
+
+
+def remedy(kind: str, found: object, key: str) -> str:
+    """'; what to write instead' for a problem of pydantic's `kind` with the value of `key`; empty where its message tells."""
+    if found is None:
+        said = "the key has no value; give it one, or remove the key"
+    elif kind in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
+        said = _number(found, key, whole=kind.startswith("int"))
+    elif kind == "string_type":
+        said = _text(found)
+    elif kind == "bool_type":
+        said = "write true or false, without quotes"
+    elif kind in ("tuple_type", "list_type"):
+        said = (
+            f"write a list: [{', '.join(str(found).split())}]"
+            if isinstance(found, str | int | float)
+            else "write a list: [..]"
+        )
+    elif kind in ("dict_type", "model_type", "model_attributes_type"):
+        said = "write keys with values: {key: value}"
+    else:
+        return ""
+    return f"; {said}"
+
+
+def _text(found: object) -> str:
+    if isinstance(found, dict) and list(found.values()) == [None]:
+        return f'put braces in quotes: "{{{next(iter(found))}}}"'
+    if isinstance(found, list | dict):
+        return "write one text"
+    return 'put the word in quotes, such as "no"' if isinstance(found, bool) else f'put it in quotes: "{found}"'
+
+
+def _number(found: object, key: str, *, whole: bool) -> str:
+    if isinstance(found, bool) or not isinstance(found, str | float):
+        return "write a whole number" if whole else "write a number"
+    if isinstance(found, float):
+        return f"write {found:.0f}" if found.is_integer() else "write a whole number"
+    words = unit_words(f"_{key}")
+    with suppress(ValueError):  # 1e3 is a text in YAML 1.1
+        value = float(found)
+        return (
+            "remove the quotes"
+            if _PLAIN.fullmatch(found)
+            else f"write {value:.12g}"
+            if math.isfinite(value)
+            else "write a finite number"
+        )
+    if match := _QUANTITY.fullmatch(found.strip()):
+        if converted := _converted(float(match[1]), match[2].lower(), key):
+            return f"this key is in {words}: write {converted}"
+        return f"this key is in {words}: write the number alone" if words else f"write the number alone: {match[1]}"
+    return f"write a number of {words}" if words else "write a number"
+
+
+def _converted(value: float, unit: str, key: str) -> str:
+    """The quantity in the unit of the key; empty where one of the two units is not known."""
+    for ending, (units, own) in _KEYS.items():
+        if key.endswith(ending) and unit in units:
+            return f"{value * units[unit] / own:.12g}"
+    return ""
+
+
+def named_key(message: str, data: Any) -> tuple[str | int, ...]:
+    """The place in `data` that a message about it as a whole names first ('key' or 'key.3'); () for none."""
+    for name in re.findall(r"['`]([\w.-]+)[:'`]", message):
+        place: tuple[str | int, ...] = ()
+        inner = data
+        for part in name.split("."):
+            if isinstance(inner, dict) and part in inner:
+                inner, place = inner[part], (*place, part)
+            elif isinstance(inner, list) and part.isdigit() and int(part) < len(inner):
+                inner, place = inner[int(part)], (*place, int(part))
+            else:
+                break
+        else:
+            return place
+    return ()

@@ -1,0 +1,102 @@
+"""The fabric that a system file names, opened, and what is requested of it."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from campaign.common.errors import ConfigError, FabricError
+from campaign.fabrics import open_fabric
+from campaign.fabrics.errors import Incompatible
+from campaign.fabrics.operations import Operations, operations
+from campaign.fabrics.placement.quotas import Tenant, admitted
+from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.registry import fabric_kind, offering
+from campaign.plan.campaign.resolve import Campaign
+from campaign.spec.cell import Configuration
+from campaign.spec.operation_times import OperationTimes, published_times, read_times
+from campaign.spec.system_file import SystemFile
+
+
+@contextmanager
+def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabric]:
+    """The system's fabric, open; `state` is the directory that campaigns on this system share; where: its place, for messages."""
+    options = {key: value for key, value in system.fabric.items() if key != "kind"}
+    hosts = [host for spec in system.hosts for host in spec.split_hosts()]
+    try:
+        fabric = open_fabric(system.fabric["kind"], options, hosts, system.pool, state)
+    except ConfigError as error:
+        raise ConfigError(f"{where or f'system {system.name}'}: {error}; correct it, or hosts and pool") from error
+    try:
+        yield Tenant(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
+    finally:
+        fabric.close()
+
+
+def owner() -> str:
+    """Who holds leases in this process's name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return "unknown"
+
+
+def recorded_times(system: SystemFile, path: Path) -> OperationTimes | None:
+    """Return recorded times of the fabric's operations: those that a system file names, else those of the package, else None.
+
+    path: the system file.
+    """
+    if system.times:
+        return read_times(path.parent / system.times).scaled(system.times_factor)
+    if drawn := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
+        return published_times(drawn).scaled(float(system.fabric.get("times_factor", 1.0))).of_any_device()
+    name = fabric_kind(str(system.fabric["kind"])).times
+    return published_times(name).scaled(system.times_factor) if name else None
+
+
+def request_of(
+    system: SystemFile, name: str, campaign: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
+) -> Request:
+    kind = system.fabric["kind"]
+    if configuration.p2p and "p2p" not in fabric_kind(kind).offers:
+        rule = f"nothing sets peer-to-peer on a fabric of kind {kind}; use attach: {configuration.attach.partition('-')[0]}"
+        raise Incompatible(f"{name}: {rule}, or one of kind {', '.join(offering('p2p'))}", rule)
+    links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
+    asked = Request(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
+    return admitted(asked, system.tenancy.quota, system.allowed_hosts())
+
+
+@dataclass(frozen=True)
+class PlannedPlacement:
+    """Where a configuration goes where nobody else uses its system, and what composing it takes."""
+
+    unfit: str | None = None
+    """Why it does not fit the system; None where it does."""
+    hosts: tuple[str, ...] = ()
+    operations: Operations | None = None
+    """Operations of the fabric that compose it; None where they are not known before."""
+
+
+Placing = Callable[[Configuration], PlannedPlacement]
+
+
+def placing(fabric: Fabric, campaign: Campaign) -> Placing:
+    """A function that places configurations on an open fabric, as if it were free."""
+    steps = fabric_kind(str(campaign.system.fabric["kind"])).steps
+    devices = {device.fabric_id: device for device in fabric.inventory_planned().devices if not device.local}
+
+    @cache
+    def place(configuration: Configuration) -> PlannedPlacement:
+        try:
+            selection = fabric.select_planned(request_of(campaign.system, "plan", campaign.name, configuration))
+        except FabricError as error:
+            return PlannedPlacement(unfit=str(error).removeprefix("plan: "))
+        attached = (devices[name] for name in selection.ids if name in devices)
+        hosts = tuple(host.host for host in selection.hosts)
+        return PlannedPlacement(hosts=hosts, operations=operations(attached, steps) if steps else None)
+
+    return place

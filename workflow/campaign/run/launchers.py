@@ -1,0 +1,29 @@
+"""Launchers start the processes of a run inside an allocation. `LAUNCHERS` has one row per launcher."""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import TYPE_CHECKING
+
+from campaign.common.errors import ConfigError, nearest
+
+if (
+    TYPE_CHECKING
+):  # slurmd is started and stopped by commands that need emulated hosts of this package, and no configuration
+    from campaign.spec.hardware import Composition
+    from campaign.spec.system_file import SystemFile
+    from campaign.workloads.launcher import Launcher
+
+LAUNCHERS: dict[str, str] = {
+    "local": "campaign.run.local_launcher:LocalLauncher",
+    "slurm": "campaign.slurm.srun:SrunLauncher",
+}
+"""`launcher` of a system file -> its class."""
+
+
+def open_launcher(name: str, system: SystemFile, composition: Composition) -> Launcher:
+    """The launcher of a system's `launcher` key, for steps on this composition."""
+    if name not in LAUNCHERS:
+        raise ConfigError(f"launcher: '{name}' does not exist; {nearest(name, LAUNCHERS)}")
+    launcher: Launcher = pkgutil.resolve_name(LAUNCHERS[name])(system, composition)
+    return launcher

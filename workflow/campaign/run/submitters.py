@@ -1,0 +1,84 @@
+"""Submission: how a driver gets to where it measures. One table says which ways there are.
+
+submitit writes the batch file, calls sbatch, and starts a driver again after a preemption or a time limit. This package and
+`campaign.slurm` add what submitit has no place for. Leases are processes that share no memory: each submits its own job, and
+one process polls the queue for all. A submission is written down before sbatch is called and marked by a token in the job's
+comment: after kill -9 of any process the job is found again, none is lost, and none is made twice. Refusals of sbatch are told
+apart: a limit is waited for, a mistake names the key of the system file. Jobs that end are judged without accounting, hosts
+that fail are excluded, and hosts are reserved or registered again with the devices that were composed for them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Protocol, cast
+
+from campaign.common.errors import ConfigError, LaunchError
+from campaign.common.files import make_directory, write_atomic
+from campaign.common.paths import Results
+from campaign.common.processes.command import run_command
+from campaign.plan.campaign.resolve import Campaign
+from campaign.slurm.submitter import DriverStatus, MakeDriver, StillQueued, Submission, Submitter
+from campaign.spec.system_file import SlurmOptions
+
+__all__ = ["DriverStatus", "StillQueued", "Submission", "Submitter", "open_submitter"]
+
+SUBMITTERS: dict[str, str] = {"local": "campaign.run.local_submitter", "slurm": "campaign.slurm.slurm_submitter"}
+
+
+class _Module(Protocol):
+    def open_submitter(
+        self, campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
+    ) -> Submitter: ...
+
+
+def open_submitter(
+    campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None] = print
+) -> Submitter:
+    """The submitter of the campaign's launcher. driver: makes what is started for a request; say: is told what it waits for."""
+    name = campaign.system.launcher
+    if name not in SUBMITTERS:
+        raise ConfigError(f"launcher '{name}' is not available; there are: {', '.join(SUBMITTERS)}")
+    return cast(_Module, import_module(SUBMITTERS[name])).open_submitter(campaign, results, driver, say)
+
+
+_SBATCH_S = 60.0
+_MEMORY = "4G"  # of 64 processes that wait, and of the stages after them
+
+
+def submit_command(command: Sequence[str], results: Results, options: SlurmOptions) -> str:
+    """Submit a command to run in this directory; gives what to tell. The user's SBATCH_* variables hold for this job.
+
+    At the job's time limit Slurm ends the command by SIGTERM: the jobs of leases stay, and the same command picks them up.
+    LaunchError: Slurm refused. ConfigError: there is no Slurm here.
+    """
+    log = results.logs.resolve() / "run.%j.log"
+    if "\n" in str(log):
+        raise ConfigError(
+            f"{str(log.parent)!r} has a line break, which ends an option of sbatch; give another directory"
+        )
+    make_directory(log.parent)
+    given = {
+        "job-name": f"{results.campaign}/run",
+        "comment": f"campaign={results.campaign}",
+        "ntasks": 1,
+        "mem": _MEMORY,
+        "output": log,
+        "open-mode": "append",
+        **options.model_dump(include={"partition", "account", "qos"}, exclude_none=True),
+    }
+    lines = [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in given.items()]
+    script = results.slurm / "run.sh"
+    write_atomic(script, "\n".join(["#!/bin/sh", *lines, "#SBATCH --requeue", f"exec {shlex.join(command)}", ""]))
+    try:
+        answer = run_command(["sbatch", "--parsable", str(script)], _SBATCH_S)
+    except OSError as error:
+        raise ConfigError(
+            f"sbatch: there is no Slurm on this machine ({error.strerror}); leave out --submit"
+        ) from error
+    if not answer.ok:
+        raise LaunchError(f"sbatch refused {script}: {answer.words}")
+    number = answer.out.strip().splitlines()[-1].partition(";")[0]
+    return f"submitted job {number}; it logs to {str(log).replace('%j', number)}; 'scancel {number}' ends it, not the leases' jobs"

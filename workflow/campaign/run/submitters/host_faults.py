@@ -1,0 +1,49 @@
+"""The hosts that Slurm finds unwell, and what that means for a job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from campaign.slurm.commands import Slurm
+from campaign.slurm.excluded_hosts import outage
+from campaign.slurm.job_state import JobState
+from campaign.slurm.strategies.controller import NODES, Node, parse_nodes
+from campaign.spec.system_file import SystemFile
+
+
+@dataclass(frozen=True)
+class HostFaults:
+    """The faults of a system's hosts. Every method asks Slurm."""
+
+    system: SystemFile
+    slurm: Slurm
+
+    def is_outage(self) -> bool:
+        """Return whether no host is well, so that another job would not start either."""
+        return outage(self.system, self._read_faults())
+
+    def select_failed(self, hosts: Collection[str]) -> dict[str, str]:
+        """Return the fault of each of these hosts that is unwell while others are well."""
+        faults = self._read_faults() if hosts else {}
+        # A fault of all hosts is no fault of one of them.
+        return {} if outage(self.system, faults) else {host: faults[host] for host in hosts if host in faults}
+
+    def find_missing(self, state: JobState, pinned: Sequence[str]) -> list[str]:
+        """Return the hosts that are down or drained and without which a pending job cannot start."""
+        broken = {name for name, node in self._read_nodes().items() if node.broken}
+        if pinned:
+            return [host for host in pinned if host in broken]
+        # Any of the hosts that the reason lists would do, so all of them must be broken.
+        return list(state.hosts) if {*state.hosts} <= broken else []
+
+    def _read_nodes(self) -> dict[str, Node]:
+        return parse_nodes(self.slurm(*NODES).out)
+
+    def _read_faults(self) -> dict[str, str]:
+        """Return the fault of every unwell host. Hosts that a controller awaits after its start are no such hosts."""
+        return {
+            name: f"Slurm says {', '.join(sorted(node.state))}{node.reason and f': {node.reason}'}"
+            for name, node in self._read_nodes().items()
+            if node.broken or any("reboot" in word for word in node.state)
+        }

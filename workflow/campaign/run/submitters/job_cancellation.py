@@ -1,0 +1,52 @@
+"""Cancellation of a job, up to its end."""
+
+from __future__ import annotations
+
+import time
+
+from campaign.common.paths import Results
+from campaign.slurm import submitted_jobs
+from campaign.slurm.commands import Slurm
+from campaign.slurm.poll import Poll
+from campaign.slurm.submitter import Submission
+
+MAX_CANCEL_S = 90.0  # KillWait, and a slow epilog
+MIN_PAUSE_S = 0.1
+MAX_PAUSE_S = 10.0
+
+
+def cancel_job(submission: Submission, results: Results, slurm: Slurm, poll: Poll) -> bool:
+    """Cancel a job and wait for its end. Return False if it is still there after MAX_CANCEL_S.
+
+    Another job that got the same number later is left alone.
+    """
+    pause_s, began_s, deadline = MIN_PAUSE_S, time.time(), time.monotonic() + MAX_CANCEL_S
+    job = submitted_jobs.read(results, submission.lease)
+    is_cancelled = False
+    while job is not None and not submission.result_file.exists():
+        is_queued = _is_queued(job, slurm, poll, began_s)
+        if is_queued is False:
+            return True
+        if is_queued and not is_cancelled:
+            answer = slurm("scancel", job.job_id)
+            is_cancelled = answer.ok or "Invalid job id" in answer.err  # it has ended meanwhile
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
+    return True
+
+
+def _is_queued(job: submitted_jobs.Submitted, slurm: Slurm, poll: Poll, began_s: float) -> bool | None:
+    """Return whether a job is queued or runs, or None if no poll since `began_s` (Unix seconds) tells.
+
+    All processes that cancel jobs share the polls.
+    """
+    snapshot = poll.snapshot(fresh=True)
+    shown = snapshot.jobs.get(job.job_id)
+    if shown is not None and shown.active and job.is_shown_by(shown):
+        return True
+    if not snapshot.reachable or snapshot.asked_s < began_s:
+        return None
+    # A job that the poll does not show may be another user's.
+    return shown is None and submitted_jobs.is_there(job, slurm)

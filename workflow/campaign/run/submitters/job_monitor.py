@@ -1,0 +1,101 @@
+"""Decides about each job that a lease waits for, from its state.
+
+state of the job                       decision
+------------------------------------   --------------------------------------------------------------------
+done (the result is there)             the result is read
+not alive (ended, lost)                give up; unwell hosts of the job or of the composition have failed
+stuck for `latency_s`                  give up as well, but not while no host of the system is well
+queued again after it ran              unwell hosts that it ran on have failed; give up if hosts are pinned
+queued, held by a person               wait without a limit
+queued                                 wait for hosts
+running, completing, just submitted    wait
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from campaign.common.paths import Results
+from campaign.run.submitters.host_faults import HostFaults
+from campaign.run.submitters.job_parameters import list_pinned_hosts
+from campaign.slurm import submitted_jobs
+from campaign.slurm.commands import Slurm
+from campaign.slurm.job_state import QUEUED, JobState, judge
+from campaign.slurm.poll import Poll
+from campaign.slurm.submitter import DriverStatus, Submission
+from campaign.spec.system_file import SystemFile
+
+
+class JobMonitor:
+    """Watches the jobs that one process waits for."""
+
+    def __init__(self, system: SystemFile, results: Results, slurm: Slurm, poll: Poll) -> None:
+        self._system = system
+        self._results = results
+        self._poll = poll
+        self._faults = HostFaults(system, slurm)
+        self._missing_since_s: dict[str, float | None] = {}
+        self._stuck_since_s: dict[str, float] = {}
+        self._last_hosts: dict[str, tuple[str, ...]] = {}
+
+    def check_driver(self, submission: Submission) -> DriverStatus:
+        """Return the status of a driver by the table of this module."""
+        job_id, state = submission.job_id, self.judge_job(submission)
+        words = f"job {job_id}: {state.words}"
+        if state.done:
+            return DriverStatus(True, words)
+        if not state.alive:
+            pinned = list_pinned_hosts(self._system, submission.request)
+            return DriverStatus(False, words, self._faults.select_failed({*state.hosts, *pinned}))
+        if state.state in QUEUED:
+            # The hosts that it ran on before count once.
+            failed = self._faults.select_failed(self._last_hosts.pop(job_id, ()))
+            # Slurm starts the job on other hosts unless its hosts are pinned.
+            is_alive = not (failed and self._system.pins_hosts)
+            return DriverStatus(is_alive, words, failed, queued=not state.held)
+        if state.state == "RUNNING":
+            self._last_hosts[job_id] = state.hosts
+        return DriverStatus(True, words)
+
+    def judge_job(self, submission: Submission) -> JobState:
+        """Return the state of a job by the shared poll; a job that cannot start is not alive."""
+        job_id, snapshot = submission.job_id, self._poll.snapshot()
+        job = submitted_jobs.read(self._results, submission.lease)
+        shown = snapshot.jobs.get(job_id)
+        # The accounting is asked only for jobs that have left the queue, so that it does not show another job of this number.
+        is_another = job is not None and shown is not None and shown.queued and not job.is_shown_by(shown)
+        state = judge(
+            job_id,
+            snapshot,
+            result_there=submission.result_file.exists(),
+            submitted_s=job.submitted_s if job else 0.0,
+            now=time.time(),
+            latency_s=self._system.slurm.latency_s,
+            first_missing_s=self._missing_since_s.get(job_id),
+            number_of_another=is_another,
+        )
+        self._missing_since_s[job_id] = state.missing_since_s
+        return self._give_up_if_stuck(submission, state, snapshot.asked_s)
+
+    def _give_up_if_stuck(self, submission: Submission, state: JobState, polled_s: float) -> JobState:
+        """Return the state of a job as not alive if every poll of a while found that it cannot start."""
+        job_id = submission.job_id
+        if not state.stuck:
+            self._stuck_since_s.pop(job_id, None)
+            return state
+        if not self._is_stuck_for_long(job_id, polled_s) or self._faults.is_outage():
+            return state
+        if not state.needs_hosts:
+            return replace(state, alive=False)
+        missing = self._faults.find_missing(state, list_pinned_hosts(self._system, submission.request))
+        if not missing:
+            self._stuck_since_s[job_id] = polled_s  # so that the hosts are not asked for again at once
+            return state
+        words = f"cannot start: hosts that it needs are down or drained: {', '.join(missing)}; it {state.words}"
+        return replace(state, alive=False, words=words)
+
+    def _is_stuck_for_long(self, job_id: str, polled_s: float) -> bool:
+        # A controller that has just restarted takes all hosts for down until it hears from them.
+        stuck_s = polled_s - self._stuck_since_s.setdefault(job_id, polled_s)
+        return stuck_s > 0 and stuck_s >= self._system.slurm.latency_s

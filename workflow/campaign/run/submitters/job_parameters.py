@@ -1,0 +1,138 @@
+"""The parameters that sbatch gets for the job of a lease: options of the site, hosts, and a time limit."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from campaign.common import files
+from campaign.common.errors import ConfigError
+from campaign.common.paths import Results
+from campaign.lease.campaign_leases import lease_id
+from campaign.plan.campaign.resolve import Campaign
+from campaign.plan.campaign.resolve_slurm_options import given_options, options_of, time_limit_min
+from campaign.plan.missing_runs import read_known
+from campaign.slurm.commands import Slurm
+from campaign.slurm.cut_short import FirstRun
+from campaign.slurm.excluded_hosts import ExcludedHosts
+from campaign.slurm.listed_hosts import TIME_LIMITS, parse_time_limit_min
+from campaign.slurm.sbatch_options import sbatch_parameters
+from campaign.slurm.strategies import open_strategy
+from campaign.spec.driver_messages import DriverRequest
+from campaign.spec.hardware import Composition
+from campaign.spec.lease_plan import LeaseForecast, LeasePlan, read_lease_plan
+from campaign.spec.record import Store
+from campaign.spec.system_file import SlurmOptions, SystemFile
+
+MAX_TIME_LIMITS_AGE_S = 600.0  # partitions seldom change
+# A quality of service may lift the limit of a partition, and these options of sbatch may replace both.
+_OPTIONS_THAT_CHANGE_LIMITS = frozenset({"time", "partition", "qos", "clusters", "reservation"})
+
+
+class JobParameters:
+    """Builds the sbatch parameters of a campaign's jobs. report_once: reports a message that differs from the last one."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        results: Results,
+        slurm: Slurm,
+        report: Callable[[str], None],
+        report_once: Callable[[str], None],
+    ) -> None:
+        self._campaign = campaign
+        self._results = results
+        self._slurm = slurm
+        self._report = report
+        self._report_once = report_once
+
+    def build(self, request: DriverRequest) -> dict[str, Any]:
+        """Build the parameters for the job of a lease (see `slurm.sbatch_options`)."""
+        system = self._campaign.system
+        plan = read_lease_plan(Path(request.lease_plan))
+        given = given_options(plan.slurm)
+        options = options_of(system, plan.configuration, given)
+        self._warn_of_short_job(plan, options)
+        hosts = list_pinned_hosts(system, request)
+        return sbatch_parameters(
+            self._campaign.name,
+            system,
+            plan.configuration,
+            given,
+            time_min=self._limit_time(options, self._estimate_time_min(request, plan)),
+            hosts=hosts,
+            excluded=() if hosts else ExcludedHosts(self._results.slurm.resolve()).current(),
+            # `begin` of the strategy got the id of the lease; the request has the id of one use of it.
+            further=open_strategy(system, self._slurm, self._report).options(lease_id(self._results, request.lease)),
+        )
+
+    def build_comment(self, request: DriverRequest, parameters: dict[str, Any]) -> str:
+        """Build the comment of a job, which a ResumeProgram reads."""
+        configuration = parameters["job_name"].partition("/")[2]
+        return (
+            f"campaign={request.lease_plan} results={self._results.root.resolve()} configuration={configuration} "
+            f"python={sys.executable}"
+        )
+
+    def _estimate_time_min(self, request: DriverRequest, plan: LeasePlan) -> int:
+        """Return the minutes that the runs of a lease without a record need."""
+        known = read_known(Store(self._results.directory), skip_implied=self._campaign.protocol.skip_implied)
+        missing = known.missing(plan.work)
+        longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
+        # A run has outlasted the forecast, so the forecast does not count.
+        is_outlasted = FirstRun(self._results.work(request.lease)).was_cut_short()
+        expected_s = None if is_outlasted else _scale_forecast(plan.forecast, len(missing))
+        return time_limit_min(expected_s, longest_s)
+
+    def _limit_time(self, options: SlurmOptions, time_min: int) -> int:
+        """Limit the time of a job to what its partition allows; the driver continues in another job.
+
+        Raises ConfigError if the system file sets a longer time.
+        """
+        if options.qos or _OPTIONS_THAT_CHANGE_LIMITS & options.additional.keys():
+            return time_min
+        limit_min = parse_time_limit_min(self._read_time_limits(), options.partition)
+        if limit_min is None:
+            return time_min
+        if options.time_min is not None and options.time_min > limit_min:
+            raise ConfigError(
+                f"system {self._campaign.system.name}: slurm: time_min is {options.time_min} min, and partition "
+                f"{options.partition or '(the default)'} allows {limit_min} min at most; lower or remove `slurm.time_min`"
+            )
+        return min(time_min, limit_min)
+
+    def _read_time_limits(self) -> str:
+        """Return Slurm's answer to TIME_LIMITS, which the processes of a campaign share for a while."""
+        path = self._results.slurm.resolve() / "time_limits.json"
+        with files.lock(path.with_suffix(".lock")):
+            document = files.read_json(path)
+            if not 0 <= time.time() - document.get("time_s", 0.0) < MAX_TIME_LIMITS_AGE_S:
+                document = {"time_s": time.time(), "answer": self._slurm(*TIME_LIMITS).out}
+                files.write_json(path, document)
+        return str(document["answer"])
+
+    def _warn_of_short_job(self, plan: LeasePlan, options: SlurmOptions) -> None:
+        """Report before anything is submitted that a job will be shorter than one of its runs."""
+        limit_min, expected_s = options.time_min, _scale_forecast(plan.forecast, runs=1)
+        if limit_min is not None and expected_s is not None and expected_s > 60 * limit_min:
+            self._report_once(
+                f"a run of {plan.configuration.name} is expected to take {expected_s / 60:.3g} min, longer than its whole job "
+                f"(slurm.time_min: {limit_min}): it will be recorded as time_limit; raise or remove slurm.time_min"
+            )
+
+
+def list_pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:
+    """Return the hosts of the composition; empty if Slurm chooses the hosts."""
+    if request.composition is None or not system.pins_hosts:
+        return []
+    return [host.name for host in Composition.from_document(request.composition).hosts]
+
+
+def _scale_forecast(forecast: LeaseForecast | None, runs: int) -> float | None:
+    """Return the expected duration (s) of some runs of a lease, or None if it is unknown."""
+    if forecast is None or not forecast.runs or forecast.runs_s is None:
+        return None
+    return forecast.runs_s * min(1.0, runs / forecast.runs)

@@ -1,0 +1,138 @@
+"""Submission of a campaign's jobs, one process at a time.
+
+Each lease has a process that submits its job under the lock `submit.lock`. When Slurm takes no more jobs, all processes wait
+together (`waits.json`), and one of them tries again after a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.common import files
+from campaign.common.errors import CampaignError, ConfigError, LaunchError
+from campaign.plan.campaign.resolve import Campaign
+from campaign.run.submitters.job_parameters import JobParameters
+from campaign.slurm.job_submission import JobSubmissions, UnansweredSubmission
+from campaign.slurm.refusal import LISTED, Refusal
+from campaign.slurm.submitter import MakeDriver, StillQueued, Submission
+from campaign.spec.driver_messages import DriverRequest
+
+MIN_RETRY_S = 0.1
+_PASSING_REFUSALS = ("wait", "transient")
+
+
+@dataclass(frozen=True)
+class SharedWait:
+    """The wait of all processes of a campaign until the next attempt to submit, in a file."""
+
+    file: Path
+    interval_s: float
+
+    def start(self, reason: str) -> None:
+        """Keep all processes from an attempt until the next poll of the queue."""
+        files.write_json(self.file, {"words": reason, "until_s": time.time() + self.interval_s})
+
+    def read(self) -> tuple[str, float]:
+        """Return the reason of the wait and its remaining seconds; empty and 0 if a process may try."""
+        document = files.read_json(self.file)
+        remaining_s = document.get("until_s", 0.0) - time.time()
+        # Clocks of login nodes differ: no wait is longer than one interval.
+        return (document["words"], remaining_s) if 0 < remaining_s <= self.interval_s else ("", 0.0)
+
+
+class JobQueue:
+    """The queue of Slurm as the leases of one campaign use it."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        submissions: JobSubmissions,
+        parameters: JobParameters,
+        make_driver: MakeDriver,
+        report_once: Callable[[str], None],
+    ) -> None:
+        directory = submissions.results.slurm.resolve()
+        self._campaign = campaign
+        self._submissions = submissions
+        self._parameters = parameters
+        self._make_driver = make_driver
+        self._report_once = report_once
+        self._lock_file = directory / "submit.lock"
+        self._wait = SharedWait(directory / "waits.json", campaign.system.slurm.poll_s)
+
+    def submit(self, request: DriverRequest, queue_s: float) -> Submission:
+        """Submit the job of a lease, and wait up to `queue_s` seconds while Slurm takes no more jobs.
+
+        Raises ConfigError or LaunchError if Slurm refuses the job or the lease has one, and StillQueued after `queue_s`.
+        """
+        deadline = time.monotonic() + queue_s
+        earlier = self._submissions.read(request.lease)
+        if earlier is not None:
+            raise LaunchError(
+                f"job {earlier.job_id} of an earlier driver is still there; 'scancel {earlier.job_id}' ends it"
+            )
+        parameters = self._parameters.build(request)
+        while (submission := self._submissions.read(request.lease)) is None:
+            with files.try_lock(self._lock_file) as is_locked:
+                if is_locked and not self._wait.read()[0]:
+                    self._submit_or_wait(request, parameters)
+                    continue
+            reason, remaining_s = self._wait.read()
+            self._report_once(reason)
+            if time.monotonic() > deadline:
+                raise StillQueued(reason or "Slurm takes no more jobs")
+            time.sleep(max(MIN_RETRY_S, min(remaining_s, deadline - time.monotonic())))
+        return submission
+
+    def count_jobs(self) -> int:
+        """Count the campaign's jobs in the queue, including those that the last poll does not show yet."""
+        snapshot = self._submissions.poll.snapshot()
+        shown = sum(job.active and job.name.startswith(f"{self._campaign.name}/") for job in snapshot.jobs.values())
+        return shown + self._submissions.count_unseen(snapshot)
+
+    def _submit_or_wait(self, request: DriverRequest, parameters: dict[str, Any]) -> None:
+        """Submit a job, or start the shared wait. The caller holds the lock.
+
+        Raises ConfigError or LaunchError if Slurm refuses the job.
+        """
+        try:
+            self._submissions.settle(request.lease)
+        except UnansweredSubmission as error:
+            self._wait.start(str(error))
+            return
+        if self._submissions.read(request.lease) is not None:
+            return
+        max_jobs = self._campaign.system.slurm.max_jobs
+        if max_jobs is not None and self.count_jobs() >= max_jobs:
+            self._wait.start(f"max_jobs is {max_jobs}, and so many jobs are queued; waiting until some have ended")
+            return
+        comment = self._parameters.build_comment(request, parameters)
+        refusal = self._submissions.submit(self._make_driver(request), parameters, comment)
+        if refusal is None:
+            return
+        if refusal.kind not in _PASSING_REFUSALS:
+            raise self._describe_refusal(refusal, request, parameters)
+        self._wait.start(refusal.words)
+
+    def _describe_refusal(self, refusal: Refusal, request: DriverRequest, parameters: dict[str, Any]) -> CampaignError:
+        """Return the error for a refusal: ConfigError for a mistake of the system file, otherwise LaunchError."""
+        error_class: type[CampaignError] = LaunchError
+        message = f"sbatch refused {parameters['job_name']}: {refusal.words}"
+        if refusal.kind == "mistake":
+            error_class = ConfigError
+            hosts = parameters.get("nodelist")
+            requested = f", which asks for {hosts}" if hosts else ""
+            message = f"system {self._campaign.system.name}: slurm: {request.lease}{requested}: {refusal.words}"
+        return error_class(message + self._list_alternatives(refusal.key))
+
+    def _list_alternatives(self, key: str) -> str:
+        """Return what the site offers for a key of `slurm`, as the end of a message."""
+        if key not in LISTED:
+            return ""
+        noun, sinfo_format = LISTED[key]
+        values = sorted(set(self._submissions.slurm("sinfo", "--noheader", f"--format={sinfo_format}").out.split()))
+        return f"; {noun} here: {', '.join(values)}" if values else ""

@@ -1,0 +1,300 @@
+"""Runs as steps of the Slurm job that this process is in: `srun` starts one task per rank.
+
+A step that Slurm cancelled, could not start, or lost a host of is a LaunchError and no measurement. How each rank ended is read
+from the file that its script leaves (`srun_step`), since srun's messages differ between releases.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from campaign.common.accelerators.nvidia import ORDER
+from campaign.common.errors import ConfigError, HostFailed, LaunchError
+from campaign.common.files import make_directory
+from campaign.common.processes.disturbances import LOOK_S, Disturbances
+from campaign.emulators.hosts.cluster_spec import find_from_environment
+from campaign.run.rank_placement import SlurmPlacement
+from campaign.run.sidecar import slurm_sidecar
+from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
+from campaign.slurm.srun_step import (
+    RankEnd,
+    codes_of,
+    memory_of_host_mib,
+    objection,
+    rank_script,
+    read_ends,
+    some_rank_failed,
+    step_argv,
+    sweep_script,
+)
+from campaign.spec.hardware import Composition
+from campaign.spec.system_file import SystemFile
+from campaign.workloads.command_template import variables
+from campaign.workloads.failures import MEMORY_ENDED
+from campaign.workloads.launcher import Limits
+from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.rank_launchers import free_port
+
+_PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
+_START_PATIENCE_S = 600.0  # a controller that restarts, hosts that are still busy with what was before
+_END_PATIENCE_S = 15.0  # from the end of all ranks to that of srun
+_DEAD_PATIENCE_S = 2.0
+_SWEEP_PATIENCE_S = 30.0  # for a controller that does not answer while a run is being ended
+_RETRY_S, _FIRST_LOOK_S = 1.0, 0.1
+_TAIL_BYTES = 256 * 1024  # Slurm's words about the end of a step come last
+
+_REAPER = (sys.executable, "-I", "-m", "campaign.common.processes.subreaper")
+
+_Why = Literal["time limit", "failed rank", "no start", "disturbance"]
+
+
+class SrunLauncher:
+    """One job's hosts; a step takes all devices that it uses of each of them."""
+
+    def __init__(self, system: SystemFile, composition: Composition) -> None:
+        if "SLURM_JOB_ID" not in os.environ:
+            raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, but this process is not in one")
+        self._settings = system.slurm
+        self._hosts = SlurmPlacement(system, composition, find_from_environment() if system.emulation else None)
+        self._reaper = () if _follows_every_process() else _REAPER
+
+    @cached_property
+    def _memory_of_host_mib(self) -> float:
+        return memory_of_host_mib(call(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"], "--oneliner"], 60.0)[1])
+
+    @property
+    def links(self) -> Mapping[str, Any] | None:
+        return self._hosts.links
+
+    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+        if limits.memory_limit_mib and limits.memory_limit_mib > self._memory_of_host_mib:
+            # Newer Slurm would let it wait for ever.
+            raise LaunchError(
+                f"memory_limit_mib is {limits.memory_limit_mib:,}, and the job has {self._memory_of_host_mib:,.0f} MiB on a host: "
+                "lower it, or ask Slurm for more memory"
+            )
+        placement = self._hosts.of(step, free_port())
+        script, asked = directory / "rank.sh", os.environ.get("SLURM_CPUS_PER_TASK", "")
+        argv = step_argv(
+            step,
+            limits,
+            script,
+            log,
+            name=marker.rpartition("/")[2],
+            # Slurm knows nothing of remote devices, and counts parts of devices in its own way: each rank is told its own.
+            gres=None if placement.devices or placement.given else self._settings.gres or None,
+            # What the job was submitted with, for it knows the overrides for its configuration.
+            cpus_per_task=int(asked) if asked.isdigit() else self._settings.cpus_per_device,
+        )
+        program = ", ".join(placement.programs(step))
+        one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank and self._hosts.on_cpu else {}
+        environment = {**self._environment(one_thread), **step.environment}
+        running = _RunningStep(step, program, argv, environment, marker, log, directory, limits)
+        try:
+            make_directory(log.parent)
+            script.write_text(rank_script(step, placement, marker, directory, reaper=self._reaper), encoding="utf-8")
+            return running.measured(self._hosts.flags(step))
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            raise LaunchError(f"{program}: could not be started: {error}") from error
+
+    def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+        looks = bool(self._settings.gres) and not self._hosts.on_cpu
+        return slurm_sidecar(argv, self._hosts.names, self._environment(), directory, looks_at_devices=looks)
+
+    def _environment(self, beside: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {
+            **step_environment(os.environ),
+            **ORDER,
+            **(beside or {}),
+            **variables(self._settings.environment, "slurm.environment"),
+        }
+
+    def close(self) -> None:
+        """Nothing outlives a step."""
+
+
+@dataclass
+class _RunningStep:
+    """One step, from the start of srun to the end of everything that it started. program: for messages; words: srun's messages."""
+
+    step: Step
+    program: str
+    argv: list[str]
+    environment: dict[str, str]
+    marker: str
+    log: Path
+    directory: Path
+    limits: Limits
+    words: str = ""
+    disturbances: Disturbances = field(default_factory=Disturbances)
+    log_start: int = 0
+
+    def measured(self, flags: tuple[str, ...]) -> Ended:
+        """To the end of the step, by itself or at its limits."""
+        for rank in range(self.step.processes):
+            # A shared file system remembers that a file is missing; one that is there is looked at anew when it is opened.
+            (self.directory / f"rank.{rank}").write_text("", encoding="utf-8")
+        self.log.touch()
+        self.log_start = self.log.stat().st_size
+        patience = Patience()
+        while True:
+            with self.disturbances:
+                code, why = self._once()
+                self.disturbances.look_at_clocks()
+            if self._has_begun() or not patience.lasts(self.words, _RETRY_S):
+                break
+            time.sleep(_RETRY_S)
+            self.disturbances, self.words = Disturbances(), ""
+        return self._understood(code, why, flags)
+
+    def _once(self) -> tuple[int, _Why | None]:
+        """srun's exit code, and why we have ended the step, where we have."""
+        srun = subprocess.Popen(
+            self.argv,
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            # A group of its own: a signal for the driver is not for srun, which would end the step in its own way.
+            process_group=0,
+        )
+        swept = False
+        try:
+            why = self._watch(srun)
+            if why is not None or (self._has_begun() and (srun.wait() != 0 or not self._has_ended())):
+                # Also where it ended by itself: a host that is dead does not answer, and is not the subject's failure.
+                swept = True
+                self._end(srun)
+            return srun.wait(), why
+        finally:
+            if not swept and srun.poll() is None:
+                # Slurm may be ending the whole job at the same time, and then does this for us.
+                with suppress(LaunchError):
+                    self._end(srun)
+            if srun.poll() is None:
+                srun.kill()
+                srun.wait()
+            if srun.stderr:
+                srun.stderr.close()
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(self.words)
+
+    def _watch(self, srun: subprocess.Popen[bytes]) -> _Why | None:
+        """Wait until srun ends (None), or the step has to be ended, and say why."""
+        begun_at: float | None = None
+        failed_at: float | None = None
+        look_s = _FIRST_LOOK_S
+        while True:
+            now = self.disturbances.elapsed_s
+            if begun_at is None and self._has_begun():
+                begun_at = now
+            self.disturbances.look([srun.pid])
+            if begun_at is not None and self.disturbances.found:
+                return "disturbance"
+            if begun_at is None and now > _START_PATIENCE_S:
+                return "no start"
+            if begun_at is not None and now >= begun_at + self.limits.time_limit_s:
+                return "time limit"
+            if failed_at is not None and now >= failed_at + _PEER_PATIENCE_S:
+                return "failed rank"
+            wait_s = look_s if begun_at is None else min(LOOK_S, begun_at + self.limits.time_limit_s - now)
+            if failed_at is not None:
+                wait_s = min(wait_s, failed_at + _PEER_PATIENCE_S - now)
+            if self.disturbances.wait(lambda seconds: self._listen(srun, seconds), wait_s):
+                return None
+            look_s = min(LOOK_S, 2 * look_s)
+            if failed_at is None and some_rank_failed(self.words):
+                failed_at = self.disturbances.elapsed_s
+
+    def _listen(self, srun: subprocess.Popen[bytes], wait_s: float) -> bool:
+        """Take what srun says next, for so long at most; True when it has ended."""
+        assert srun.stderr is not None
+        if not select.select([srun.stderr], [], [], max(0.0, wait_s))[0]:
+            return False
+        more = os.read(srun.stderr.fileno(), 65536)
+        self.words += more.decode(errors="replace")
+        return not more
+
+    def _end(self, srun: subprocess.Popen[bytes]) -> None:
+        """No process of the run is left on any host, and every host has said so; HostFailed: one does not answer."""
+        dead = launch_failures(self.words)
+        hosts = [host for host in self.step.ranks_by_host if host not in dead]
+        answers = ask_hosts(hosts, sweep_script(self.marker), patience_s=_SWEEP_PATIENCE_S) if hosts else Answers({})
+        # srun waits for ever for a host that is dead.
+        patience_s = _DEAD_PATIENCE_S if answers.problem else _END_PATIENCE_S
+        if not self._over(srun, patience_s):
+            step = next((end.step for end in read_ends(self.directory, self.step.processes) if end.step), None)
+            if step is not None:
+                call(["scancel", "--signal=KILL", step], patience_s)
+            if step is None or not self._over(srun, patience_s):
+                srun.kill()
+                answers = answers if answers.problem else Answers({}, f"the step {step or ''} does not end")
+        if answers.failed:
+            said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
+            raise HostFailed(f"a host does not answer after a failed run: {said}", answers.failed)
+        if answers.problem:
+            raise LaunchError(f"the hosts of a failed run could not be queried: {answers.problem}")
+
+    def _over(self, srun: subprocess.Popen[bytes], patience_s: float) -> bool:
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            if self._listen(srun, deadline - time.monotonic()):
+                srun.wait()
+                return True
+        return False
+
+    def _has_begun(self) -> bool:
+        return any(end.host for end in read_ends(self.directory, self.step.processes))
+
+    def _has_ended(self) -> bool:
+        return all(end.code is not None for end in read_ends(self.directory, self.step.processes))
+
+    def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
+        ends = read_ends(self.directory, self.step.processes)
+        tail = self._tail()
+        disturbed = self.disturbances.found or _disturbed(ends)
+        error = objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program)
+        if error is not None and (not disturbed or isinstance(error, HostFailed)):
+            raise error
+        codes = codes_of(ends, ended_by_us=why is not None)
+        return Ended(
+            codes,
+            self.disturbances.started,
+            self.disturbances.ended,
+            # All ranks may have ended in the moment in which they were to be ended.
+            timed_out=why == "time limit" and None in codes,
+            memory_limit_hit=any(code != 0 for code in codes) and bool(MEMORY_ENDED.search(tail)),
+            flags=flags,
+            memory_kills=sum(end.memory_kills for end in ends),
+            disturbed=disturbed,
+        )
+
+    def _tail(self) -> str:
+        with self.log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self.log_start, size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+
+
+def _disturbed(ends: Sequence[RankEnd]) -> str:
+    """What has disturbed the ranks, by what they left; empty for nothing."""
+    said = [f"rank {rank} was stopped on {end.host}" for rank, end in enumerate(ends) if end.stopped]
+    set_s = {end.host: end.clock_set_s for end in ends if end.clock_set_s}
+    return "; ".join([*said, *(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())])
+
+
+def _follows_every_process() -> bool:
+    """Whether Slurm ends whatever a task leaves behind: with control groups it does, by parents it loses some."""
+    code, out, _ = call(["scontrol", "show", "config"], 60.0)
+    return code == 0 and any(line.startswith("ProctrackType") and "cgroup" in line for line in out.splitlines())

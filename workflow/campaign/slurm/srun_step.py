@@ -1,0 +1,356 @@
+"""The srun step of a run: its command line, the script that turns each task into a rank, and how the step ended.
+
+Pure but for reading the files that the script leaves.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from campaign.common.errors import HostFailed, LaunchError
+from campaign.common.processes.marked import MARK
+from campaign.slurm.run_on_hosts import devices_of_tasks, last_complaint, launch_failures, over
+from campaign.spec.launch_prefix import Given
+from campaign.workloads.failures import MEMORY_ENDED
+from campaign.workloads.launcher import Limits
+from campaign.workloads.protocol import Step
+
+RANK_MARK = f"{MARK}_RANK"
+"""In the environment of a rank's processes: `MARKER#RANK#`, so that what one rank leaves behind is found without harm to others."""
+
+# Wall clock, clock since boot, and out-of-memory kills of the task's control group (else of the host), as in
+# `launch.local.MemoryKills`. Slurm itself reports those of a group of version 1.
+_LOOK = """look() {
+  read -r boot idle </proc/uptime
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup)
+  kills=$(sed -n 's/^oom_kill //p' "/sys/fs/cgroup$group/memory.events" /proc/vmstat 2>/dev/null | head -n 1)
+  echo "$1 $(date +%s.%N) $boot ${kills:-0}" >>"$here"
+}
+"""
+# After the end of srun, everything of these lines is in the file; before, it may be late on a shared file system.
+_STARTS = """here={directory}/rank.$rank
+echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
+if ! command -v {program} >/dev/null; then
+  echo missing >>"$here"
+  exit 127
+fi
+look before
+"""
+_ENDS = """look after
+echo "ended $code" >>"$here"
+exit $code
+"""
+_SWEEP = """for round in 1 2 3 4 5 6 7 8 9; do
+  left=$(grep -lsF -- {needle} /proc/[0-9]*/environ)
+  test -n "$left" || break
+  for file in $left; do
+    pid=${file#/proc/}
+    kill -9 "${pid%/environ}" 2>/dev/null
+  done
+done
+"""
+_FAILED_TASKS = re.compile(r"srun: error: [^\s:]+: tasks? ([\d,-]+): (?!Terminated)([^\n]+)")
+_LAUNCH_TIMEOUT = re.compile(r"srun: error: timeout waiting for task launch[^\n]*")
+_LOST_HOST = re.compile(r"Node failure on (\S+)")
+_STARTED, _ENDED, _MISSING, _STOPPED = "started", "ended", "missing", "stopped"
+_LOOKS = ("before", "after")
+_CLOCK_SET_S = 1.0  # the script reads one clock after the other
+_KILLS = (-signal.SIGKILL, -signal.SIGTERM)
+_SIGNALS = {member.value for member in signal.Signals}
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlacement:
+    """The placement of a run's ranks.
+
+    address, port: where rank 0 is met; prefixes: argv to put before a rank's command, by rank (0 stands for one program for all
+    ranks); devices: names of the run's devices by host, where they are known; environment: further variables; given: words before a
+    rank's program and its variables, by rank, where its device needs them; masks: variables that hide devices, of which the first
+    says `devices`, and the others, which Slurm may have set, are removed.
+    """
+
+    address: str
+    port: int
+    prefixes: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[int, Given] = field(default_factory=dict)
+    masks: tuple[str, ...] = ()
+
+    def programs(self, step: Step) -> tuple[str, ...]:
+        """The programs that ranks are started with, by name."""
+        prefixes = [self.given.get(rank, Given()).prefix for rank in range(step.processes)]
+        return tuple(dict.fromkeys((*prefix, *step.argv)[0] for prefix in prefixes))
+
+
+def sweep_script(marker: str, rank: str = "") -> str:
+    """Shell lines that SIGKILL every process of a run (or of one rank, `$rank#`) on the host they run on."""
+    return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
+
+
+def rank_script(
+    step: Step, placement: StepPlacement, marker: str, directory: Path, *, reaper: Sequence[str] = ()
+) -> str:
+    """A POSIX shell script that srun starts for each task, with the program's argv as arguments.
+
+    It leaves rank.N in `directory`: lines `started STEP HOST`, then `ended CODE` (or `missing`, for a program that is not there).
+    reaper: command that runs another, notes in that file when it is stopped, and ends what it leaves behind, for a Slurm without
+    control groups, which loses sight of whatever leaves its parent, and then waits for it as long as it keeps the output open.
+    """
+    what = "one rank a task" if step.per_rank else "one program for all ranks"
+    text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, placement))
+    where, program = shlex.quote(str(directory)), shlex.quote(step.argv[0])
+    if prefixes := {rank: given.prefix for rank, given in placement.given.items() if given.prefix}:
+        text += "".join(f"{line}\n" for line in _by_rank(_before(prefixes)))
+        program = '"$1"'
+    text += _LOOK + _STARTS.replace("{directory}", where).replace("{program}", program)
+    # In a shell of its own, so that none of it is in the environment of what comes after.
+    text += "(\n" + "".join(f"{line}\n" for line in _program(step, placement, marker, reaper)) + ")\ncode=$?\n"
+    if reaper:
+        text += sweep_script(marker, '"$rank#"')
+    return text + _ENDS
+
+
+def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
+    """Shell variables: rank, ranks (of this host) and devices."""
+    if not step.per_rank:
+        host = next(iter(step.ranks_by_host))
+        yield "rank=0" + (f" devices={shlex.quote(placement.devices[host])}" if placement.devices else "")
+        return
+    first = 0
+    yield "case $SLURMD_NODENAME in"
+    for host, count in step.ranks_by_host.items():
+        devices = f" devices={shlex.quote(placement.devices[host])}" if placement.devices else ""
+        yield f"{shlex.quote(host)}) first={first} ranks={count}{devices} ;;"
+        first += count
+    yield '*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;'
+    yield "esac"
+    yield "rank=$((first + SLURM_LOCALID))"
+
+
+def _program(step: Step, placement: StepPlacement, marker: str, reaper: Sequence[str]) -> Iterator[str]:
+    world = str(len(step.ranks))
+    if step.per_rank:
+        own = {"RANK": "$rank", "LOCAL_RANK": "$SLURM_LOCALID", "LOCAL_WORLD_SIZE": "$ranks"}
+        own |= {"CAMPAIGN_HOST": "$SLURMD_NODENAME", "CAMPAIGN_HOST_RANK": "$SLURM_LOCALID"}
+        given = {
+            "WORLD_SIZE": world,
+            "MASTER_ADDR": placement.address,
+            "MASTER_PORT": str(placement.port),
+            **placement.environment,
+        }
+    else:
+        own, given = {}, {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host), **_whole(step)}
+        # mpirun and srun shall see the hosts and ranks of the run, not the one task that starts them.
+        yield "unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEPID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE SLURM_CPU_BIND"
+        yield "unset SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_DISTRIBUTION"
+    if placement.devices:
+        own[placement.masks[0]] = "$devices"
+        if others := placement.masks[1:]:
+            yield f"unset {' '.join(others)}"
+    words = {**own, **{name: shlex.quote(value) for name, value in given.items()}}
+    # What the workload says itself is in the environment of srun already.
+    yield from (f"export {name}={word}" for name, word in words.items() if name not in step.environment)
+    # Of all that is said of devices this counts: records say it.
+    yield from _by_rank(
+        {rank: _exports(given.environment) for rank, given in placement.given.items() if given.environment}
+    )
+    yield f"export {MARK}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
+    yield from _by_rank(_before(placement.prefixes))
+    if reaper:
+        yield f'! command -v {shlex.quote(reaper[0])} >/dev/null || set -- {shlex.join(reaper)} "$here" "$@"'
+    yield 'exec "$@"'
+
+
+def _before(words: Mapping[int, Sequence[str]]) -> dict[int, str]:
+    return {rank: f'set -- {shlex.join(argv)} "$@"' for rank, argv in words.items()}
+
+
+def _exports(environment: Mapping[str, str]) -> str:
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+def _by_rank(commands: Mapping[int, str]) -> Iterator[str]:
+    if commands:
+        yield "case $rank in"
+        yield from (f"{rank}) {command} ;;" for rank, command in sorted(commands.items()))
+        yield "esac"
+
+
+def _whole(step: Step) -> dict[str, str]:
+    hosts, world = ",".join(step.ranks_by_host), str(len(step.ranks))
+    count, most = str(len(step.ranks_by_host)), max(step.ranks_by_host.values())
+    return {
+        "SLURM_NNODES": count,
+        "SLURM_JOB_NUM_NODES": count,
+        "SLURM_NODELIST": hosts,
+        "SLURM_JOB_NODELIST": hosts,
+        "SLURM_NTASKS": world,
+        "SLURM_NPROCS": world,
+        "SLURM_NTASKS_PER_NODE": str(most),
+        "SLURM_TASKS_PER_NODE": f"{most}(x{count})" if count != "1" else str(most),
+    }
+
+
+def step_argv(
+    step: Step, limits: Limits, script: Path, log: Path, *, name: str, gres: str | None, cpus_per_task: int | None
+) -> list[str]:
+    """The srun command of a run. gres: name of what a rank is given one of; None: the step has all devices of the job."""
+    counts = step.ranks_by_host if step.per_rank else {next(iter(step.ranks_by_host)): 1}
+    argv = over(counts)
+    if gres is not None:
+        first = next(iter(step.ranks_by_host.values()))
+        argv += _devices(gres, 1 if step.per_rank else first, list(step.ranks_by_host.values()))
+    if step.per_rank and cpus_per_task:
+        argv.append(f"--cpus-per-task={cpus_per_task}")
+    # 0 is all that the job has.
+    argv.append(f"--mem={limits.memory_limit_mib or 0}M")
+    # The program's output goes to the log without srun's own words, which tell how ranks ended.
+    argv += [f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--open-mode=append"]
+    return [*argv, *step.srun, "/bin/sh", str(script), *step.argv]
+
+
+def _devices(gres: str, of_task: int, of_hosts: Sequence[int]) -> list[str]:
+    """Options that give a step its devices. A number for each host is the same for all: where they differ, the tasks ask."""
+    if len(set(of_hosts)) == 1:
+        return [f"--gres={gres}:{of_hosts[0]}"]
+    return devices_of_tasks(gres, of_task)
+
+
+def memory_of_host_mib(job: str) -> float:
+    """Memory that a job has on each of its hosts, from `scontrol show job --oneliner`; infinite where that does not say it."""
+    found = re.search(r"\b(?:AllocTRES|TRES)=\S*?mem=([\d.]+)([MGT])\S*?node=(\d+)", job)
+    return float(found[1]) * {"M": 1, "G": 1024, "T": 1024**2}[found[2]] / int(found[3]) if found else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """The file of a rank. host: where it started, None if it did not; code: None if it did not end by itself.
+
+    memory_kills: that the kernel counted meanwhile; clock_set_s: by how much the host's clock was set; stopped: whether it was,
+    for a while or for good.
+    """
+
+    host: str | None = None
+    step: str | None = None
+    code: int | None = None
+    missing: bool = False
+    memory_kills: int = 0
+    clock_set_s: float = 0.0
+    stopped: bool = False
+
+
+def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
+    """How ranks ended, by rank, from the files that `rank_script` leaves."""
+    ends = []
+    for rank in range(ranks):
+        try:
+            text = (directory / f"rank.{rank}").read_text(errors="replace", encoding="utf-8")
+        except FileNotFoundError:
+            text = ""
+        ends.append(parse_end(text))
+    return tuple(ends)
+
+
+def parse_end(text: str) -> RankEnd:
+    """How a rank ended, from the text of its file; a torn last line counts as not written."""
+    host = step = code = None
+    missing = stopped = False
+    looks: list[tuple[float, float, int]] = []
+    for line in text.splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break
+        match line.split():
+            case [word, step_id, name] if word == _STARTED:
+                step, host = step_id, name
+            case [word, number] if word == _ENDED and number.isdigit():
+                code = _signed(int(number))
+            case [word] if word == _MISSING:
+                missing = True
+            case [word] if word == _STOPPED:
+                stopped = True
+            case [word, wall, boot, kills] if word in _LOOKS:
+                with suppress(ValueError):  # a `date` without fractions of a second
+                    looks.append((float(wall), float(boot), int(kills)))
+    if len(looks) < len(_LOOKS):
+        return RankEnd(host, step, code, missing, stopped=stopped)
+    before, after = looks
+    set_s = after[0] - before[0] - (after[1] - before[1])
+    clock_set_s = set_s if abs(set_s) > _CLOCK_SET_S else 0.0
+    return RankEnd(host, step, code, missing, after[2] - before[2], clock_set_s, stopped)
+
+
+def _signed(code: int) -> int:
+    """A shell's code of a process that a signal ended, as everywhere else here: negative."""
+    return 128 - code if code > 128 and code - 128 in _SIGNALS else code
+
+
+def some_rank_failed(words: str) -> bool:
+    """Whether srun has reported a failed rank."""
+    return _FAILED_TASKS.search(words) is not None
+
+
+def codes_of(ends: Sequence[RankEnd], *, ended_by_us: bool) -> tuple[int | None, ...]:
+    """Codes by rank; one that we have killed never ended by itself."""
+    return tuple(None if ended_by_us and end.code == -signal.SIGKILL else end.code for end in ends)
+
+
+def objection(
+    code: int, words: str, tail: str, ends: Sequence[RankEnd], *, ended_by_us: bool, program: str
+) -> LaunchError | None:
+    """Why the step is no result of the workload, or None if it is one.
+
+    code, words: srun's exit code and complaints; tail: the end of what the step printed; program: for the message. HostFailed
+    where it is a host's fault. An exit code of 0 is no proof: srun of Slurm 22.05 ends with it when a host was set down and taken
+    back under a step, and when a launch timed out.
+    """
+    if code == 0 and all(end.code is not None and not end.missing for end in ends):
+        return _inner_failure(tail)
+    if missing := sorted({end.host or "?" for end in ends if end.missing}):
+        return LaunchError(f"{program}: no such program on {', '.join(missing)}")
+    if failed := launch_failures(words):
+        said = "; ".join(f"{host}: {why}" for host, why in failed.items())
+        return HostFailed(f"Slurm could not start a run on {said}", failed)
+    if lost := _LOST_HOST.search(words):
+        return HostFailed(f"{lost[1]} failed under a run: {lost[0]}", {lost[1]: "failed under a run"})
+    if absent := [str(rank) for rank, end in enumerate(ends) if end.host is None]:
+        said = last_complaint(words) or f"srun ended with exit code {code}"
+        return LaunchError(f"Slurm did not start rank {', '.join(absent)} of {len(ends)}: {said}")
+    if MEMORY_ENDED.search(tail) or MEMORY_ENDED.search(words):
+        return None
+    return _ended_from_outside(words, tail, ends, ended_by_us)
+
+
+def _inner_failure(tail: str) -> LaunchError | None:
+    """Return the failure of Slurm that an srun inside the program reported, which may end with exit code 0 nevertheless."""
+    if lost := re.search(rf"srun: error: {_LOST_HOST.pattern}", tail):
+        return HostFailed(f"{lost[1]} failed under a run: {lost[0]}", {lost[1]: "failed under a run"})
+    if late := _LAUNCH_TIMEOUT.search(tail):
+        return LaunchError(f"Slurm did not start all ranks: {late[0]}; it will be repeated")
+    return None
+
+
+def _ended_from_outside(words: str, tail: str, ends: Sequence[RankEnd], ended_by_us: bool) -> LaunchError | None:
+    step = next(end.step for end in ends if end.step)
+    job = step.partition(".")[0]
+    whose = rf"(?:STEP {re.escape(step)}|JOB {re.escape(job)})"
+    told = re.search(rf"\*\*\* {whose} ON (\S+) CANCELLED AT \S+( DUE TO [^*\n]+)?", f"{words}\n{tail}")
+    if told:
+        message = f"Slurm ended the run ({told[2].strip().lower() if told[2] else 'cancelled from outside'}): {told[0]}"
+        return LaunchError(f"{message}; it will be repeated")
+    if (
+        ended_by_us
+        or all(end.code is not None for end in ends)
+        or any(end.code not in (None, 0, *_KILLS) for end in ends)
+    ):
+        return None  # a rank has failed by itself
+    # The scripts around the ranks are small and do nothing: what ends them with the ranks is not the subject.
+    message = last_complaint(words) or "srun says nothing"
+    return LaunchError(f"the step {step} was ended from outside: {message}; it will be repeated")

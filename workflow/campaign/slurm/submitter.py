@@ -1,0 +1,152 @@
+"""What every way to start drivers offers: a driver that was submitted is found again, whatever became of whoever submitted it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from campaign.common.errors import LaunchError
+from campaign.common.files import load_json, write_json
+from campaign.spec.driver_messages import DriverRequest, DriverResult
+
+_WHOLE_S = 120.0  # until a file that was renamed into its place is seen whole on every host
+
+
+class Submittable(Protocol):
+    """Picklable; measures what is requested, and gives `DriverResult.document`."""
+
+    @property
+    def request(self) -> DriverRequest: ...
+
+    def __call__(self) -> dict[str, Any]: ...
+    def checkpoint(self) -> None: ...
+
+
+MakeDriver = Callable[[DriverRequest], Submittable]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A driver on its way: what it was asked for, the id of its job, and its folder, which only this user can write to."""
+
+    request: DriverRequest
+    job_id: str
+    folder: Path
+
+    @property
+    def lease(self) -> str:
+        return self.request.lease
+
+    @property
+    def result_file(self) -> Path:
+        return result_file(self.folder, self.request)
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / f"{self.job_id}_0_log.err"
+
+    def result(self) -> DriverResult | None:
+        """What the driver reported, or None while it has not. LaunchError: that is no result of this driver."""
+        try:
+            document = load_json(self.result_file)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            with suppress(OSError):
+                if time.time() - self.result_file.stat().st_mtime >= _WHOLE_S:
+                    where = f"the result of the driver of {self.lease} cannot be read"
+                    raise LaunchError(f"{where} ({error}): {self.result_file}") from error
+            return None  # not yet whole on a shared file system
+        try:
+            if document.pop("token") != self.request.token:
+                raise ValueError("it is that of another driver")
+            return DriverResult.of(document)
+        except (AttributeError, KeyError, ValueError) as error:
+            raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}") from error
+
+
+def result_file(folder: Path, request: DriverRequest) -> Path:
+    return folder / f"{request.token}.result.json"
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What submitit starts: a driver that leaves its result in a file of its own, since a pickle of others' may run anything."""
+
+    driver: Submittable
+    folder: Path
+
+    def __call__(self) -> None:
+        try:
+            document = self.driver()
+        except Exception as error:
+            failed = LaunchError(f"the driver of {self.driver.request.lease} failed: {type(error).__name__}: {error}")
+            self._report(DriverResult(error=failed).document())
+            raise
+        self._report(document)
+
+    def checkpoint(self, *_: Any) -> Any:
+        """submitit's hook for a time limit or preemption: the same driver again, unless it refuses."""
+        from submitit.helpers import DelayedSubmission
+
+        self.driver.checkpoint()
+        return DelayedSubmission(self)
+
+    def _report(self, document: dict[str, Any]) -> None:
+        request = self.driver.request
+        write_json(result_file(self.folder, request), {"token": request.token, **document}, durable=True)
+
+
+@dataclass(frozen=True)
+class DriverStatus:
+    """The status of a driver without a result.
+
+    words: for people ("pending: Priority"); failed_hosts: hosts that ended it, or that it was taken from, and why, where known;
+    queued: it waits for hosts.
+    """
+
+    alive: bool
+    words: str = ""
+    failed_hosts: dict[str, str] = field(default_factory=dict)
+    queued: bool = False
+
+
+class StillQueued(LaunchError):
+    """The driver waits, in the queue or for room there, while devices are held for it."""
+
+
+class Submitter(Protocol):
+    """Starts the drivers of one campaign's leases."""
+
+    poll_interval_s: float
+    """Seconds between two checks of a driver."""
+    outlives: bool
+    """Whether a driver can be left alone when whoever waits for it goes."""
+    latency_s: float
+    """How late the records of a driver may be seen here."""
+
+    def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
+        """Start a driver; returns once it is certain to be found again. LaunchError, ConfigError: it was refused.
+
+        StillQueued: for `queue_s`, no more jobs were taken.
+        """
+
+    def find(self, lease: str) -> Submission | None:
+        """The driver of this lease that is still alive, or that ended without anybody to read its result."""
+
+    def check_driver(self, submission: Submission) -> DriverStatus:
+        """Return the status of a driver. Read the result afterwards: the driver may end in between."""
+
+    def stop(self, lease: str) -> None:
+        """End all drivers of a lease in good order, and everything they started, whatever it takes."""
+
+    def forget(self, lease: str) -> None:
+        """Its result was read; nothing will look for this driver again."""
+
+    def end_left_behind(self) -> None:
+        """End drivers of this campaign that no lease waits for any more."""

@@ -1,0 +1,1 @@
+"""Files and documents: campaign, system, cell, plan, lease plan, record."""

@@ -1,0 +1,121 @@
+"""What a driver is asked for and what it reports, as JSON in files of several processes; validated whenever it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import ConfigDict, TypeAdapter
+
+from campaign.common.errors import (
+    ArchiveError,
+    CampaignError,
+    ConfigError,
+    FabricError,
+    HostFailed,
+    LaunchError,
+    RecordError,
+)
+from campaign.common.paths import Results
+
+_ERRORS = {
+    each.__name__: each
+    for each in (CampaignError, ConfigError, FabricError, HostFailed, LaunchError, RecordError, ArchiveError)
+}
+_CLOSED = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class DriverRequest:
+    """The runs of one lease on one composition; paths are absolute.
+
+    lease_plan: file of the lease's plan; root: directory of all results; use: id of this use of the lease; composition: what was
+    composed (`Composition.document`); mismatches: how it differs from what was requested. Without use and composition, Slurm has
+    the hosts composed for the driver, which finds out.
+    token: of this one submission, made by `secrets`: its processes and files are known by it, since the number of a process or job
+    is given again. holding: the same for the composition (`Journal.holding`).
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    lease_plan: str
+    root: str
+    campaign: str
+    lease: str
+    use: str | None
+    composition: Mapping[str, Any] | None
+    mismatches: tuple[str, ...]
+    token: str
+    holding: str = ""
+
+    @property
+    def results(self) -> Results:
+        return Results(Path(self.root), self.campaign)
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """ValueError: it is no such document."""
+        return cast(Self, _REQUEST.validate_python(document))
+
+
+_REQUEST = TypeAdapter(DriverRequest)
+
+
+@dataclass(frozen=True)
+class _Error:
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    kind: str
+    message: str
+    hosts: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: CampaignError) -> _Error:
+        kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS)
+        return cls(kind, str(error), error.hosts if isinstance(error, HostFailed) else {})
+
+    def error(self) -> CampaignError:
+        """ValueError: there is no such error."""
+        if (kind := _ERRORS.get(self.kind)) is None:
+            raise ValueError(f"no error is called {self.kind!r}")
+        return HostFailed(self.message, self.hosts) if kind is HostFailed else kind(self.message)
+
+
+@dataclass(frozen=True)
+class _ResultDocument:
+    """`DriverResult` in JSON."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    measured: list[tuple[str, int]]
+    use: str
+    error: _Error | None
+    began_s: float | None = None
+
+
+_RESULT = TypeAdapter(_ResultDocument)
+
+
+@dataclass
+class DriverResult:
+    """How a driver ended. measured: runs that got a record; use: of the lease; error: what stopped it before all runs had one.
+
+    began_s: when it began, Unix seconds: until then its job was in the queue.
+    """
+
+    measured: list[tuple[str, int]] = field(default_factory=list)
+    use: str = ""
+    error: CampaignError | None = None
+    began_s: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        error = _Error.of(self.error) if self.error else None
+        return asdict(_ResultDocument(self.measured, self.use, error, self.began_s))
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """ValueError: it is no such document."""
+        found = _RESULT.validate_python(document)
+        return cls(found.measured, found.use, found.error.error() if found.error else None, found.began_s)

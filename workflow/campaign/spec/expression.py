@@ -1,0 +1,150 @@
+"""The predicate language of `--where`, exclusions and overrides: comparisons over axis values.
+
+An expression is parsed by Python's grammar and translated node by node; it is never evaluated as Python, so it cannot
+call, import or reach into anything. Allowed: names of axes, numbers, strings, True/False, lists, `== != < <= > >= in
+not in`, `and or not`, `+ - * / % //` and parentheses.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import operator
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from campaign.common.errors import ConfigError
+
+MAX_LENGTH = 2000  # a longer text is a mistake or an attack on the recursive parser
+MAX_DEPTH = 40
+
+_Term = Callable[[Mapping[str, Any]], Any]
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+}
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parsed predicate; call it with a mapping of axis values."""
+
+    text: str
+    names: frozenset[str]
+    where: str
+    """Where it is written, for messages."""
+    _evaluate: _Term
+
+    def __call__(self, axes: Mapping[str, Any]) -> bool:
+        """True when the axis values fulfil the predicate; ConfigError where values cannot be compared."""
+        try:
+            return bool(self._evaluate(axes))
+        except (TypeError, ArithmeticError, KeyError) as error:
+            values = ", ".join(f"{name} = {axes[name]!r}" for name in sorted(self.names & axes.keys()))
+            remedy = (
+                "rule such values out first, as in 'x != 0 and 8 / x > 2'"
+                if isinstance(error, ArithmeticError)
+                else "compare numbers with numbers and quoted texts with texts"
+            )
+            raise ConfigError(
+                f"{self.where}: '{_short(self.text)}' cannot be applied{' to ' if values else ''}{values}: {error}; {remedy}"
+            ) from error
+
+
+def parse(text: str, known: Collection[str], where: str = "expression") -> Expression:
+    """Parse a predicate over the names in `known`; ConfigError says what is not allowed and names the nearest axis."""
+    if len(text) > MAX_LENGTH:
+        raise ConfigError(f"{where}: expression of {len(text)} characters; at most {MAX_LENGTH} are allowed")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's advice about its own syntax would only confuse here
+            tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "msg", None) or str(error) or "too deeply nested"
+        raise ConfigError(
+            f"{where}: '{_short(text)}' is not an expression ({reason}); write for example "
+            "\"workload == 'bert-large' and batch >= 8\""
+        ) from error
+    names: set[str] = set()
+    term = _translate(tree.body, text, known, where, names, 0)
+    return Expression(text, frozenset(names), where, term)
+
+
+def _translate(node: ast.expr, text: str, known: Collection[str], where: str, names: set[str], depth: int) -> _Term:
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"{where}: '{_short(text)}' is nested deeper than {MAX_DEPTH} levels")
+
+    def term(child: ast.expr) -> _Term:
+        return _translate(child, text, known, where, names, depth + 1)
+
+    match node:
+        case ast.Constant(value=str() | int() | float() | bool()):
+            constant = node.value
+            return lambda _: constant
+        case ast.Name(id=name):
+            if name not in known:
+                near = difflib.get_close_matches(name, list(known), n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"known names: {', '.join(sorted(known))}"
+                raise ConfigError(f"{where}: '{text}' names '{name}', which is no axis; {hint} (texts need quotes)")
+            names.add(name)
+            return lambda axes: axes[name]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            terms = [term(item) for item in items]
+            return lambda axes: [item(axes) for item in terms]
+        case ast.BoolOp(op=op, values=values):
+            terms = [term(value) for value in values]
+            if isinstance(op, ast.And):
+                return lambda axes: all(item(axes) for item in terms)
+            return lambda axes: any(item(axes) for item in terms)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = term(operand)
+            return lambda axes: not inner(axes)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = term(operand)
+            return lambda axes: -inner(axes)
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _ARITHMETIC:
+            calculate, first, second = _ARITHMETIC[type(operation)], term(left), term(right)
+            return lambda axes: _number(calculate, first(axes), second(axes))
+        case ast.Compare(left=left, ops=operations, comparators=comparators) if all(
+            type(o) in _COMPARE for o in operations
+        ):
+            terms = [term(left), *(term(item) for item in comparators)]
+            tests = [_COMPARE[type(operation)] for operation in operations]
+            return lambda axes: _chain(tests, [item(axes) for item in terms])
+    what = ast.get_source_segment(text.strip(), node) or text
+    raise ConfigError(
+        f"{where}: '{_short(what)}' is not allowed in an expression; allowed are axis names, numbers, quoted texts, lists, "
+        "comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _number(calculate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    # Only numbers: 'a' * 10**9 would be a memory bomb, '%' on a text is formatting.
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        raise TypeError(f"arithmetic needs numbers, not {left!r} and {right!r}")
+    return calculate(left, right)
+
+
+def _chain(tests: list[Callable[[Any, Any], Any]], values: list[Any]) -> bool:
+    return all(test(left, right) for test, left, right in zip(tests, values, values[1:], strict=False))

@@ -1,0 +1,279 @@
+"""Hosts and devices as they are at one moment, and as a lease has them.
+
+Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host's (a GPU UUID, a drive's serial, a MAC).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from campaign.spec.cell import Configuration
+from campaign.spec.launch_prefix import Launch
+from campaign.spec.site_hardware import HostSpec, PoolSpec
+
+DeviceState = Literal["free", "reserved", "composing", "in_use", "failed", "unavailable", "unknown"]
+Health = Literal["ok", "warning", "critical"]
+
+STORAGE_KIND = "nvme"
+NETWORK_KIND = "nic"
+_FLEETING = ("holder", "state", "attached_to", "others", "called", "movable")
+"""What of a device is of the moment, so that no record keeps it."""
+
+
+def use_of(kind: str) -> str:
+    """What devices of a kind are composed as, in one word."""
+    return {STORAGE_KIND: "drive", NETWORK_KIND: "network card"}.get(kind, "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """PCIe link of a device: lanes and generation as trained, and as the slot and the device could do."""
+
+    width: int
+    gen: int
+    width_max: int
+    gen_max: int
+
+    @property
+    def degraded(self) -> bool:
+        return self.width < self.width_max or self.gen < self.gen_max
+
+    @property
+    def shortfall(self) -> str:
+        """How it is trained and what is possible, in words."""
+        return f"link x{self.width} gen {self.gen}, x{self.width_max} gen {self.gen_max} possible"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device. `local`: belongs to a host and cannot move. `holder`: a lease id, or whoever else holds it.
+
+    launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
+    others: whoever has it too, according to the fabric.
+    called: what the fabric calls its model, where that is not the system file's name.
+    movable: it is free to be had although it is attached to `attached_to`, where it was found.
+    """
+
+    fabric_id: str
+    kind: str
+    model: str
+    host_id: str | None
+    location: str
+    local: bool
+    attached_to: str | None = None
+    holder: str | None = None
+    state: DeviceState = "free"
+    health: Health = "ok"
+    link: Link | None = None
+    launch: Launch | None = None
+    others: tuple[str, ...] = ()
+    called: str = ""
+    movable: bool = False
+
+    @property
+    def computes(self) -> bool:
+        """True for what a configuration's `device` can name; drives and network cards are not that."""
+        return self.use == "device"
+
+    @property
+    def use(self) -> str:
+        """What it is composed as."""
+        return use_of(self.kind)
+
+    @property
+    def physical(self) -> str:
+        """Name of the device that it is, or is a part of."""
+        return self.launch.device if self.launch else self.fabric_id
+
+    def document(self) -> dict[str, Any]:
+        """What a record keeps: no holder and no state, so equal compositions have equal documents."""
+        gone = (*_FLEETING, *(("launch",) if self.launch is None else ()))
+        return {name: value for name, value in asdict(self).items() if name not in gone}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Device:
+        """The device that `document` describes, held by whoever keeps the document. TypeError, KeyError: it describes none."""
+        link, launch = document["link"], document.get("launch")
+        nested = {"link": link and Link(**link), "launch": launch and Launch.from_document(launch)}
+        return cls(**{**document, **nested, "state": "in_use"})
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host; a lease holds whole hosts, because runs that share a host disturb each other."""
+
+    name: str
+    cores: int
+    memory_gib: float
+    ports: tuple[str, ...] = ()
+    holder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Hosts and devices at one moment."""
+
+    hosts: tuple[Host, ...]
+    devices: tuple[Device, ...]
+
+    def device(self, fabric_id: str) -> Device | None:
+        return next((device for device in self.devices if device.fabric_id == fabric_id), None)
+
+    def freed(self) -> Inventory:
+        """The same system with nobody in it: select() on this tells whether a configuration could ever fit."""
+        return Inventory(
+            tuple(replace(host, holder=None) for host in self.hosts),
+            tuple(
+                replace(
+                    device,
+                    holder=None,
+                    state="failed" if device.health == "critical" else "free",
+                    attached_to=device.attached_to if device.local else None,
+                    movable=False,
+                )
+                for device in self.devices
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedHost:
+    """One host of a composition. p2p: whether its devices reach each other through the fabric; None: the fabric does not tell."""
+
+    name: str
+    cores: int
+    memory_gib: float
+    devices: tuple[Device, ...] = ()
+    storage: tuple[Device, ...] = ()
+    p2p: bool | None = None
+
+    @property
+    def in_order(self) -> tuple[Device, ...]:
+        """Devices in the order in which runs use them: the host's own first."""
+        return tuple(sorted(self.devices, key=lambda device: not device.local))
+
+    def document(self) -> dict[str, Any]:
+        """See `Composition.document`; without what the fabric does not tell."""
+        own = {"name": self.name, "cores": self.cores, "memory_gib": self.memory_gib}
+        parts = {"devices": [d.document() for d in self.devices], "storage": [d.document() for d in self.storage]}
+        return {**own, **parts, **({} if self.p2p is None else {"p2p": self.p2p})}
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """Hardware obtained, as the fabric reads it back. doubts: (host or device, what forbids taking it for obtained)."""
+
+    hosts: tuple[ComposedHost, ...]
+    doubts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device of every host, storage included."""
+        return tuple(device for host in self.hosts for device in (*host.devices, *host.storage))
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able; the same for two leases of the same hardware."""
+        return {"hosts": [host.document() for host in self.hosts]}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Composition:
+        """The composition that `document` describes; TypeError, KeyError: it describes none."""
+
+        def devices(found: Sequence[Mapping[str, Any]]) -> tuple[Device, ...]:
+            return tuple(Device.from_document(device) for device in found)
+
+        return cls(
+            tuple(
+                ComposedHost(**{**host, "devices": devices(host["devices"]), "storage": devices(host["storage"])})
+                for host in document["hosts"]
+            )
+        )
+
+    def shortfall(self, configuration: Configuration) -> tuple[str, ...]:
+        """What is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
+        found: list[str] = []
+        if len(self.hosts) != configuration.hosts:
+            found.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
+        count = configuration.devices_per_host
+        for host in self.hosts[: configuration.hosts]:
+            if len(host.devices) < count:
+                found.append(f"{host.name}: {len(host.devices)} devices obtained, {count} requested")
+            if configuration.storage != "local" and not host.storage:
+                found.append(f"{host.name}: no {configuration.storage} storage obtained")
+            if configuration.p2p and not host.p2p:
+                found.append(f"{host.name}: peer-to-peer through the fabric is not on")
+        return (*found, *(f"{name}: {words}" for name, words in self.doubts))
+
+    def mismatches(
+        self, configuration: Configuration, links: Mapping[str, tuple[int, int]] | None = None
+    ) -> tuple[str, ...]:
+        """Every way in which what was obtained differs from what was requested; empty means equal.
+
+        links: (lanes, generation) that the site expects of a model's links, where more than the device itself tells.
+        """
+        found = list(self.shortfall(configuration))
+        for host in self.hosts[: configuration.hosts]:
+            if len(host.devices) > configuration.devices_per_host:
+                found.append(
+                    f"{host.name}: {len(host.devices)} devices obtained, {configuration.devices_per_host} requested"
+                )
+            if (local := sum(device.local for device in host.devices)) != configuration.local_devices_per_host:
+                found.append(
+                    f"{host.name}: {local} local devices obtained, {configuration.local_devices_per_host} requested"
+                )
+            found.extend(
+                f"{host.name}: {device.fabric_id} is {device.model!r}, {configuration.device!r} requested"
+                for device in host.devices
+                if device.model != configuration.device
+            )
+        for host in self.hosts:
+            found.extend(
+                f"{host.name}: {device.fabric_id} is {'local' if device.local else 'on the fabric'}, "
+                f"storage {configuration.storage} requested"
+                for device in host.storage
+                if device.local != (configuration.storage == "nvme")
+            )
+        if not configuration.p2p:
+            found.extend(f"{host.name}: peer-to-peer is on, not requested" for host in self.hosts if host.p2p)
+        found.extend(f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok")
+        linked = [(device, device.link) for device in self.devices if device.link is not None]
+        found.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in linked if link.degraded)
+        for device, link in linked:
+            # As good as both ends can be, and less than the site expects of the model.
+            width, gen = (links or {}).get(device.model, (0, 0))
+            if not link.degraded and (link.width < width or link.gen < gen):
+                expected = f"x{width} gen {gen} expected of {device.model!r}"
+                found.append(f"{device.fabric_id}: link x{link.width} gen {link.gen}, {expected}")
+        return tuple(found)
+
+
+POOL = "pool"
+"""Drawer of devices whose entry names none."""
+
+
+def own_devices(host: HostSpec) -> tuple[Device, ...]:
+    """A host's own devices, ids like `host1/gpu0`, numbered per kind."""
+    found: list[Device] = []
+    numbers: Counter[str] = Counter()
+    for spec in host.devices:
+        for _ in range(spec.count):
+            name = f"{host.name}/{spec.kind}{numbers[spec.kind]}"
+            numbers[spec.kind] += 1
+            found.append(Device(name, spec.kind, spec.model, None, host.name, local=True, attached_to=host.name))
+    return tuple(found)
+
+
+def pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
+    """Devices of the pool; id and location are `<drawer>/slot<n>`."""
+    found: list[Device] = []
+    slots: Counter[str] = Counter()
+    for spec in pool:
+        drawer = spec.drawer or POOL
+        for _ in range(spec.count):
+            slots[drawer] += 1
+            location = f"{drawer}/slot{slots[drawer]}"
+            found.append(Device(location, spec.kind, spec.model, None, location, local=False))
+    return tuple(found)

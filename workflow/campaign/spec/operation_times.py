@@ -1,0 +1,190 @@
+"""How long the operations of a fabric took: recorded durations as data (`operation-times/1`). Pure but for reading a file.
+
+A session is one stretch of recording: one log file, or the leases of one campaign. Operations of a session resemble each other more
+than those of two sessions, so that sessions are kept apart. In the file, an operation is a row
+
+    [operation, device kind, box, answer, seconds, group]
+
+with "" for what is not known; operations with the same group belong to one recomposition, in the order in which they ran.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from random import Random
+from typing import Any, Literal, get_args
+
+import yaml
+
+from campaign.common.errors import ConfigError
+from campaign.common.files import read_bytes
+
+SCHEMA = "operation-times/1"
+
+Operation = Literal["detach", "attach", "inventory", "read_back", "visible", "request", "rest"]
+"""`inventory`: reading all boxes; `read_back`: reading one box after an attach; `visible`: from attached to seen by the host;
+`request`: one that changes a fabric whose composing is not one operation a device;
+`rest`: what composing took beside all operations."""
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One operation. answer: what the control plane said of an attach ("true", "false"); it need not be what happened."""
+
+    operation: Operation
+    device: str
+    box: str
+    answer: str
+    seconds: float
+    group: int = 0
+
+    def is_a(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> bool:
+        """Whether it is of an operation and of what else is named."""
+        named = ((device, self.device), (box, self.box), (answer, self.answer))
+        return self.operation == operation and all(not asked or asked == own for asked, own in named)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Operations recorded in one stretch, in order. resolution_s: of its clock; 1 where only whole seconds were printed."""
+
+    name: str
+    operations: tuple[Timed, ...]
+    began: str = ""
+    resolution_s: float = 0.001
+
+    def groups(self) -> list[tuple[Timed, ...]]:
+        """Recompositions, in order."""
+        found: dict[int, list[Timed]] = {}
+        for each in self.operations:
+            found.setdefault(each.group, []).append(each)
+        return [tuple(group) for group in found.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTimes:
+    """Recorded times of one kind of fabric. source: what was recorded, and where it can be had, in words."""
+
+    fabric: str
+    source: str
+    address: str
+    sessions: tuple[Session, ...]
+
+    def __len__(self) -> int:
+        return sum(len(session.operations) for session in self.sessions)
+
+    def seconds(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> list[float]:
+        """Durations of an operation; device, box and answer only where they are named."""
+        return [
+            each.seconds
+            for session in self.sessions
+            for each in session.operations
+            if each.is_a(operation, device, box, answer)
+        ]
+
+    def quantile(self, share: float, operation: Operation, device: str = "", answer: str = "") -> float | None:
+        """A quantile over all sessions together, by linear interpolation; None where the operation was never timed."""
+        values = sorted(self.seconds(operation, device, "", answer))
+        if not values:
+            return None
+        place = share * (len(values) - 1)
+        low = math.floor(place)
+        high = min(low + 1, len(values) - 1)
+        return values[low] + (place - low) * (values[high] - values[low])
+
+    def scaled(self, factor: float) -> OperationTimes:
+        """The recording with each time multiplied by a factor."""
+        if factor == 1:
+            return self
+        scaled = self._with(lambda each: replace(each, seconds=factor * each.seconds))
+        return replace(scaled, source=f"{self.source}, times {factor:g}")
+
+    def read_twice(self, pause_s: float) -> OperationTimes:
+        """The recording as if each reading were followed by another after a pause, for states that two readings agree on."""
+        again = pause_s + (self.quantile(0.5, "inventory") or 0.0)
+
+        def longer(each: Timed) -> Timed:
+            reading = each.operation in ("inventory", "read_back")
+            return replace(each, seconds=each.seconds + again) if reading else each
+
+        return self._with(longer)
+
+    def of_any_device(self) -> OperationTimes:
+        """The recording without kinds of devices: its times stand for devices of every kind."""
+        return self._with(lambda each: replace(each, device=""))
+
+    def _with(self, change: Callable[[Timed], Timed]) -> OperationTimes:
+        sessions = (replace(each, operations=tuple(map(change, each.operations))) for each in self.sessions)
+        return replace(self, sessions=tuple(sessions))
+
+    def sample(self, random: Random, operation: Operation, device: str = "", answer: str = "") -> float:
+        """One recorded duration, at random; 0 where the operation was never timed."""
+        values = self.seconds(operation, device, "", answer) or self.seconds(operation, device)
+        return random.choice(values) if values else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """JSON-serialisable; `from_document` reads it."""
+        sessions = [
+            {
+                "session": s.name,
+                "began": s.began,
+                "resolution_s": s.resolution_s,
+                "operations": [list(astuple(each)) for each in s.operations],
+            }
+            for s in self.sessions
+        ]
+        source = {"words": self.source, "address": self.address}
+        return {"schema_version": SCHEMA, "fabric": self.fabric, "source": source, "sessions": sessions}
+
+
+def from_document(document: Any, where: str = "operation times") -> OperationTimes:
+    """Raises ConfigError for what is no such document."""
+    try:
+        if document["schema_version"] != SCHEMA:
+            raise ValueError(f"schema_version is not {SCHEMA}")
+        sessions = [
+            Session(str(s["session"]), _operations(s["operations"]), str(s["began"]), float(s["resolution_s"]))
+            for s in document["sessions"]
+        ]
+        source = document["source"]
+        return OperationTimes(str(document["fabric"]), str(source["words"]), str(source["address"]), tuple(sessions))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: no times of operations ({type(error).__name__}: {error}); "
+            "`campaign fabric times SYSTEM` writes such a file"
+        ) from error
+
+
+def _operations(rows: Iterable[Sequence[Any]]) -> tuple[Timed, ...]:
+    found = []
+    for operation, device, box, answer, seconds, group in rows:
+        if operation not in OPERATIONS or not 0 <= float(seconds) < math.inf:
+            raise ValueError(f"{operation} of {seconds} s; operations are {', '.join(OPERATIONS)}")
+        found.append(Timed(operation, str(device), str(box), str(answer), float(seconds), int(group)))
+    return tuple(found)
+
+
+def read_times(path: Path) -> OperationTimes:
+    """A site's own file, YAML or JSON. Raises ConfigError."""
+    try:
+        document = yaml.load(read_bytes(path), _Loader)
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return from_document(document, str(path))
+
+
+def published_times(name: str) -> OperationTimes:
+    """Recordings that come with this package, such as `h3`. Raises ConfigError for a name that has none."""
+    directory = files("campaign") / "fabrics" / "times"
+    known = sorted(each.name.removesuffix(".yaml") for each in directory.iterdir() if each.name.endswith(".yaml"))
+    if name not in known:
+        raise ConfigError(f"no recorded times {name!r}; there are: {', '.join(known)}")
+    text = (directory / f"{name}.yaml").read_text(encoding="utf-8")
+    return from_document(yaml.load(text, _Loader), f"{name}.yaml")

@@ -1,0 +1,64 @@
+"""Numbers of runs: a run is the n-th of its cell in one composition of the configuration. Pure. Nothing else does this arithmetic.
+
+A run's number is `(composition - 1) * 1000 + n`, both from 1. So neither more compositions nor more repetitions renumber a run
+that has a record, and runs 1, 2, 3, .. of a campaign that composed everything once are the first composition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from campaign.spec.cell import Settings
+
+RunKey = tuple[str, int]
+"""Id of a cell, and number of one of its runs."""
+BLOCK_ORDERS = ("blocks", "random-blocks")
+"""Orders of leases (`protocol.lease_order`) that compose everything once, in random order, before anything is composed again."""
+MOST = 999
+"""Most runs of a cell in one composition, and most compositions of a configuration."""
+
+
+def run_number(composition: int, number: int) -> int:
+    """Number of the `number`-th run of a cell in a composition; both count from 1. `Record.repetition` holds it."""
+    if not (1 <= composition <= MOST and 1 <= number <= MOST):
+        raise ValueError(f"composition {composition}, run {number}: both are between 1 and {MOST}")
+    return (composition - 1) * (MOST + 1) + number
+
+
+def composition_of(run: int) -> int:
+    """Composition, from 1, that a run is measured on."""
+    return run // (MOST + 1) + 1
+
+
+def number_in_composition(run: int) -> int:
+    """Number of a run among those of its cell in one composition, from 1; runs of equal number there are a block."""
+    return run % (MOST + 1)
+
+
+def runs_of(settings: Settings) -> tuple[int, ...]:
+    """Numbers of the planned runs of a cell in planned order: its repetitions take turns over the compositions.
+
+    Those of one composition alone, where the settings are about one.
+    """
+    k = settings.compositions
+    if settings.composition is not None:
+        here = len(range(settings.composition - 1, settings.repetitions, k))
+        return tuple(run_number(settings.composition, number) for number in range(1, here + 1))
+    return tuple(run_number(place % k + 1, place // k + 1) for place in range(settings.repetitions))
+
+
+def compositions_of(settings: Settings) -> range:
+    """Compositions, from 1, that have runs of a cell: no more than it has repetitions."""
+    if settings.composition is not None:
+        return range(settings.composition, settings.composition + 1)
+    return range(1, min(settings.compositions, settings.repetitions) + 1)
+
+
+def in_composition(settings: Settings, composition: int) -> Settings:
+    """The settings of a cell as one of its compositions has them."""
+    return replace(settings, composition=composition)
+
+
+def whole(settings: Settings) -> Settings:
+    """The settings of a cell over all its compositions."""
+    return replace(settings, composition=None)

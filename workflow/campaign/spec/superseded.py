@@ -1,0 +1,153 @@
+"""Records whose runs are measured again, and the hosts that cells ran on. Nothing is deleted.
+
+Layout: `superseded/<when>/records/<first two digits>/<cell id>.<repetition>.json`, as they were, and `superseded/<when>/why.json`:
+the expression or the reason, and every run that was set aside. It is written first, so that a crash in between leaves nothing
+half known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.common.errors import RecordError
+from campaign.common.files import load_json, make_directory, write_once
+from campaign.common.paths import Results
+from campaign.spec.record import Store
+from campaign.spec.run_numbers import RunKey
+
+SCHEMA = "superseded/1"
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """One time that records were set aside: those that an expression selects (where), or for another reason (why)."""
+
+    directory: Path
+    where: str
+    runs: tuple[RunKey, ...]
+    why: str = ""
+
+    @property
+    def when(self) -> str:
+        """UTC."""
+        return self.directory.name
+
+    def document(self) -> bytes:
+        """Content of why.json."""
+        named = [f"{cell_id}.{repetition}" for cell_id, repetition in self.runs]
+        document = {
+            "schema_version": SCHEMA,
+            "where": self.where,
+            "runs": named,
+            **({"why": self.why} if self.why else {}),
+        }
+        return (json.dumps(document, indent=1) + "\n").encode()
+
+    @property
+    def reason(self) -> str:
+        return self.why or f"runs with {self.where}"
+
+    def path(self, run: RunKey) -> Path:
+        """Where the record of a run is now."""
+        return Store(self.directory).path(*run)
+
+    def complete(self, store: Store) -> int:
+        """Move what is not moved yet; gives how many records. RecordError when that is not possible."""
+        moved = 0
+        for run in self.runs:
+            old, new = store.path(*run), self.path(run)
+            if new.exists() or not old.exists():
+                continue
+            try:
+                make_directory(new.parent)
+                old.rename(new)
+            except OSError as error:
+                raise RecordError(
+                    f"{old}: could not be set aside ({error.strerror}); fix this, then run again"
+                ) from error
+            moved += 1
+        return moved
+
+
+def set_aside(store: Store, runs: Sequence[RunKey], *, where: str = "", why: str = "") -> SetAside:
+    """Move records out of the way, into a directory of its own; RecordError when that is not possible."""
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    directory = Results.at(store.results).superseded / when
+    number = 1
+    while directory.exists():
+        number += 1
+        directory = directory.with_name(f"{when}-{number}")
+    made = SetAside(directory, where, tuple(runs), why)
+    write_once(directory / "why.json", made.document())
+    made.complete(store)
+    return made
+
+
+def all_set_aside(results: Path) -> list[SetAside]:
+    """Every time that records were set aside, in the order of time; RecordError names a damaged file."""
+    found = []
+    for path in sorted(Results.at(results).superseded.glob("*/why.json")):
+        try:
+            document = load_json(path)
+            keys = tuple(_key(name) for name in document["runs"])
+            found.append(SetAside(path.parent, str(document["where"]), keys, str(document.get("why", ""))))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path}: cannot be read ({error!r}); restore it from an archive") from error
+    return found
+
+
+def _key(name: str) -> RunKey:
+    cell_id, repetition = name.split(".")
+    return cell_id, int(repetition)
+
+
+class RecordedHosts:
+    """The hosts that the runs of each cell touched, by their records; also by those that were set aside.
+
+    Names of files are read once, files when a cell is asked for. `seen`: the hosts of the cells that were.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.seen: set[str] = set()
+        self._files: dict[str, list[Path]] | None = None
+
+    def __call__(self, cell_id: str) -> frozenset[str]:
+        if self._files is None:
+            self._files = {}
+            paths = Results.at(self.store.results)
+            for directory in (self.store.records, *sorted(paths.superseded.glob("*/records"))):
+                for path in _files(directory):
+                    self._files.setdefault(path.name.split(".")[0], []).append(path)
+        hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in hosts_of(path))
+        self.seen |= hosts
+        return hosts
+
+
+def hosts_of(path: Path) -> tuple[str, ...]:
+    """The hosts of one record, without reading what else it says; none for one that was not started. RecordError if damaged."""
+    try:
+        document = load_json(path)
+        return () if document.get("implied_by") else tuple(map(str, document["hosts"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(
+            f"{path}: cannot be read as a record ({error!r}); move it away and the run is measured again"
+        ) from error
+
+
+def _files(records: Path) -> Iterator[Path]:
+    """Record files, in no order; without those that are being written."""
+    if not records.is_dir():
+        return
+    try:
+        for shard in os.scandir(records):
+            if shard.is_dir():
+                names = (entry.name for entry in os.scandir(shard.path))
+                yield from (Path(shard.path, name) for name in names if name.endswith(".json") and name[0] != ".")
+    except OSError as error:
+        raise RecordError(f"{error.filename}: cannot be listed ({error.strerror}); fix its permissions") from error
