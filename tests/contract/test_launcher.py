@@ -109,7 +109,7 @@ def test_a_process_stands_beside_the_runs_until_its_end(
 def test_what_stands_beside_is_killed_where_it_does_not_end(
     launcher: Launcher, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("campaign.run.sidecar._END_PATIENCE_S", 0.1)
+    monkeypatch.setattr("campaign.common.processes.child.END_TIMEOUT_S", 0.1)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
     with launcher.sidecar((sys.executable, "-S", "-c", stubborn, mark), tmp_path):
         until((tmp_path / "host1.log"), "x\n")

@@ -35,7 +35,7 @@ case $rank in
 1) set -- nsenter --net=/proc/1/fd/9 -- "$@" ;;
 3) set -- nsenter --net=/proc/1/fd/12 -- "$@" ;;
 esac
-! command -v python >/dev/null || set -- python -m campaign.processes.subreaper "$here" "$@"
+! command -v python >/dev/null || set -- python -m campaign.common.processes.subreaper "$here" "$@"
 exec "$@"
 )
 code=$?

@@ -32,7 +32,7 @@ from campaign.common.files import (
 
 HOLD = """\
 import pathlib, sys
-from campaign.common.files import (append_json, is_locked, lock, read_json, read_json_lines, replacing, require_json, try_lock, write_atomic, write_json, write_once)
+from campaign.common.files import lock
 with lock(pathlib.Path(sys.argv[1])):
     print('held', flush=True)
     sys.stdin.read()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.fabrics.host_agents.protocol import HostDevice, normal, pair
-from campaign.spec.hardware import Device
+from campaign.fabrics.host_agents.protocol import HostDevice, pair
+from campaign.spec.hardware import Device, normal
 
 
 def device(name: str, host_id: str | None = None, kind: str = "gpu") -> Device:

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from campaign.cli.main import main
 from campaign.common.errors import LaunchError
-from campaign.common.paths import Results
-from campaign.lease.campaign_leases import Site, keep_mark, lease_id, obtained_on_demand
+from campaign.common.paths import Results, lease_id
+from campaign.lease.campaign_leases import Site, keep_mark, obtained_on_demand
 from campaign.lease.check_site import left_behind
 from campaign.lease.journal import Journal, LeaseState
 from campaign.lease.manual import compose, release, verify

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
-from campaign.common.paths import Results
-from campaign.lease.campaign_leases import lease_id
+from campaign.common.paths import Results, lease_id
 from campaign.lease.journal import Journal
 from campaign.plan.dag import read_plan
 from campaign.plan.lease_plans import lease_plans

@@ -104,6 +104,7 @@ def test_a_waiting_process_loads_little() -> None:
         sys.executable,
         "-c",
         "import sys, campaign.slurm.job_state, campaign.slurm.refusal; "
-        "print([name for name in ('pydantic', 'submitit', 'yaml', 'numpy', 'torch', 'campaign.plan.campaign') if name in sys.modules])",
+        "heavy = ('pydantic', 'submitit', 'yaml', 'numpy', 'torch', 'campaign.plan.campaign'); "
+        "print([name for name in heavy if name in sys.modules])",
     )
     assert (asked.code, asked.out) == (0, "[]\n")

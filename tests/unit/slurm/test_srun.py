@@ -25,7 +25,7 @@ from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterS
 from campaign.emulators.hosts.emulation_plan import NOT_CROSSED
 from campaign.emulators.hosts.network import HeldNamespaces
 from campaign.emulators.hosts.topology import LinkRates, namespaces
-from campaign.run.rank_placement import SlurmPlacement
+from campaign.slurm.rank_placement import SlurmPlacement
 from campaign.slurm.srun import SrunLauncher
 from campaign.slurm.srun_step import (
     RankEnd,

@@ -13,8 +13,8 @@ import click
 from campaign.cli.options import Number, format_option, request_options
 from campaign.cli.terminal import TextTable, clear, say, show, show_json, warn
 from campaign.common.files import is_locked, read_json, read_json_lines
-from campaign.common.paths import Results
-from campaign.lease.campaign_leases import Site, lease_id
+from campaign.common.paths import Results, lease_id
+from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
 from campaign.plan.cost import Estimate
 from campaign.plan.dag import read_plan

@@ -202,3 +202,8 @@ class Results:
     def system_state(self, system: str) -> Path:
         """State that campaigns on one system share: the simulated fabric, journals of leases, ownership."""
         return self.root / ".systems" / system
+
+
+def lease_id(results: Results, lease: str) -> str:
+    """Id of a lease on the fabric: readable, and different for two results directories of one campaign name."""
+    return f"{results.campaign}.{lease}.{content_hash(str(results.directory.resolve()), 6)}"

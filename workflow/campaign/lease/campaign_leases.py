@@ -10,8 +10,7 @@ from typing import Any
 
 from campaign.common import files
 from campaign.common.errors import LaunchError
-from campaign.common.files import content_hash
-from campaign.common.paths import Results
+from campaign.common.paths import Results, lease_id
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.lease.fenced_devices import FencedDevices
 from campaign.lease.journal import Journal, is_owned
@@ -22,11 +21,6 @@ from campaign.slurm import submitted_jobs
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Composition
 from campaign.spec.system_file import SystemFile
-
-
-def lease_id(results: Results, lease: str) -> str:
-    """Id of a lease on the fabric: readable, and different for two results directories of one campaign name."""
-    return f"{results.campaign}.{lease}.{content_hash(str(results.directory.resolve()), 6)}"
 
 
 def lease_of(results: Results, name: str) -> str | None:

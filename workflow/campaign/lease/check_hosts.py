@@ -13,7 +13,6 @@ from pathlib import Path
 
 from campaign.common.errors import CampaignError, ConfigError
 from campaign.common.wording import some
-from campaign.fabrics.host_agents.protocol import normal
 from campaign.fabrics.protocol import Controlled, Fabric
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Severity, check, check_control_plane
@@ -22,7 +21,7 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
 from campaign.slurm.shared_directory import choose_free_host, look_from_host
 from campaign.slurm.strategies.controller import count_gres
-from campaign.spec.hardware import Device, Inventory
+from campaign.spec.hardware import Device, Inventory, normal
 from campaign.spec.site_hardware import DeviceSpec
 from campaign.spec.system_file import DeviceModel, SlurmOptions, SystemFile
 

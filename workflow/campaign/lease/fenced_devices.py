@@ -15,9 +15,8 @@ from urllib.parse import quote
 from campaign.common.errors import ConfigError
 from campaign.common.files import load_json, write_json
 from campaign.fabrics.errors import Unhealthy
-from campaign.fabrics.host_agents.protocol import normal
 from campaign.spec.fields import ClosedModel
-from campaign.spec.hardware import Device, Inventory
+from campaign.spec.hardware import Device, Inventory, normal
 
 EXPIRES_S = 24 * 3600.0
 

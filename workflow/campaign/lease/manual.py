@@ -9,10 +9,10 @@ from typing import Any
 
 from campaign.common.errors import ConfigError, FabricError
 from campaign.common.files import make_directory
-from campaign.common.paths import Results
+from campaign.common.paths import Results, lease_id
 from campaign.common.processes.signals import deferred
 from campaign.fabrics.protocol import Capabilities, Fabric, Request
-from campaign.lease.campaign_leases import Site, keep_mark, kept_name, lease_id, reconcile_orphans, request
+from campaign.lease.campaign_leases import Site, keep_mark, kept_name, reconcile_orphans, request
 from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, Ownership
 from campaign.lease.lifecycle import acquire

@@ -22,10 +22,12 @@ from campaign.common.accelerators import ACCELERATORS
 from campaign.common.accelerators.nvidia import ORDER
 from campaign.common.errors import LaunchError
 from campaign.common.files import make_directory
+from campaign.common.processes.child import start_process
 from campaign.common.processes.disturbances import LOOK_S, Disturbances
 from campaign.common.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib
-from campaign.run.rank_placement import ProcessPlace, UsedDevices, open_placement
-from campaign.run.sidecar import local_sidecar, start_process
+from campaign.plan.used_devices import UsedDevices
+from campaign.run.local_placement import ProcessPlace, open_placement
+from campaign.run.local_sidecar import local_sidecar
 from campaign.spec.hardware import Composition
 from campaign.spec.launch_prefix import Given
 from campaign.spec.system_file import SystemFile

@@ -17,20 +17,12 @@ from typing import Any
 from campaign.common import files
 from campaign.common.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
 from campaign.common.files import read_json, read_text, write_atomic, write_json, write_once
-from campaign.common.paths import Results
+from campaign.common.paths import Results, lease_id
 from campaign.common.processes.signals import deferred, interruptible
 from campaign.common.wording import plural
 from campaign.fabrics.errors import Incompatible, NoMatch, Refused
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.lease.campaign_leases import (
-    Site,
-    lease_document,
-    lease_id,
-    lease_of,
-    reconcile_orphans,
-    request,
-    use_of,
-)
+from campaign.lease.campaign_leases import Site, lease_document, lease_of, reconcile_orphans, request, use_of
 from campaign.lease.check_hosts import check_before_leases
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release

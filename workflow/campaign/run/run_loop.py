@@ -154,7 +154,9 @@ class DriverSession:
         once = self.campaign.protocol.links.compositions == "first" and self.plan.composition > 1
         if once or not todo or when not in asked_of(self.campaign):
             return "", ()
-        stage = LinkStage(self.campaign, self.results, self.store, self.obtained, self.lease)
+        stage = LinkStage(
+            self.campaign, self.results, self.store, self.obtained.use, self.obtained.composition, self.lease
+        )
         return stage.look(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")
 
     def arrive(self) -> ObtainedComposition:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
-from campaign.run.submitters import job_cancellation
-from campaign.run.submitters.job_monitor import JobMonitor
-from campaign.run.submitters.job_parameters import JobParameters
-from campaign.run.submitters.job_queue import JobQueue
-from campaign.slurm import submitted_jobs
+from campaign.slurm import job_cancellation, submitted_jobs
 from campaign.slurm.commands import Slurm
+from campaign.slurm.job_monitor import JobMonitor
+from campaign.slurm.job_parameters import JobParameters
+from campaign.slurm.job_queue import JobQueue
 from campaign.slurm.job_submission import JobSubmissions, UnansweredSubmission
 from campaign.slurm.poll import Poll
 from campaign.slurm.submitter import DriverStatus, MakeDriver, Submission

@@ -23,9 +23,9 @@ from campaign.common.errors import ConfigError, HostFailed, LaunchError
 from campaign.common.files import make_directory
 from campaign.common.processes.disturbances import LOOK_S, Disturbances
 from campaign.emulators.hosts.cluster_spec import find_from_environment
-from campaign.run.rank_placement import SlurmPlacement
-from campaign.run.sidecar import slurm_sidecar
+from campaign.slurm.rank_placement import SlurmPlacement
 from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
+from campaign.slurm.sidecar import slurm_sidecar
 from campaign.slurm.srun_step import (
     RankEnd,
     codes_of,

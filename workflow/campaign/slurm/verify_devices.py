@@ -15,9 +15,8 @@ from campaign.common.accelerators import ACCELERATORS, Accelerator, Kind, Seen
 from campaign.common.accelerators.accelerator import identity_and_model
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.common.files import make_directory
-from campaign.fabrics.host_agents.protocol import normal
 from campaign.slurm.run_on_hosts import ask_hosts, devices_of_tasks, together
-from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.hardware import ComposedHost, Composition, Device, normal
 from campaign.spec.system_file import DeviceModel, SystemFile
 
 _DEVICE, _END = "device ", "exit "

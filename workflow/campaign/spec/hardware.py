@@ -277,3 +277,12 @@ def pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
             location = f"{drawer}/slot{slots[drawer]}"
             found.append(Device(location, spec.kind, spec.model, None, location, local=False))
     return tuple(found)
+
+
+def normal(identity: str) -> str:
+    """An identity without what only some tools write: `GPU-`, upper case, separators of a MAC, an eight-digit PCI domain."""
+    text = identity.strip().lower().removeprefix("gpu-").removeprefix("uuid:")
+    if text.count(":") == 2 and "." in text:  # PCI: domain:bus:device.function
+        domain, rest = text.split(":", 1)
+        return f"{domain[-4:]}:{rest}"
+    return text.replace(":", "").replace("-", "")

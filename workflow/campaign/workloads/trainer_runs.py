@@ -18,8 +18,8 @@ from typing import Any
 
 from campaign.common.accelerators import ACCELERATORS, Kind
 from campaign.common.errors import install_command
-from campaign.fabrics.host_agents.protocol import normal
 from campaign.spec.cell import Cell, Scalar
+from campaign.spec.hardware import normal
 from campaign.spec.record import Failure
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log

@@ -23,8 +23,9 @@ from campaign.plan.campaign.launch_prefix_rules import devices_to_ask
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.resolve_slurm_options import devices_asked
 from campaign.plan.matrix import expand
+from campaign.plan.used_devices import UsedDevices
 from campaign.run.local_launcher import LocalLauncher
-from campaign.run.rank_placement import SlurmPlacement, UsedDevices
+from campaign.slurm.rank_placement import SlurmPlacement
 from campaign.slurm.sbatch_options import sbatch_parameters
 from campaign.slurm.srun_step import objection, rank_script, read_ends, step_argv
 from campaign.slurm.verify_devices import checked, devices_script

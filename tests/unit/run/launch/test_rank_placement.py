@@ -12,8 +12,8 @@ from campaign.common.errors import LaunchError
 from campaign.emulators.hosts.emulation_plan import NOT_CROSSED
 from campaign.emulators.hosts.network import EmulatedHosts, EmulationUnavailable, HeldNamespaces
 from campaign.emulators.hosts.topology import EmulationSpec, layout
-from campaign.run import rank_placement
-from campaign.run.rank_placement import LocalPlacement, ProcessPlace, open_placement
+from campaign.run import local_placement
+from campaign.run.local_placement import LocalPlacement, ProcessPlace, open_placement
 from campaign.workloads.protocol import Step
 from tests.unit.run.launch.compositions import LINKS, composition, emulated_system, system
 
@@ -30,7 +30,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         yield EmulatedHosts(spec, HeldNamespaces(pid=7, user=True, isolated=False, descriptors=descriptors), addresses)
         ended.append(True)
 
-    monkeypatch.setattr(rank_placement, "emulated", emulated)
+    monkeypatch.setattr(local_placement, "emulated", emulated)
     return ended
 
 
@@ -142,7 +142,7 @@ def test_where_hosts_cannot_be_emulated_ranks_share_the_loopback_and_records_hea
         raise EmulationUnavailable("no `tc` here")
         yield
 
-    monkeypatch.setattr(rank_placement, "emulated", refused)
+    monkeypatch.setattr(local_placement, "emulated", refused)
     hosts = opened((1, 1))
     assert hosts.links is not None
     assert (hosts.links["emulated"], hosts.links["reason"], hosts.links["fabric_gbit_per_s"]) == (

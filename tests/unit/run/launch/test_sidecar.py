@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.run.sidecar import slurm_sidecar, step_argv
+from campaign.slurm.sidecar import slurm_sidecar, step_argv
 
 
 def argv(*words: str, looks_at_devices: bool = False) -> list[str]:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.run.submitters import job_cancellation, job_queue
-from campaign.slurm import job_submission, poll
+from campaign.slurm import job_cancellation, job_queue, job_submission, poll
 from tests.unit.slurm.submission.login import ALIKE, Login, login
 
 

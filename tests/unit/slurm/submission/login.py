@@ -10,8 +10,7 @@ from typing import Any
 
 from campaign.common import files
 from campaign.common.files import content_hash, write_atomic
-from campaign.common.paths import Results
-from campaign.lease.campaign_leases import lease_id
+from campaign.common.paths import Results, lease_id
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name

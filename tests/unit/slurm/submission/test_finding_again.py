@@ -15,8 +15,7 @@ import pytest
 
 from campaign.common import files
 from campaign.common.errors import LaunchError
-from campaign.run.submitters import job_cancellation
-from campaign.slurm import job_submission, poll, submitted_jobs
+from campaign.slurm import job_cancellation, job_submission, poll, submitted_jobs
 from campaign.slurm.parse import JOB_FORMAT
 from campaign.spec.driver_messages import DriverResult
 from tests.fake_slurm import FakeSlurm

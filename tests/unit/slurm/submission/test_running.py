@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from campaign.run.submitters import job_monitor, job_parameters, job_queue
+from campaign.slurm import job_monitor, job_parameters, job_queue
 from campaign.slurm.slurm_submitter import SlurmSubmitter
 from campaign.slurm.submitter import Submission
 from campaign.spec.system_file import SlurmSettings

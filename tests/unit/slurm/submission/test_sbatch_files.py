@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from campaign.lease.campaign_leases import lease_id
+from campaign.common.paths import lease_id
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.spec.system_file import SlurmOptions
 from tests.fake_slurm import FakeSlurm

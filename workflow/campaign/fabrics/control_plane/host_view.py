@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from campaign.common.errors import FabricError
-from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, normal, pair
+from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, pair
 from campaign.fabrics.state_file import StateFile
-from campaign.spec.hardware import ComposedHost, Composition, Device
+from campaign.spec.hardware import ComposedHost, Composition, Device, normal
 
 
 class HostView:

@@ -14,11 +14,11 @@ from pydantic import BaseModel, Field, StrictBool, ValidationError
 
 from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics.host_agents import AgentOptions
-from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice, normal
+from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.http.response import Answer
-from campaign.spec.hardware import Link
+from campaign.spec.hardware import Link, normal
 
 
 def open_agent(options: AgentOptions) -> HttpInventory:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from campaign.common.errors import FabricError
-from campaign.spec.hardware import Device, Link
+from campaign.spec.hardware import Device, Link, normal
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,3 @@ def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, Hos
         if number is not None:
             found[device.fabric_id] = left.pop(number)
     return found
-
-
-def normal(identity: str) -> str:
-    """An identity without what only some tools write: `GPU-`, upper case, separators of a MAC, an eight-digit PCI domain."""
-    text = identity.strip().lower().removeprefix("gpu-").removeprefix("uuid:")
-    if text.count(":") == 2 and "." in text:  # PCI: domain:bus:device.function
-        domain, rest = text.split(":", 1)
-        return f"{domain[-4:]}:{rest}"
-    return text.replace(":", "").replace("-", "")

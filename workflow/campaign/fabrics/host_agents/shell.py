@@ -17,7 +17,8 @@ from campaign.common.errors import ConfigError, FabricError
 from campaign.common.processes.command import TIMED_OUT, run_command
 from campaign.fabrics.host_agents import AgentOptions, drain, parse
 from campaign.fabrics.host_agents.drain import Done, RunCommand, Terms, script
-from campaign.fabrics.host_agents.protocol import HostDevice, normal
+from campaign.fabrics.host_agents.protocol import HostDevice
+from campaign.spec.hardware import normal
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SSH_FAILED = 255

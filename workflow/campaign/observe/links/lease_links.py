@@ -17,13 +17,12 @@ from campaign.common.accelerators import Kind
 from campaign.common.errors import RecordError
 from campaign.common.files import load_json, make_directory, reading, write_once
 from campaign.common.paths import Results
-from campaign.lease.campaign_leases import ObtainedComposition
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
 from campaign.observe.links.external_tools import LinkBench, measure
 from campaign.observe.links.slow_links import flags
 from campaign.observe.links.spec import LinkSpec, RankLinks, read_links
 from campaign.plan.campaign.resolve import Campaign
-from campaign.run.rank_placement import UsedDevices
+from campaign.plan.used_devices import UsedDevices
 from campaign.spec.campaign_file import LinkMeasurement
 from campaign.spec.hardware import Composition
 from campaign.spec.record import Store
@@ -151,12 +150,13 @@ def asked_of(campaign: Campaign) -> tuple[When, ...]:
 
 @dataclass(frozen=True)
 class LinkStage:
-    """Measures the links of one use of a lease."""
+    """Measures the links of one use of a lease. use: its id."""
 
     campaign: Campaign
     results: Results
     store: Store
-    obtained: ObtainedComposition
+    use: str
+    composition: Composition
     lease: str
 
     def look(self, launcher: Launcher, when: When, directory: Path, marker: str) -> tuple[str, tuple[str, ...]]:
@@ -164,7 +164,7 @@ class LinkStage:
 
         Links that an earlier driver of this use has measured are not measured again. LaunchError: nothing could be started.
         """
-        kept = self.results.links / f"{self.obtained.use}.{when}.json"
+        kept = self.results.links / f"{self.use}.{when}.json"
         if not kept.exists():
             write_once(kept, (json.dumps(self._measured(launcher, when, directory, marker), indent=1) + "\n").encode())
         with reading(kept, "move it away, and the links are measured again"):
@@ -175,14 +175,13 @@ class LinkStage:
         return name, flags(self.store.shared_document(name), system.links, scale, tolerance_pct)
 
     def _measured(self, launcher: Launcher, when: When, directory: Path, marker: str) -> dict[str, Any]:
-        composition = self.obtained.composition
-        devices = [device.model for host in composition.hosts for device in host.devices if device.computes]
+        devices = [device.model for host in self.composition.hosts for device in host.devices if device.computes]
         runs_on = self.campaign.device(devices[0]).runs_on if devices else "cpu"
         log = self.results.logs / self.lease / f"links.{when}.log"
         make_directory(directory)
-        bench = LinkBench(launcher, composition, directory, marker, log)
+        bench = LinkBench(launcher, self.composition, directory, marker, log)
         document = measure_links(bench, runs_on, self.campaign.protocol.links)
-        said = {"schema_version": SCHEMA, "lease_id": self.obtained.use, "lease": self.lease, "when": when}
+        said = {"schema_version": SCHEMA, "lease_id": self.use, "lease": self.lease, "when": when}
         return {**said, "document": self.store.share(document)}
 
 

@@ -18,7 +18,7 @@ from campaign.common.accelerators.nvidia import visible_uuids
 from campaign.common.files import make_directory, write_atomic
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, reported, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, rows
-from campaign.run.rank_placement import UsedDevices
+from campaign.plan.used_devices import UsedDevices
 
 if TYPE_CHECKING:
     from campaign.spec.hardware import Composition

@@ -10,8 +10,7 @@ from typing import Any
 
 from campaign.common import files
 from campaign.common.errors import ConfigError
-from campaign.common.paths import Results
-from campaign.lease.campaign_leases import lease_id
+from campaign.common.paths import Results, lease_id
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.resolve_slurm_options import given_options, options_of, time_limit_min
 from campaign.plan.missing_runs import read_known

@@ -15,7 +15,7 @@ from typing import Any
 from campaign.common import files
 from campaign.common.errors import CampaignError, ConfigError, LaunchError
 from campaign.plan.campaign.resolve import Campaign
-from campaign.run.submitters.job_parameters import JobParameters
+from campaign.slurm.job_parameters import JobParameters
 from campaign.slurm.job_submission import JobSubmissions, UnansweredSubmission
 from campaign.slurm.refusal import LISTED, Refusal
 from campaign.slurm.submitter import MakeDriver, StillQueued, Submission

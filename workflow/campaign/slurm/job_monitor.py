@@ -17,10 +17,10 @@ import time
 from dataclasses import replace
 
 from campaign.common.paths import Results
-from campaign.run.submitters.host_faults import HostFaults
-from campaign.run.submitters.job_parameters import list_pinned_hosts
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
+from campaign.slurm.host_faults import HostFaults
+from campaign.slurm.job_parameters import list_pinned_hosts
 from campaign.slurm.job_state import QUEUED, JobState, judge
 from campaign.slurm.poll import Poll
 from campaign.slurm.submitter import DriverStatus, Submission

@@ -1,0 +1,68 @@
+"""Start and end child processes that belong to a context."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from campaign.common.processes.namespaces import enter, opened
+
+END_TIMEOUT_S = 5.0
+_SET_PARENT_DEATH_SIGNAL = 1  # <linux/prctl.h>
+_LIBC = ctypes.CDLL(None)
+
+
+def start_process(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    output: IO[bytes] | int,
+    namespaces: Sequence[str] = (),
+    directory: Path | None = None,
+    *,
+    follows: bool = False,
+) -> subprocess.Popen[bytes]:
+    """A process in these namespaces; follows: it gets SIGTERM when the process that starts it ends."""
+    with opened(namespaces) as (descriptors,):
+
+        def prepare() -> None:
+            enter(descriptors)
+            if follows:
+                _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
+
+        return subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # A group of its own: the terminal's Ctrl-C is the driver's business.
+            process_group=0,
+            # Not by nsenter: a program that cannot be started would then look like one that failed.
+            preexec_fn=prepare if descriptors or follows else None,
+        )
+
+
+def end_processes(processes: Sequence[subprocess.Popen[bytes]], before_kill: Callable[[], None] | None = None) -> None:
+    """End processes by SIGTERM, and by SIGKILL after `END_TIMEOUT_S`.
+
+    Args:
+        before_kill: called before a process is killed, to end what it started elsewhere.
+    """
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM) if process.poll() is None else None
+    for process in processes:
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            if before_kill is not None:
+                before_kill()
+            process.kill()
+            process.wait()

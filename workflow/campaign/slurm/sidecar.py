@@ -1,0 +1,65 @@
+"""Auxiliary processes beside the runs on the hosts of an allocation, until the end of a context (see `Launcher.sidecar`)."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from campaign.common.errors import CampaignError
+from campaign.common.processes.child import END_TIMEOUT_S, end_processes, start_process
+from campaign.slurm.run_on_hosts import call, over
+
+_HOST = "{host}"
+
+
+@contextmanager
+def slurm_sidecar(
+    argv: Sequence[str],
+    hosts: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path,
+    *,
+    looks_at_devices: bool,
+) -> Iterator[tuple[str, ...]]:
+    """On every host of the allocation, as a step that shares its resources with the steps of runs.
+
+    looks_at_devices: whether the processes see all devices of the job; runs can use them at the same time.
+    """
+    step = directory / "step"
+    try:
+        words = step_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices)
+        srun = start_process(words, environment, subprocess.DEVNULL, follows=True)
+    except (OSError, subprocess.SubprocessError):
+        yield ()
+        return
+    try:
+        yield tuple(hosts)
+    finally:
+        end_processes([srun], lambda: _cancel_step(step))
+
+
+def step_argv(
+    argv: Sequence[str], hosts: Sequence[str], directory: Path, step: Path, *, looks_at_devices: bool
+) -> list[str]:
+    """The srun command. step: the file to which the step's id is written."""
+    words = " ".join(_with_host(word) for word in argv)
+    script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
+    output = f"{str(directory).replace('%', '%%')}/%N.log"
+    # A rank's core is its own: where there is time for this process, the host's kernel decides.
+    options = ["--mem=0", "--cpu-bind=none", "--job-name=sidecar", f"--output={output}"]
+    if not looks_at_devices:
+        options.append("--gres=none")
+    return [*over(dict.fromkeys(hosts, 1)), *options, "/bin/sh", "-c", script]
+
+
+def _with_host(word: str) -> str:
+    return '"$SLURMD_NODENAME"'.join(shlex.quote(part) if part else "" for part in word.split(_HOST)) or "''"
+
+
+def _cancel_step(step: Path) -> None:
+    """Kill the step whose id a file holds; a file or a controller that is not there is no error."""
+    with suppress(OSError, CampaignError, IndexError):
+        call(["scancel", "--signal=KILL", step.read_text(encoding="utf-8").split()[0]], END_TIMEOUT_S)
